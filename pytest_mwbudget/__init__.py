@@ -1,0 +1,31 @@
+"""Per-request overhead of every ASGI middleware, measured in-process and held to a budget, as a pytest plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import BudgetWarning, MwBudgetError
+    from .fixture import MwBudget
+    from .model import Estimate, Layer, LayerReport, Measurement
+
+__all__ = ["BudgetWarning", "Estimate", "Layer", "LayerReport", "Measurement", "MwBudget", "MwBudgetError"]
+
+_HOMES = {
+    "BudgetWarning": "errors",
+    "MwBudgetError": "errors",
+    "MwBudget": "fixture",
+    "Estimate": "model",
+    "Layer": "model",
+    "LayerReport": "model",
+    "Measurement": "model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # pytest imports this package in every run, also where nothing is marked: what is heavy waits until it is asked for.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

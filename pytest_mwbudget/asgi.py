@@ -1,0 +1,372 @@
+"""The server's end of ASGI, in-process: builds scopes, drives one request, runs the lifespan.
+
+Behaves as uvicorn does: `spec_version` 2.3, a task and a context of its own for every request, a body in pieces of
+at most 64 KiB, a `receive` that blocks after the body until the response is complete and then reports a
+disconnect, errors for messages out of order. httpx builds the request; nothing of httpx runs while a call is timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, NoReturn, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+import httpx
+from asgi_lifespan import LifespanManager, LifespanNotSupported
+
+from .errors import AppError, LifespanError, ResponseError
+from .model import Nanoseconds, Seconds
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+# Calls the app in place of the server: to run the call under observation.
+Observer: TypeAlias = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
+
+BASE_URL = "http://testserver"
+BODY_CHUNK_BYTES = 65536
+BODY_EXCERPT_CHARS = 500
+
+
+# ---- the app ----------------------------------------------------------------------------------------------------
+
+
+def import_app(reference: str) -> object:
+    """The object at `package.module:attribute`; AppError when it cannot be imported."""
+    module_name, colon, path = reference.partition(":")
+    if not (module_name and colon and path):
+        raise AppError(f"mw_budget_app is {reference!r}; write 'package.module:app'")
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:
+        raise AppError(
+            f"mw_budget_app is {reference!r}, but importing {module_name!r} failed with"
+            f" {type(error).__name__}: {error}; correct the module's name, or make it importable from the directory in"
+            f" which pytest runs (the setting `pythonpath` helps)"
+        ) from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise AppError(
+                f"mw_budget_app is {reference!r}, but {module_name!r} has no {path!r}; the names that it has are:"
+                f" {', '.join(sorted(n for n in vars(found) if not n.startswith('_'))) or 'none'}"
+            )
+        found = getattr(found, name)
+    return found
+
+
+def checked_app(app: object) -> ASGIApp:
+    """`app` itself; AppError when it cannot be an ASGI 3 app."""
+    remedy = "return the ASGI app itself from the fixture mw_budget_app, or name it in the setting mw_budget_app"
+    if not callable(app) or inspect.isclass(app):
+        raise AppError(f"the app under test is {app!r}, which is not an ASGI app; {remedy}")
+    try:
+        signature = inspect.signature(app)
+    except (TypeError, ValueError):
+        return app
+    try:
+        signature.bind({}, None, None)
+    except TypeError:
+        factory = ", it looks like a factory; call it in the fixture" if not signature.parameters else ""
+        raise AppError(
+            f"the app under test is {app!r}, which does not take (scope, receive, send){factory}; {remedy}"
+        ) from None
+    return app
+
+
+# ---- requests ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """A request, ready to be sent any number of times: its httpx form, its ASGI headers, its body in pieces."""
+
+    request: httpx.Request
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: tuple[bytes, ...]
+
+    def scope(self, state: MutableMapping[str, Any] | None) -> Scope:
+        """A fresh scope, nothing in it shared with another call but what the app put into the lifespan's `state`."""
+        url = self.request.url
+        path = unquote_to_bytes(url.raw_path.partition(b"?")[0])
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": (url.host, url.port or (443 if url.scheme == "https" else 80)),
+            "client": ("127.0.0.1", 50000),
+            "scheme": url.scheme,
+            "method": self.request.method,
+            "root_path": "",
+            "path": path.decode("utf-8", "surrogateescape"),
+            "raw_path": url.raw_path.partition(b"?")[0],
+            "query_string": url.query,
+            "headers": list(self.headers),
+        }
+        if state is not None:
+            # Shallow, as uvicorn does: what the lifespan put there is shared, keys that a request adds are not.
+            scope["state"] = dict(state)
+        return scope
+
+
+def build_request(method: str, url: str, options: dict[str, Any]) -> httpx.Request:
+    """The request that httpx builds from `options`: params, headers, cookies, json, data, files, content."""
+    cookies = options.pop("cookies", None)
+    with httpx.Client(base_url=BASE_URL, cookies=cookies) as client:
+        return client.build_request(method, url, **options)
+
+
+async def template(request: httpx.Request) -> RequestTemplate:
+    """Read the body of `request` once, so that it can be sent again and again."""
+    pieces: list[bytes] = []
+    if isinstance(request.stream, httpx.AsyncByteStream) and not isinstance(request.stream, httpx.SyncByteStream):
+        pieces.extend([piece async for piece in request.stream])
+    else:
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        pieces.extend(request.stream)
+    cut = [
+        piece[start : start + BODY_CHUNK_BYTES] for piece in pieces for start in range(0, len(piece), BODY_CHUNK_BYTES)
+    ]
+    headers = tuple((name.lower(), value) for name, value in request.headers.raw)
+    return RequestTemplate(request, headers, tuple(cut) or (b"",))
+
+
+# ---- one call ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The server's end of one call: what it hands out through `receive` and what it got through `send`."""
+
+    template: RequestTemplate
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: list[bytes] = field(default_factory=list)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    received: int = 0
+    elapsed_ns: Nanoseconds = 0
+
+    async def receive(self) -> Message:
+        """The next piece of the request's body, and after the response a disconnect."""
+        pieces = self.template.body
+        if self.received < len(pieces):
+            piece = pieces[self.received]
+            self.received += 1
+            return {"type": "http.request", "body": piece, "more_body": self.received < len(pieces)}
+        await self.complete.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Take one message of the response; RuntimeError when it is out of order, as uvicorn raises."""
+        kind = message["type"]
+        if kind == "http.response.start" and not self.status:
+            self.status = int(message["status"])
+            self.headers = list(message.get("headers", ()))
+        elif kind == "http.response.body" and self.status:
+            if self.complete.is_set():
+                return
+            self.body.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                self.complete.set()
+        else:
+            expected = "http.response.body" if self.status else "http.response.start"
+            raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
+
+    def response(self) -> httpx.Response:
+        """The response as httpx has it."""
+        response = httpx.Response(
+            self.status,
+            headers=[(bytes(name), bytes(value)) for name, value in self.headers],
+            stream=httpx.ByteStream(b"" if self.template.request.method == "HEAD" else b"".join(self.body)),
+            request=self.template.request,
+        )
+        response.read()
+        return response
+
+
+@dataclass(slots=True)
+class Caller:
+    """Calls one app with one request, over and over, and accepts no other status than the first call's."""
+
+    app: ASGIApp
+    template: RequestTemplate
+    state: MutableMapping[str, Any] | None
+    expect_status: int | None = None
+    calls: int = 0
+    status: int = 0
+
+    async def __call__(
+        self, observer: Observer | None = None, extra: MutableMapping[str, Any] | None = None
+    ) -> Exchange:
+        """One whole request in a task and a context of its own; `elapsed_ns` is the time inside the app.
+
+        `extra` goes into the scope. Raises whatever the app raises, and ResponseError when the response is incomplete
+        or not the expected one.
+        """
+        exchange = Exchange(self.template)
+        scope = self.template.scope(self.state)
+        if extra:
+            scope.update(extra)
+        await asyncio.create_task(self._run(exchange, scope, observer))
+        self.calls += 1
+        self._check(exchange)
+        return exchange
+
+    async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
+        if observer is not None:
+            await observer(self.app, scope, exchange.receive, exchange.send)
+            return
+        begin = perf_counter_ns()
+        await self.app(scope, exchange.receive, exchange.send)
+        exchange.elapsed_ns = perf_counter_ns() - begin
+
+    def _check(self, exchange: Exchange) -> None:
+        line = f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"
+        if not exchange.complete.is_set():
+            begun = f"began a response with status {exchange.status}" if exchange.status else "sent no response"
+            raise ResponseError(
+                f"{line}: the app {begun} and returned before the response was complete; an ASGI app must send"
+                f" http.response.start and a last http.response.body"
+            )
+        if not self.status:
+            self._check_first(line, exchange)
+            self.status = exchange.status
+        elif exchange.status != self.status:
+            raise ResponseError(
+                f"{line}: call {self.calls} answered {exchange.status}, the calls before it {self.status}; a"
+                f" measurement repeats the request many times, and only like can be compared with like. Turn off what"
+                f" counts requests (a rate limit, a one-time token, a unique key) for this test."
+                f"\n{_excerpt(exchange)}"
+            )
+
+    def _check_first(self, line: str, exchange: Exchange) -> None:
+        status = exchange.status
+        if self.expect_status is not None and status != self.expect_status:
+            raise ResponseError(
+                f"{line} answered {status}, expected {self.expect_status}; nothing was measured. Correct the request,"
+                f" or expect_status.\n{_excerpt(exchange)}"
+            )
+        if self.expect_status is None and status >= 400:
+            raise ResponseError(
+                f"{line} answered {status}; nothing was measured. Correct the request, or say expect_status={status} if"
+                f" this is the response whose cost you want.\n{_excerpt(exchange)}"
+            )
+
+
+def _excerpt(exchange: Exchange) -> str:
+    text = exchange.response().text
+    more = " …" if len(text) > BODY_EXCERPT_CHARS else ""
+    return f"The body begins: {text[:BODY_EXCERPT_CHARS]}{more}" if text else "The body is empty."
+
+
+# ---- lifespan ---------------------------------------------------------------------------------------------------
+
+
+class _NoLifespan(Exception):
+    """The app returned from the lifespan scope without a word: it has no lifespan."""
+
+
+@asynccontextmanager
+async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMapping[str, Any] | None]:
+    """Run the app's startup, yield its state, run its shutdown. An app without lifespan yields None.
+
+    Raises LifespanError when startup or shutdown fails or takes longer than `timeout_s`.
+    """
+    watched = _WatchedLifespan(app)
+    manager = LifespanManager(watched, startup_timeout=timeout_s, shutdown_timeout=timeout_s)
+    try:
+        await manager.__aenter__()
+    except (LifespanNotSupported, _NoLifespan):
+        yield None
+        return
+    except TimeoutError:
+        raise LifespanError(_timed_out("startup", timeout_s)) from None
+    except Exception as error:
+        raise LifespanError(_failed("startup", error)) from error
+    try:
+        yield watched.state
+    except BaseException as error:
+        # The shutdown is the app's right, also after a failure; but the failure is what the user must see.
+        try:
+            await manager.__aexit__(None, None, None)
+        except Exception as shutdown_error:
+            error.add_note(f"The app's lifespan shutdown failed as well: {shutdown_error!r}")
+        raise
+    try:
+        await manager.__aexit__(None, None, None)
+    except TimeoutError:
+        raise LifespanError(_timed_out("shutdown", timeout_s)) from None
+    except Exception as error:
+        raise LifespanError(_failed("shutdown", error)) from error
+
+
+class _WatchedLifespan:
+    """The app, seen by asgi-lifespan: adds what asgi-lifespan leaves to the server."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.state: MutableMapping[str, Any] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.state = scope["state"]
+        scope["asgi"] = {"version": "3.0", "spec_version": "2.0"}
+        answered = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            if message["type"].endswith(".failed"):
+                raise RuntimeError(message.get("message") or "the app gave no reason")
+            await send(message)
+
+        await self.app(scope, receive, watched_send)
+        if not answered:
+            await receive()
+            raise _NoLifespan
+
+
+def _timed_out(phase: str, timeout_s: Seconds) -> str:
+    return (
+        f"the app's lifespan {phase} did not end within {timeout_s:g} s; make what it waits for available, raise"
+        f" mw_budget_startup_timeout, or leave the lifespan alone with lifespan=False"
+    )
+
+
+def _failed(phase: str, error: BaseException) -> str:
+    return (
+        f"the app's lifespan {phase} failed with {type(error).__name__}: {error}; correct it, or leave the lifespan"
+        f" alone with lifespan=False in the marker or mw_budget_lifespan = false in the configuration"
+    )
+
+
+@contextmanager
+def exit_refused() -> Iterator[None]:
+    """While the app runs in the test process, turn its `os._exit` into an error.
+
+    Some apps end their shutdown with `os._exit(0)`; in a merge gate that would turn any failure into success. Forked
+    children keep the real one.
+    """
+    real, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:
+            real(status)
+        raise LifespanError(
+            f"the app called os._exit({status}), which would have ended the test run with that status and no report;"
+            f" leave its lifespan alone with lifespan=False, or keep the call out of the test environment"
+        )
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = real
+

@@ -1,0 +1,111 @@
+"""Put tracers, profilers and coverage to sleep while the clock runs, and wake them exactly as they were."""
+
+from __future__ import annotations
+
+import cProfile
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Instruments:
+    """What was found at work: `suspended` by name, and `active`, which could not be suspended and distorts times."""
+
+    suspended: list[str] = field(default_factory=list)
+    active: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def suspended() -> Iterator[Instruments]:
+    """Suspend `sys.settrace`, `sys.setprofile` and every `sys.monitoring` tool of this thread, and restore them."""
+    found = Instruments()
+    with ExitStack() as stack:
+        for suspend in (_trace, _profile, _monitoring):
+            stack.enter_context(suspend(found))
+        yield found
+
+
+@contextmanager
+def _trace(found: Instruments) -> Iterator[None]:
+    tracer, thread_tracer = sys.gettrace(), threading.gettrace()
+    if tracer is None and thread_tracer is None:
+        yield
+        return
+    found.suspended.append(f"a tracer ({_name(tracer or thread_tracer)})")
+    sys.settrace(None)
+    threading.settrace(None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        threading.settrace(thread_tracer)  # type: ignore[arg-type]
+        sys.settrace(tracer)
+
+
+@contextmanager
+def _profile(found: Instruments) -> Iterator[None]:
+    profiler, thread_profiler = sys.getprofile(), threading.getprofile()
+    if profiler is None and thread_profiler is None:
+        yield
+        return
+    restore: Callable[[], object]
+    if isinstance(profiler, cProfile.Profile):
+        profiler.disable()
+        restore = profiler.enable
+    elif profiler is None or callable(profiler):
+        sys.setprofile(None)
+
+        def restore() -> None:
+            sys.setprofile(profiler)
+
+    else:
+        # Installed from C with an object that Python cannot install again.
+        found.active.append(f"a profiler ({_name(profiler)})")
+        yield
+        return
+    found.suspended.append(f"a profiler ({_name(profiler or thread_profiler)})")
+    threading.setprofile(None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        threading.setprofile(thread_profiler)  # type: ignore[arg-type]
+        restore()
+
+
+@contextmanager
+def _monitoring(found: Instruments) -> Iterator[None]:
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    if monitoring is None:
+        yield
+        return
+    events = [value for name, value in vars(monitoring.events).items() if name.isupper() and value]
+    asleep: list[tuple[int, int, dict[int, Any]]] = []
+    for tool in range(6):
+        name = monitoring.get_tool(tool)
+        if name is None:
+            continue
+        # A tool's callbacks go too: some of its events may be set on single code objects, which nobody can list.
+        callbacks = {event: monitoring.register_callback(tool, event, None) for event in _single(events)}
+        asleep.append((tool, monitoring.get_events(tool), callbacks))
+        monitoring.set_events(tool, 0)
+        found.suspended.append(f"a sys.monitoring tool ({name})")
+    try:
+        yield
+    finally:
+        for tool, tool_events, callbacks in asleep:
+            for event, callback in callbacks.items():
+                monitoring.register_callback(tool, event, callback)
+            monitoring.set_events(tool, tool_events)
+
+
+def _single(events: list[int]) -> list[int]:
+    """The events that are one bit; the others are combinations."""
+    return [event for event in events if event & (event - 1) == 0]
+
+
+def _name(tool: object) -> str:
+    kind = tool if isinstance(tool, type) or hasattr(tool, "__qualname__") else type(tool)
+    return f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"

@@ -1,0 +1,328 @@
+"""The pytest side: options, marker, fixtures, and the hooks that carry verdicts into reports.
+
+pytest imports this module in every run; what is heavy is imported when a marked test runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .estimates import Machine
+    from .fixture import MwBudget
+    from .settings import Settings
+
+MARKER = (
+    "mw_budget(us=..., layers={...}, total_us=..., expect_status=..., lifespan=..., max_time=..., undecided=...): "
+    "measure every middleware layer of the app on the requests made through the fixture mw_budget, and with "
+    "--mw-budget fail the test when a layer costs more than its budget in microseconds per request"
+)
+# Settings that the command line or the configuration may give, by their marker keyword.
+CONFIGURABLE = ("us", "layers", "total_us", "expect_status", "lifespan", "max_time", "undecided", "startup_timeout")
+
+FAILURE_WIDTH = 79
+
+_client: pytest.StashKey[MwBudget] = pytest.StashKey()
+_settings: pytest.StashKey[Settings] = pytest.StashKey()
+_machine: pytest.StashKey[Machine] = pytest.StashKey()
+
+
+# ---- options ----------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mw-budget", "cost of ASGI middleware layers")
+    group.addoption(
+        "--mw-budget",
+        action="store_true",
+        default=None,
+        help="measure the requests of tests that use the fixture mw_budget, and enforce their budgets",
+    )
+    group.addoption(
+        "--mw-budget-json", metavar="PATH", default=None, help="write everything that was measured to PATH as JSON"
+    )
+    group.addoption(
+        "--mw-budget-max-time",
+        metavar="SECONDS",
+        default=None,
+        help="time at most this long for one request (default: 5)",
+    )
+    group.addoption(
+        "--mw-budget-undecided",
+        metavar="warn|fail|pass",
+        default=None,
+        help="what to do about a budget on which there was no verdict in time (default: warn)",
+    )
+    parser.addini("mw_budget", "measure and enforce in every run, as with --mw-budget", type="bool", default=False)
+    parser.addini("mw_budget_app", "the app under test as package.module:attribute")
+    parser.addini("mw_budget_us", "default budget of every middleware layer, microseconds per request")
+    parser.addini("mw_budget_layers", "budgets by layer name, NAME = MICROSECONDS, one a line", type="linelist")
+    parser.addini("mw_budget_total_us", "default budget of the whole request, microseconds")
+    parser.addini("mw_budget_expect_status", "the response status to expect; any below 400 when nothing is said")
+    parser.addini("mw_budget_lifespan", "false to leave the app's lifespan alone")
+    parser.addini("mw_budget_max_time", "seconds of timing for one request, at most (default: 5)")
+    parser.addini("mw_budget_undecided", "warn, fail or pass when there is no verdict in time (default: warn)")
+    parser.addini("mw_budget_startup_timeout", "seconds for the app's startup, and for one request (default: 30)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    configured = _configured(config)
+    if any(value is not None for value in configured.values()):
+        from .errors import SettingError
+        from .settings import merge
+
+        try:
+            merge([], configured)
+        except SettingError as error:
+            raise pytest.UsageError(str(error)) from None
+    path = config.getoption("mw_budget_json")
+    if path is not None and (not path or Path(path).is_dir()):
+        raise pytest.UsageError(f"--mw-budget-json={path!r} is not a file; give the path of the file to write")
+    config.pluginmanager.register(_Collected(config), "mw-budget-collected")
+
+
+def _configured(config: pytest.Config) -> dict[str, Any]:
+    """The command line's and the configuration's values by marker keyword, None where nothing was said."""
+    values: dict[str, Any] = {key: config.getini(f"mw_budget_{key}") or None for key in CONFIGURABLE}
+    for key in ("max_time", "undecided"):
+        option = config.getoption(f"mw_budget_{key}")
+        if option is not None:
+            values[key] = option
+    return values
+
+
+def enforced(config: pytest.Config) -> bool:
+    """Whether this run measures."""
+    return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
+
+
+# ---- fixtures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mw_budget_app(pytestconfig: pytest.Config) -> Any:
+    """The ASGI app under test: override this fixture, or set `mw_budget_app` in the configuration."""
+    reference = pytestconfig.getini("mw_budget_app")
+    if not reference:
+        pytest.fail(
+            "mw_budget has no app to measure: define a fixture mw_budget_app that returns it, or set"
+            " mw_budget_app = package.module:app in the pytest configuration",
+            pytrace=False,
+        )
+    from .asgi import import_app
+    from .errors import AppError
+
+    root = str(pytestconfig.rootpath)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    try:
+        return import_app(reference)
+    except AppError as error:
+        raise _failed(error) from None
+
+
+@pytest.fixture
+def mw_budget(request: pytest.FixtureRequest, mw_budget_app: Any) -> MwBudget:
+    """An HTTP client of the app under test: each request is measured when `--mw-budget` is on."""
+    from .asgi import checked_app
+    from .errors import AppError
+    from .fixture import MwBudget
+    from .measure import Bench
+
+    try:
+        app = checked_app(mw_budget_app)
+    except AppError as error:
+        raise _failed(error) from None
+    item = request.node
+    config = request.config
+    bench = Bench(machine=_shared_machine(config), progress=_Progress(config))
+    client = MwBudget(app, item.stash[_settings], enforced(config), bench)
+    item.stash[_client] = client
+    return client
+
+
+def _shared_machine(config: pytest.Config) -> Machine:
+    from .estimates import Machine
+
+    return config.stash.setdefault(_machine, Machine())
+
+
+# ---- running a test ---------------------------------------------------------------------------------------------
+
+
+def _concerned(item: pytest.Item) -> bool:
+    return "mw_budget" in getattr(item, "fixturenames", ()) or item.get_closest_marker("mw_budget") is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not _concerned(item):
+        return
+    from .errors import SettingError
+    from .settings import MARKER_KEYS, merge
+
+    markers = list(item.iter_markers("mw_budget"))
+    for marker in markers:
+        if marker.args:
+            pytest.fail(
+                f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
+                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}",
+                pytrace=False,
+            )
+    try:
+        item.stash[_settings] = merge([marker.kwargs for marker in markers], _configured(item.config))
+    except SettingError as error:
+        raise _failed(error) from None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    if not _concerned(item):
+        return (yield)
+    from .errors import MwBudgetError
+
+    try:
+        outcome = yield
+    except MwBudgetError as error:
+        raise _failed(error) from error.__cause__
+    _require_request(item)
+    _enforce(item)
+    return outcome
+
+
+def _failed(error: Exception) -> BaseException:
+    """A test failure that says what `error` says, and nothing of where in this package it was raised."""
+    return pytest.fail.Exception(str(error), pytrace=False)
+
+
+def _require_request(item: pytest.Item) -> None:
+    """A marked test that measures nothing would be a gate that is always open."""
+    client = item.stash.get(_client, None)
+    if client is not None and client.results:
+        return
+    if enforced(item.config) and item.get_closest_marker("mw_budget") is not None:
+        pytest.fail(
+            "this test is marked mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
+            " take the fixture as an argument and call for example mw_budget.get('/health')",
+            pytrace=False,
+        )
+
+
+def _enforce(item: pytest.Item) -> None:
+    """Fail the test for the budgets that were not kept, warn of those on which there is no verdict."""
+    client = item.stash.get(_client, None)
+    if client is None or not client.enforce:
+        return
+    from .errors import BudgetWarning
+    from .report.terminal import failure, undecided
+
+    action = client.settings.when_undecided
+    failing = {"fail", "undecided"} if action == "fail" else {"fail"}
+    broken = [result for result in client.results if result.verdict in failing]
+    if broken:
+        texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
+        pytest.fail("\n\n".join(texts), pytrace=False)
+    if action == "warn":
+        for result in client.results:
+            for sentence in undecided(result):
+                item.warn(BudgetWarning(f"{result.request}: {sentence}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    client = item.stash.get(_client, None) if call.when == "call" else None
+    if client is not None and client.enforce:
+        from .report.json import to_json
+
+        # A plain attribute of plain data travels with the report, also from pytest-xdist's workers.
+        report.mw_budget = [to_json(result, item.nodeid) for result in client.results]  # type: ignore[attr-defined]
+    return report
+
+
+# ---- the end of the run -----------------------------------------------------------------------------------------
+
+
+class _Collected:
+    """What the tests of this run measured, in the process that reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.measurements: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.measurements += getattr(report, "mw_budget", ())
+
+    def pytest_sessionfinish(self) -> None:
+        path = self.config.getoption("mw_budget_json")
+        if path is None or hasattr(self.config, "workerinput"):
+            return
+        import json
+
+        from .report.json import document
+
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(document(self.measurements), indent=1, ensure_ascii=False, allow_nan=False)
+        target.write_text(text + "\n", encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        verbosity = self.config.get_verbosity()
+        if not self.measurements or verbosity < -1:
+            return
+        from .report.json import environment, from_json
+        from .report.terminal import one_line, table
+
+        terminalreporter.write_sep("=", "mw-budget")
+        width = shutil.get_terminal_size().columns
+        for data in self.measurements:
+            result = from_json(data)
+            if verbosity < 0:
+                line = one_line(result)
+                terminalreporter.write_line(f"{data['nodeid']} {line.text}", **_markup(line.style))
+                continue
+            terminalreporter.write_line(f"{data['nodeid']}: {result.request} {result.status}", bold=True)
+            for line in table(result, width, verbose=verbosity > 0):
+                terminalreporter.write_line(line.text, **_markup(line.style))
+            terminalreporter.write_line("")
+        loops = ", ".join(sorted({data["loop"] for data in self.measurements}))
+        about = environment(loops)
+        terminalreporter.write_line(f"{about['implementation']} {about['python']}, loop {loops}, µs per request")
+
+
+def _markup(style: str) -> dict[str, bool]:
+    return {style: True} if style else {}
+
+
+class _Progress:
+    """Shows on a terminal that a long measurement is alive; elsewhere it prints nothing."""
+
+    # Below this share of the time limit a measurement is too short to be worth a word.
+    FROM_SHARE = 0.15
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.reporter = config.pluginmanager.getplugin("terminalreporter")
+        self.capture = config.pluginmanager.getplugin("capturemanager")
+
+    def __call__(self, share: float) -> None:
+        if self.reporter is None or not self.reporter.isatty or share < self.FROM_SHARE:
+            return
+        text = f" measuring {share:4.0%}"
+        if self.capture is None:
+            self._flash(text)
+            return
+        with self.capture.global_and_fixture_disabled():
+            self._flash(text)
+
+    def _flash(self, text: str) -> None:
+        """Write the text and put the cursor back, so that whatever comes next overwrites it."""
+        self.reporter.write(text + "\b" * len(text), flush=True)

@@ -1,0 +1,146 @@
+"""Marker, command line, configuration and defaults, merged and checked into one frozen record.
+
+The nearest word wins, key by key: the marker closest to the test, then wider markers, then the command line, then
+the configuration, then the defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from .budgets import Budgets, budget_us
+from .errors import SettingError, near_miss
+from .model import Microseconds, Seconds
+
+WhenUndecided: TypeAlias = Literal["warn", "fail", "pass"]
+
+MARKER_KEYS = ("us", "layers", "total_us", "expect_status", "lifespan", "max_time", "undecided")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that a test has to say about its measurement.
+
+    `max_time_s` bounds the timing of one request, `startup_timeout_s` the app's startup and its shutdown.
+    `expect_status` None means any status below 400.
+    """
+
+    budgets: Budgets = Budgets()
+    expect_status: int | None = None
+    lifespan: bool = True
+    max_time_s: Seconds = 5.0
+    startup_timeout_s: Seconds = 30.0
+    when_undecided: WhenUndecided = "warn"
+
+
+def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -> Settings:
+    """The settings of one test.
+
+    `markers` are the keyword arguments of the `mw_budget` markers, closest first. `configured` has the values of the
+    command line and the configuration by the same keys, None where nothing was said; `configured` alone may also
+    have `startup_timeout`. Raises SettingError for an unknown keyword or an unusable value.
+    """
+    said: dict[str, tuple[str, Any]] = {}
+    layers: dict[str, Microseconds] = {}
+    sources = [("mw_budget marker: {}", marker) for marker in markers] + [("mw_budget_{}", configured)]
+    for place, values in sources:
+        for key, value in values.items():
+            where = place.format(key)
+            if key not in (*MARKER_KEYS, "startup_timeout"):
+                raise SettingError(
+                    f"unknown keyword {key!r} in the mw_budget marker.{near_miss(key, MARKER_KEYS)}"
+                    f" The keywords are: {', '.join(MARKER_KEYS)}"
+                )
+            if value is None:
+                continue
+            if key == "layers":
+                layers = {**layer_budgets(value, where), **layers}
+            else:
+                said.setdefault(key, (where, value))
+    return _checked(said, layers)
+
+
+def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Microseconds]) -> Settings:
+    """The record, every value checked with the name of the place it came from."""
+
+    def get(key: str, default: Any, check: Any) -> Any:
+        if key not in said:
+            return default
+        where, value = said[key]
+        return check(value, where)
+
+    default = Settings()
+    return Settings(
+        budgets=Budgets(get("us", None, budget_us), layers, get("total_us", None, budget_us)),
+        expect_status=get("expect_status", default.expect_status, status_code),
+        lifespan=get("lifespan", default.lifespan, truth),
+        max_time_s=get("max_time", default.max_time_s, seconds),
+        startup_timeout_s=get("startup_timeout", default.startup_timeout_s, seconds),
+        when_undecided=get("undecided", default.when_undecided, when_undecided),
+    )
+
+
+def layer_budgets(value: object, where: str) -> dict[str, Microseconds]:
+    """Budgets by layer name, from a mapping or from `NAME = NUMBER` lines."""
+    if isinstance(value, Mapping):
+        return {_layer_name(name, where): budget_us(bound, f"{where}[{name!r}]") for name, bound in value.items()}
+    if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
+        pairs = [line.rpartition("=") for line in value]
+        for (name, equals, _), line in zip(pairs, value, strict=True):
+            if not (equals and name.strip()):
+                raise SettingError(f"{where} has the line {line!r}; write NAME = MICROSECONDS, one layer a line")
+        return {name.strip(): budget_us(bound.strip(), f"{where}: {name.strip()}") for name, _, bound in pairs}
+    raise SettingError(
+        f"{where} is {value!r}; give a mapping of layer names to microseconds, for example"
+        f" layers={{'GZipMiddleware': 80}}"
+    )
+
+
+def _layer_name(name: object, where: str) -> str:
+    if not isinstance(name, str):
+        raise SettingError(
+            f"{where} has the layer name {name!r}; give the name as the table shows it, in quotes, for example"
+            f" 'GZipMiddleware'"
+        )
+    return name
+
+
+def status_code(value: object, where: str) -> int:
+    """`value` as an HTTP status code, 100 to 599."""
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 599:
+        raise SettingError(f"{where} is {value!r}; give an HTTP status code from 100 to 599, for example 404")
+    return int(value)
+
+
+def truth(value: object, where: str) -> bool:
+    """`value` as true or false."""
+    if isinstance(value, str) and value.casefold() in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+        return value.casefold() in ("true", "1", "yes", "on")
+    if not isinstance(value, bool):
+        raise SettingError(f"{where} is {value!r}; give True or False")
+    return value
+
+
+def seconds(value: object, where: str) -> Seconds:
+    """`value` as a finite number of seconds above zero."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(cast("float", value))
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number <= 0:
+        raise SettingError(f"{where} is {value!r}; give a number of seconds above 0, for example 5")
+    return number
+
+
+def when_undecided(value: object, where: str) -> WhenUndecided:
+    """`value` as one of the three things to do about an undecided verdict."""
+    choices = get_args(WhenUndecided)
+    if value not in choices:
+        miss = near_miss(value, choices) if isinstance(value, str) else ""
+        raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
+    return cast("WhenUndecided", value)

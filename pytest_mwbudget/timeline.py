@@ -1,0 +1,43 @@
+"""Read the log that the probes of one request left: who spent how long. Pure; no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .boundaries import HARNESS, SUSPENDED, Log
+from .model import Nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One request: nanoseconds by owner, and how often each owner was resumed after a suspension.
+
+    `messages` is the number of calls of the server's receive and send.
+    """
+
+    ns: tuple[Nanoseconds, ...]
+    resumed: tuple[int, ...]
+    messages: int
+
+
+def spent(log: Log, owners: int) -> Spent:
+    """Share the time between the first and the last crossing among `owners` owners, numbered from 0.
+
+    The log has owner and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next: the
+    event loop was on its way to it.
+    """
+    ns, resumed = [0] * owners, [0] * owners
+    owner, since, to_harness = HARNESS, log[3], 0
+    for position in range(2, len(log), 2):
+        following, now = log[position], log[position + 1]
+        if owner != SUSPENDED:
+            ns[owner] += now - since
+            since = now
+        elif following != SUSPENDED:
+            ns[following] += now - since
+            resumed[following] += 1
+            since = now
+        if following == HARNESS:
+            to_harness += 1
+        owner = following
+    return Spent(tuple(ns), tuple(resumed), max(0, to_harness - 1))
