@@ -369,4 +369,3 @@ def exit_refused() -> Iterator[None]:
         yield
     finally:
         os._exit = real
-

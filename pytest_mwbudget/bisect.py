@@ -3,30 +3,34 @@
 *Split*: every boundary has its probe, so every request measures every layer; in each round, in a fresh random order,
 each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes cost there.
 
-*Bypass*: a layer that runs what is inside it in a task of its own shares the event loop's work with its neighbours,
-and who pays for it depends on who comes first. For such a layer the time inside its boundary is measured in pairs of
-blocks, with the layer and with requests passing straight to its child, in random order: the difference is what
-removing it saves.
+*Bypass*: a layer that runs what is inside it in a task of its own (a task layer) shares the event loop's work with its
+neighbours, and who is seen to pay depends on who comes first. Such a layer is measured in pairs of blocks, with it and
+with requests passing straight to its child, in random order: the time inside its boundary differs by what removing it
+saves. What is inside a task layer is then measured past it, so that nothing is counted twice: T(k) - T(k+1) at every
+boundary k, with T(k) the time inside boundary k.
 
 *Whole*: the app with no probe at all, for the books.
 """
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from statistics import median
 from typing import Protocol
 
 from .asgi import Observer
-from .boundaries import HARNESS, Clock, Probes
+from .boundaries import HARNESS, Clock, Probes, TaskLayer
 from .estimates import Samples, Series
 from .model import Nanoseconds
-from .timeline import Spent, spent
+from .timeline import spent
 
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
 SETTLE_CALLS = 64
 SETTLE_NS = 40_000_000
+# At least so many requests for the entries of a split leg.
+MIN_SHARE = 32
 BLOCK_CALLS = 4
 BLOCK_SETTLE_CALLS = 1
 # One request in so many runs without steppers, to learn what they cost.
@@ -42,16 +46,48 @@ class TimedCall(Protocol):
 class Bisection:
     """Collects the samples of one stack, leg by leg."""
 
-    def __init__(self, probes: Probes, call: TimedCall, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, probes: Probes, task_layers: Sequence[TaskLayer], call: TimedCall, clock: Clock, rng: random.Random
+    ) -> None:
         self.probes = probes
+        self.task_layers = task_layers
         self.call = call
         self.clock = clock
         self.rng = rng
         self.samples = Samples.of(probes.null_owner + 1, probes.probed)
         self.refused: dict[int, str] = {}
 
+    @property
+    def bypassable(self) -> list[TaskLayer]:
+        """The task layers that requests can do without, as far as is known; outermost first."""
+        return [layer for layer in self.task_layers if layer.index not in self.refused]
+
+    async def look(self, requests: int, pairs: int, deadline_ns: int) -> None:
+        """Add about `requests` requests to the split's samples and `pairs` to each bypass's, until the deadline."""
+        # Half the time is left for what comes after the whole, or a slow app would never get to it.
+        half = (self.clock() + deadline_ns) // 2
+        await self._leg(self.whole_leg(max(16, requests // 4), half))
+        passed: list[TaskLayer] = []
+        for layer in self.bypassable:
+            await self._leg(self.bypass_leg(layer, passed, pairs, deadline_ns))
+            if layer.index not in self.refused:
+                passed.append(layer)
+        for level in range(len(passed) + 1):
+            await self._leg(self.split_leg(requests, passed[:level], deadline_ns))
+
+    async def _leg(self, leg: Awaitable[None]) -> None:
+        """Run a leg without garbage collection, and collect what piled up at its end."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            await leg
+        finally:
+            if enabled:
+                gc.enable()
+            gc.collect(0)
+
     async def whole_leg(self, count: int, deadline_ns: int) -> None:
-        """Up to `count` requests through the app as it is, until the deadline."""
+        """Up to `count` requests through the app as it is."""
         await self._settle(None, deadline_ns)
         for _ in range(count):
             reference = self._reference()
@@ -60,77 +96,86 @@ class Bisection:
             if self.clock() >= deadline_ns:
                 return
 
-    async def split_leg(self, count: int, deadline_ns: int) -> None:
-        """Rounds of about `count` requests in all with every probe in place, until the deadline."""
-        probed = self.probes.probed
-        if not probed:
+    async def split_leg(self, count: int, passed: Sequence[TaskLayer], deadline_ns: int) -> None:
+        """Rounds with every probe in place and requests going past the layers in `passed`.
+
+        Measures the entries that have just these bypassable layers outside them; their share of about `count`
+        requests is theirs.
+        """
+        segment = [i for i in self.probes.probed if len(self._outside(i)) == len(passed)]
+        if not segment:
             return
-        with self.probes.installed(probed):
+        with self.probes.installed(self.probes.probed), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline_ns)
-            for _ in range(max(1, round(count / len(probed)))):
-                for index in self.rng.sample(probed, len(probed)):
+            share = max(count * len(segment) / len(self.probes.probed), MIN_SHARE)
+            for _ in range(round(share / len(segment)) or 1):
+                for index in self.rng.sample(segment, len(segment)):
                     with self.probes.doubled(index):
-                        await self._split_request(index)
+                        await self._split_request(index, segment, genuine=not passed)
                     if self.clock() >= deadline_ns:
                         return
                 self.samples.rounds += 1
 
-    async def _split_request(self, doubled: int) -> None:
+    def _outside(self, index: int) -> list[TaskLayer]:
+        """The bypassable layers outside entry `index`."""
+        ancestors, parent = set(), self.probes.stack.entries[index].parent
+        while parent is not None:
+            ancestors.add(parent)
+            parent = self.probes.stack.entries[parent].parent
+        return [layer for layer in self.bypassable if layer.index in ancestors]
+
+    async def _split_request(self, doubled: int, segment: Sequence[int], *, genuine: bool) -> None:
         samples, probes = self.samples, self.probes
-        stepless = probes.stack.tasks and self.rng.randrange(STEPLESS_EVERY) == 0
+        stepless = genuine and probes.stack.tasks and self.rng.randrange(STEPLESS_EVERY) == 0
         reference = self._reference()
-        probes.stepping = probes.stack.tasks and not stepless
-        await self.call(probes.watch)
+        with probes.stepping_set(on=not stepless):
+            await self.call(probes.watch)
         samples.requests += 1
         used = spent(probes.log, probes.null_owner + 1)
-        inside = sum(used.ns) - used.ns[HARNESS]
+        if genuine:
+            inside = sum(used.ns) - used.ns[HARNESS]
+            (samples.inside_stepless if stepless else samples.inside).add(inside, reference)
         if stepless:
-            samples.inside_stepless.add(inside, reference)
             return
-        samples.inside.add(inside, reference)
-        samples.messages = used.messages
         samples.null[doubled].add(used.ns[probes.null_owner], reference)
-        self._record(used, reference)
+        owners = [index + 1 for index in segment]
+        if genuine:
+            owners.append(HARNESS)
+            samples.messages = used.messages
+        for owner in owners:
+            samples.owned[owner].add(used.ns[owner], reference)
+            samples.resumed[owner].add(used.resumed[owner], reference)
 
-    def _record(self, used: Spent, reference: float) -> None:
-        for series, ns in zip(self.samples.owned, used.ns, strict=True):
-            series.add(ns, reference)
-        for series, times in zip(self.samples.resumed, used.resumed, strict=True):
-            series.add(times, reference)
-
-    async def bypass_leg(self, index: int, child: int, rounds: int, deadline_ns: int) -> None:
-        """Pairs of blocks with and without layer `index`, until the deadline; noted in `refused` if it cannot be.
+    async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline_ns: int) -> None:
+        """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
 
         A layer that does what the inside needs (a user, a session, a transaction) shows by another status or an
-        exception; it is then left to the split.
+        exception: it is noted in `refused` and left to the split.
         """
-        if index in self.refused:
-            return
-        series = self.samples.bypass.setdefault(index, Series())
-        stepping, self.probes.stepping = self.probes.stepping, False
+        series = self.samples.bypass.setdefault(layer.index, Series())
         try:
-            with self.probes.installed([index]):
+            with (
+                self.probes.stepping_set(on=False),
+                self.probes.installed([*(outer.index for outer in passed), layer.index]),
+                self.probes.bypassed(passed),
+            ):
                 await self._settle(self.probes.watch, deadline_ns)
-                for _ in range(rounds):
+                for _ in range(pairs):
                     reference = self._reference()
-                    series.add(await self._pair(index, child), reference)
+                    series.add(await self._pair(layer), reference)
                     if self.clock() >= deadline_ns:
                         return
         except Exception as error:
-            # The app with all its layers was checked before every leg: what fails here fails without the layer.
-            self.refused[index] = f"{type(error).__name__} without it"
-            del self.samples.bypass[index]
-        finally:
-            self.probes.stepping = stepping
+            # The app as it is was called right before: what fails here fails for want of the layer.
+            self.refused[layer.index] = f"{type(error).__name__} without it"
+            del self.samples.bypass[layer.index]
 
-    async def _pair(self, index: int, child: int) -> float:
+    async def _pair(self, layer: TaskLayer) -> float:
+        """Nanoseconds inside the layer's boundary with it, less those without it."""
         inside: dict[bool, float] = {}
         for without in self.rng.sample([False, True], 2):
-            if without:
-                with self.probes.bypassed(index, child):
-                    inside[without] = await self._block(index)
-            else:
-                inside[without] = await self._block(index)
+            with self.probes.bypassed([layer] if without else []):
+                inside[without] = await self._block(layer.index)
         return inside[False] - inside[True]
 
     async def _block(self, index: int) -> float:

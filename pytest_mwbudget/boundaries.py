@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -173,6 +173,26 @@ class _Site:
     doubled: FunctionType | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TaskLayer:
+    """An entry that runs its only `child` in a task of its own, both by index."""
+
+    index: int
+    child: int
+
+
+def task_layers(stack: Stack) -> list[TaskLayer]:
+    """The layers that run what is inside them in a task of their own, outermost first."""
+    found = []
+    for child, entry in enumerate(stack.entries):
+        if entry.own_task and entry.parent is not None and entry.function is not None:
+            parent = stack.entries[entry.parent]
+            alone = sum(other.parent == entry.parent for other in stack.entries) == 1
+            if alone and parent.function is not None:
+                found.append(TaskLayer(entry.parent, child))
+    return found
+
+
 class Probes:
     """The probes of one stack: one for each entry that has a function, down to the endpoint's.
 
@@ -270,23 +290,35 @@ class Probes:
             site.targets[key] = single
 
     @contextmanager
-    def bypassed(self, index: int, child: int) -> Iterator[None]:
-        """Requests pass from the boundary of entry `index` straight to its `child`, as if the layer were not there."""
-        site, key = self._site_of(index)
-        present = site.targets[key]
-        inner = callable_of(self.stack.entries[child])
-
-        def straight(*arguments: Any) -> Awaitable[Any]:
-            return inner(*arguments[-3:])
-
-        site.targets[key] = (present[0], straight)
+    def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:
+        """Requests pass from the boundary of each of `layers` straight to its child, as if the layer were not there."""
+        present: list[tuple[_Site, int, tuple[int, Callable[..., Awaitable[Any]]]]] = []
+        for layer in layers:
+            site, key = self._site_of(layer.index)
+            present.append((site, key, site.targets[key]))
+            site.targets[key] = (layer.index + 1, _straight_to(self.stack.entries[layer.child]))
         try:
             yield
         finally:
-            site.targets[key] = present
+            for site, key, target in present:
+                site.targets[key] = target
+
+    @contextmanager
+    def stepping_set(self, *, on: bool) -> Iterator[None]:
+        """Steppers on (where the stack has tasks at all) or off."""
+        before, self.stepping = self.stepping, on and self.stack.tasks
+        try:
+            yield
+        finally:
+            self.stepping = before
 
 
-def callable_of(entry: Entry) -> Callable[..., Awaitable[Any]]:
-    """What a caller of the entry's layer calls with (scope, receive, send)."""
+def _straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
+    """What can be called in place of the layer outside `entry`, with its arguments, and goes on to `entry`."""
     assert entry.function is not None
-    return functools.partial(entry.function, *entry.leads)
+    child = functools.partial(entry.function, *entry.leads)
+
+    def straight(*arguments: Any) -> Awaitable[Any]:
+        return child(*arguments[-3:])
+
+    return straight

@@ -123,7 +123,9 @@ class Trace:
         values = frame.f_locals
         arguments = [values.get(name, _MISSING) for name in names]
         if frame.f_code.co_flags & inspect.CO_VARARGS:
-            arguments += values.get(frame.f_code.co_varnames[frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount], ())
+            arguments += values.get(
+                frame.f_code.co_varnames[frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount], ()
+            )
         if _is_asgi_call(arguments):
             call = _Call(frame, tuple(arguments[:-3]), _calling(frame, self.calls), _task())
             _current.set(call)
@@ -216,9 +218,7 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         parent = _lasting_parent(call, index_of_call)
         own_task = parent is not None and call.task is not _call_at(parent, index_of_call, second.calls).task
         lasting[call.identity] = index_of_call[id(call)] = len(entries)
-        entries.append(
-            Entry(call.callee, call.function, call.leads, parent, own_task, _kind(call.callee))
-        )
+        entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, _kind(call.callee)))
     return _arranged(entries, tasks=len(second.tasks) > 1 or any(e.own_task for e in entries))
 
 
@@ -445,8 +445,10 @@ def _qualname(callee: object) -> str:
 def _aliases(callee: object, name: str) -> frozenset[str]:
     """What else a budget may call it: the class name, the name without its place."""
     bare = name.partition("#")[0]
-    return frozenset({bare, bare.partition("[")[0]}) if not isinstance(callee, (FunctionType, CodeType)) else frozenset(
-        {bare}
+    return (
+        frozenset({bare, bare.partition("[")[0]})
+        if not isinstance(callee, (FunctionType, CodeType))
+        else frozenset({bare})
     )
 
 

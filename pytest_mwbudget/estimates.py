@@ -20,7 +20,7 @@ from .stats import batched_interval, minus, plus, quiet, scaled, spend
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
 # A null layer with fewer readings of its own borrows those of all boundaries.
-OWN_NULLS = 32
+OWN_NULLS = 64
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
 STEADY = 1.10
 
@@ -179,8 +179,11 @@ def _floor(samples: Samples, alpha: float) -> Microseconds:
 
     An A/A test: one half of the null layer's readings at a boundary against the other half.
     """
-    halves = [_half_against_half(series.quiet_values(), alpha) for series in samples.null.values()]
-    return median(halves) if halves else math.inf
+    readings = [series.quiet_values() for series in samples.null.values()]
+    enough = [own for own in readings if len(own) >= 2 * OWN_NULLS]
+    if not enough:
+        enough = [[value for own in readings for value in own]]
+    return median(_half_against_half(own, alpha) for own in enough)
 
 
 def _half_against_half(values_ns: Sequence[float], alpha: float) -> Microseconds:

@@ -30,9 +30,7 @@ class MwBudget:
     bench: Bench
     results: list[Measurement] = field(default_factory=list)
 
-    async def arequest(
-        self, method: str, url: str, *, expect_status: int | None = None, **options: Any
-    ) -> Measurement:
+    async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
         """Make and measure a request on the running event loop, which must be asyncio's (or uvloop's)."""
         _require_asyncio()
         settings = self.settings

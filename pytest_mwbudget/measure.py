@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ import httpx
 
 from . import asgi, budgets, discovery
 from .bisect import Bisection
-from .boundaries import Clock, Probes
+from .boundaries import Clock, Probes, task_layers
 from .budgets import Judgement
 from .errors import MeasurementError
 from .estimates import ZERO, Estimates, Machine, estimate
@@ -84,9 +83,7 @@ async def measure(app: asgi.ASGIApp, request: httpx.Request, settings: Settings,
 
 
 @asynccontextmanager
-async def _running(
-    app: asgi.ASGIApp, request: httpx.Request, settings: Settings
-) -> AsyncIterator[asgi.Caller]:
+async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[asgi.Caller]:
     """A caller of the started app."""
     with asgi.exit_refused():
         template = await asgi.template(request)
@@ -118,19 +115,6 @@ def _loop_name() -> str:
     return type(asyncio.get_running_loop()).__module__.partition(".")[0]
 
 
-@contextmanager
-def _garbage_held() -> Iterator[None]:
-    """No garbage collection inside, and what piled up collected at the end."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-        gc.collect(0)
-
-
 @dataclass(slots=True)
 class _Row:
     """A layer on its way to a report."""
@@ -138,7 +122,6 @@ class _Row:
     entry: int | None
     layer: Layer
     budget_us: Microseconds | None
-    child: int | None = None
     us: Estimate | None = None
     method: Method | None = None
     judgement: Judgement | None = None
@@ -182,9 +165,7 @@ class _Run:
         self.begun_ns = bench.clock()
 
     @classmethod
-    async def prepared(
-        cls, caller: asgi.Caller, settings: Settings, bench: Bench, instruments: Instruments
-    ) -> _Run:
+    async def prepared(cls, caller: asgi.Caller, settings: Settings, bench: Bench, instruments: Instruments) -> _Run:
         """Warm the app, find its layers and their budgets."""
         await _warm(caller, bench.clock)
 
@@ -203,11 +184,10 @@ class _Run:
             instruments.active.append("asyncio's debug mode")
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
         safe = caller.template.request.method in SAFE_METHODS
-        rows = [
-            _Row(entry, layer, bounds.get(layer.index), _task_child(stack, entry) if safe else None)
-            for entry, layer in stack.layers
-        ]
-        bisection = Bisection(Probes(stack, bench.clock), timed, bench.clock, bench.rng)
+        rows = [_Row(entry, layer, bounds.get(layer.index)) for entry, layer in stack.layers]
+        spared = [entry for entry, layer in stack.layers if layer.entered]
+        passable = [layer for layer in task_layers(stack) if layer.index in spared] if safe else []
+        bisection = Bisection(Probes(stack, bench.clock), passable, timed, bench.clock, bench.rng)
         return cls(stack, bisection, settings, bench, instruments, rows)
 
     # ---- sampling -----------------------------------------------------------------------------------------------
@@ -238,22 +218,8 @@ class _Run:
         self.look += 1
         if self.look > 1 and not self._open():
             deadline = min(deadline, self.begun_ns + round(PRECISION_TIME_S * NS_PER_S))
-        requests = FIRST_LOOK_REQUESTS * 2 ** max(0, self.look - 2)
-        pairs = FIRST_LOOK_PAIRS * 2 ** max(0, self.look - 2)
-        bisection = self.bisection
-        # The last part of the time is left to the later legs, or a slow app would never see them.
-        half = self.bench.clock() + (deadline - self.bench.clock()) // 2
-        for leg in (
-            lambda: bisection.whole_leg(max(16, requests // 4), half),
-            lambda: bisection.split_leg(requests, deadline),
-        ):
-            with _garbage_held():
-                await leg()
-        for row in self.rows:
-            if row.child is not None and (row.open or not row.precise or row.us is None):
-                assert row.entry is not None
-                with _garbage_held():
-                    await bisection.bypass_leg(row.entry, row.child, pairs, deadline)
+        factor = 2 ** max(0, self.look - 2)
+        await self.bisection.look(FIRST_LOOK_REQUESTS * factor, FIRST_LOOK_PAIRS * factor, deadline)
 
     # ---- judging ------------------------------------------------------------------------------------------------
 
@@ -283,9 +249,9 @@ class _Run:
         if row.layer.merged_with is not None:
             return self._merged_judgement(row, row.budget_us)
         assert row.us is not None
-        waiting = row.child is not None and row.entry not in self.bisection.refused and row.method == "split"
-        if waiting and self.seconds < self.settings.max_time_s:
-            return Judgement("undecided", "the layer runs its inside in a task, and the pairs without it are few yet")
+        pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
+        if pending and self.seconds < self.settings.max_time_s:
+            return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
         return self._judged(row.us, row.budget_us)
 
     def _merged_judgement(self, row: _Row, bound: Microseconds) -> Judgement:
@@ -383,16 +349,6 @@ class _Run:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row is the split's, and some per cent high."
-
-
-def _task_child(stack: discovery.Stack, entry: int | None) -> int | None:
-    """The only entry inside `entry`, if that runs in a task of its own."""
-    if entry is None or stack.entries[entry].function is None:
-        return None
-    inside = [i for i, other in enumerate(stack.entries) if other.parent == entry]
-    if len(inside) == 1 and stack.entries[inside[0]].own_task and stack.entries[inside[0]].function is not None:
-        return inside[0]
-    return None
 
 
 async def _warm(caller: asgi.Caller, clock: Clock) -> None:

@@ -12,13 +12,27 @@ from ..model import Books, Effort, Estimate, Layer, LayerReport, RequestLine, Re
 
 SCHEMA = "pytest-mwbudget/1"
 # The packages whose versions explain a difference between two runs.
-PACKAGES = ("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "anyio", "asgi-lifespan", "uvloop", "pydantic")
+PACKAGES = (
+    "pytest-mwbudget",
+    "pytest",
+    "starlette",
+    "fastapi",
+    "httpx",
+    "anyio",
+    "asgi-lifespan",
+    "uvloop",
+    "pydantic",
+)
 
 
 def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The whole file. `measurements` come from `to_json`."""
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
-    return {"schema": SCHEMA, "environment": environment(", ".join(loops) or "asyncio"), "measurements": [*measurements]}
+    return {
+        "schema": SCHEMA,
+        "environment": environment(", ".join(loops) or "asyncio"),
+        "measurements": [*measurements],
+    }
 
 
 def environment(loop: str) -> dict[str, Any]:

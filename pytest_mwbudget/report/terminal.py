@@ -47,9 +47,7 @@ class _Columns:
 
     def row(self, name: str, estimate: str, interval: str, budget: str, verdict: str) -> str:
         name = shortened(name, self.name_width - 1).ljust(self.name_width)
-        return (
-            f"{name}{estimate:>{ESTIMATE}}{interval:>{INTERVAL}}{budget:>{BUDGET}}  {verdict}".rstrip()
-        )
+        return f"{name}{estimate:>{ESTIMATE}}{interval:>{INTERVAL}}{budget:>{BUDGET}}  {verdict}".rstrip()
 
     def line(
         self, name: str, us: Estimate | None, budget_us: float | None = None, verdict: Verdict | None = None
