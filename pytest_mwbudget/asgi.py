@@ -200,6 +200,7 @@ class Caller:
     template: RequestTemplate
     state: MutableMapping[str, Any] | None
     expect_status: int | None = None
+    clock: Callable[[], Nanoseconds] = perf_counter_ns
     calls: int = 0
     status: int = 0
 
@@ -224,9 +225,9 @@ class Caller:
         if observer is not None:
             await observer(self.app, scope, exchange.receive, exchange.send)
             return
-        begin = perf_counter_ns()
+        begin = self.clock()
         await self.app(scope, exchange.receive, exchange.send)
-        exchange.elapsed_ns = perf_counter_ns() - begin
+        exchange.elapsed_ns = self.clock() - begin
 
     def _check(self, exchange: Exchange) -> None:
         line = f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"

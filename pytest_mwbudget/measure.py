@@ -75,6 +75,7 @@ async def measure(app: asgi.ASGIApp, request: httpx.Request, settings: Settings,
     Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
     """
     async with _running(app, request, settings) as caller:
+        caller.clock = bench.clock
         exchange = await _first_call(caller, settings)
         with suspended() as instruments:
             run = await _Run.prepared(caller, settings, bench, instruments)

@@ -1,0 +1,506 @@
+"""The plugin as its users meet it: options, marker, fixtures, reports. Budgets here are far from the truth."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+import starlette.applications  # noqa: F401
+
+import pytest_mwbudget.fixture
+import pytest_mwbudget.report.json
+import pytest_mwbudget.report.terminal  # noqa: F401
+
+APP = """
+from time import perf_counter_ns
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
+
+calls = []
+
+
+class Spin:
+    def __init__(self, app, us):
+        self.app = app
+        self.us = us
+
+    async def __call__(self, scope, receive, send):
+        end = perf_counter_ns() + self.us * 1000
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+async def health(request):
+    calls.append(1)
+    return PlainTextResponse("ok")
+
+
+async def search(request):
+    return JSONResponse({"got": await request.json(), "auth": request.headers["authorization"]})
+
+
+async def broken(request):
+    raise LookupError("no such shelf")
+
+
+def create_app():
+    routes = [
+        Route("/health", health),
+        Route("/search", search, methods=["POST"]),
+        Route("/broken", broken),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Spin, us=100)])
+
+
+app = create_app()
+"""
+
+CONFTEST = """
+import pytest
+from shop import create_app
+
+
+@pytest.fixture
+def mw_budget_app():
+    return create_app()
+"""
+
+QUICK = "--mw-budget-max-time=0.2"
+
+
+@pytest.fixture
+def shop(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A directory with an app whose layer Spin takes 100 µs."""
+    pytester.makepyfile(shop=APP)
+    pytester.makeconftest(CONFTEST)
+    return pytester
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    lean = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:cov"]
+    lean += ["-o", "asyncio_default_fixture_loop_scope=function"]
+    return pytester.runpytest_inprocess(*lean, *arguments)
+
+
+def marked(keywords: str, body: str = "mw_budget.get('/health')") -> str:
+    return f"""
+import pytest
+
+
+@pytest.mark.mw_budget({keywords})
+def test_it(mw_budget):
+    {body}
+"""
+
+
+# ---- without enforcement ----------------------------------------------------------------------------------------
+
+
+def test_without_the_option_the_request_is_made_once_and_nothing_is_timed(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        marked(
+            "us=1",
+            """measurement = mw_budget.get('/health')
+    import shop
+    assert shop.calls == [1]
+    assert measurement.response.text == 'ok'
+    assert measurement.verdict is None and measurement.layers == ()""",
+        )
+    )
+    result = run(shop)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*mw-budget*")
+
+
+def test_the_configuration_can_enforce_in_every_run(shop: pytest.Pytester) -> None:
+    shop.makeini("[pytest]\nmw_budget = true\nmw_budget_max_time = 0.4\n")
+    shop.makepyfile(marked("us=20"))
+    run(shop).assert_outcomes(failed=1)
+
+
+def test_a_test_without_marker_or_fixture_is_left_alone(shop: pytest.Pytester) -> None:
+    shop.makepyfile("def test_it():\n    pass\n")
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*mw-budget*")
+
+
+# ---- verdicts ---------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_over_its_budget_fails_the_test_with_its_evidence(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GET /health: 1 of 3 layers over budget",
+            "layer * µs/request * interval * budget * verdict",
+            "Spin * 20 * fail",
+            "(endpoint)*",
+            "(total)*",
+            "Spin takes * µs per request, its budget is 20 µs: * too much*",
+            "Next: *",
+            "* mw-budget *",
+            "FAILED *test_it*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
+
+
+def test_a_stack_within_its_budgets_passes_and_is_shown(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000, total_us=5000"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*GET /health 200", "Spin*2000  pass", "(total)*5000  pass", "floor *", "CPython *"])
+
+
+def test_the_total_has_a_budget_of_its_own(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("total_us=20"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["GET /health: the whole request is over its budget", "The whole request takes *"])
+
+
+def test_a_named_layer_has_its_own_budget(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20, layers={'shop:Spin': 2000, 'ServerErrorMiddleware': 1000}"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.stdout.fnmatch_lines(["ServerErrorMiddleware*1000  pass", "Spin*2000  pass"])
+
+
+def test_the_test_function_finishes_before_its_verdict(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        marked(
+            "us=20",
+            """measurement = mw_budget.get('/health')
+    print('spin verdict:', measurement.layer('Spin').verdict)""",
+        )
+    )
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["spin verdict: fail"])
+
+
+def test_a_failing_assertion_of_the_test_itself_is_what_fails(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20", "assert mw_budget.get('/health').response.text == 'no'"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*AssertionError*"])
+
+
+@pytest.mark.parametrize(("action", "outcome"), [("warn", "passed"), ("pass", "passed"), ("fail", "failed")])
+def test_an_undecided_budget_is_treated_as_the_settings_say(
+    shop: pytest.Pytester, action: str, outcome: str
+) -> None:
+    # A budget below any floor is always refused, however fast or slow this machine is.
+    shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.2"))
+    # In a process of its own: this run's warning filters would turn the warning into an error.
+    result = shop.runpytest_subprocess("--mw-budget", f"--mw-budget-undecided={action}")
+    result.assert_outcomes(**{outcome: 1}, warnings=1 if action == "warn" else 0)
+    if action == "warn":
+        result.stdout.fnmatch_lines(["*BudgetWarning: GET /health: Spin is undecided: * below this run's floor *"])
+    if action == "fail":
+        result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *floor*"])
+
+
+def test_a_marked_test_that_measures_nothing_fails(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20", "pass"))
+    run(shop).assert_outcomes(passed=1)
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["this test is marked mw_budget but made no request*"])
+
+
+# ---- the marker and its values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ("uss=5", "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, layers, *"),
+        ("50", "the mw_budget marker got 50 without a keyword*us=50*"),
+        ("us=0", "*us is 0, which cannot be kept*"),
+        ("us=-3", "*us is -3, which cannot be kept*"),
+        ("us=float('nan')", "*us is nan, which cannot be kept*"),
+        ("us='much'", "*us is 'much', which is not a number*"),
+        ("us=True", "*us is True, which is not a number*"),
+        ("layers={'Spin': 0}", "*layers[[]'Spin'[]] is 0, which cannot be kept*"),
+        ("layers=['Spin']", "*layers has the line 'Spin'*"),
+        ("expect_status=99", "*expect_status is 99*from 100 to 599*"),
+        ("undecided='wran'", "*undecided is 'wran'. Did you mean 'warn'?*"),
+        ("max_time=0", "*max_time is 0*"),
+        ("lifespan='maybe'", "*lifespan is 'maybe'*"),
+    ],
+)
+def test_an_unusable_marker_says_what_is_wrong_also_without_enforcement(
+    shop: pytest.Pytester, keywords: str, message: str
+) -> None:
+    shop.makepyfile(marked(keywords))
+    result = run(shop)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_the_closest_marker_wins_key_by_key(shop: pytest.Pytester) -> None:
+    shop.makeini("[pytest]\nmw_budget_us = 7\nmw_budget_layers =\n    ServerErrorMiddleware = 3000\n")
+    shop.makepyfile(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.mw_budget(us=11, total_us=12, layers={"Spin": 1})
+
+
+        @pytest.mark.mw_budget(total_us=22)
+        class TestIt:
+            @pytest.mark.mw_budget(layers={"Spin": 2})
+            def test_it(self, mw_budget):
+                budgets = mw_budget.settings.budgets
+                assert (budgets.us, budgets.total_us) == (11, 22)
+                assert budgets.layers == {"Spin": 2, "ServerErrorMiddleware": 3000}
+        """
+    )
+    run(shop).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("ini", "message"),
+    [
+        ("mw_budget_us = many", "*mw_budget_us is 'many', which is not a number*"),
+        ("mw_budget_undecided = maybe", "*mw_budget_undecided is 'maybe'*The choices are: warn, fail, pass*"),
+        ("mw_budget_lifespan = perhaps", "*mw_budget_lifespan is 'perhaps'*"),
+    ],
+)
+def test_an_unusable_configuration_is_a_usage_error(shop: pytest.Pytester, ini: str, message: str) -> None:
+    shop.makeini(f"[pytest]\n{ini}\n")
+    result = run(shop)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+@pytest.mark.parametrize("option", ["--mw-budget-max-time=soon", "--mw-budget-undecided=maybe", "--mw-budget-json=."])
+def test_an_unusable_option_is_a_usage_error(shop: pytest.Pytester, option: str) -> None:
+    result = run(shop, option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *mw*budget*"])
+
+
+def test_a_layer_name_that_matches_nothing_is_explained(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("layers={'Spinn': 5}"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*layer 'Spinn' that is not in the stack. Did you mean 'Spin'? The layers are: ServerErrorMiddleware, Spin,*"]
+    )
+
+
+# ---- the app ----------------------------------------------------------------------------------------------------
+
+
+def test_the_app_can_be_named_in_the_configuration(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(shop=APP)
+    pytester.makeini("[pytest]\nmw_budget_app = shop:app\n")
+    pytester.makepyfile(marked(""))
+    run(pytester).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("shopp:app", "mw_budget_app is 'shopp:app', but importing 'shopp' failed*"),
+        ("shop:ap", "mw_budget_app is 'shop:ap', but 'shop' has no 'ap'; the names that it has are: *app*"),
+        ("shop", "mw_budget_app is 'shop'; write 'package.module:app'"),
+        ("shop:calls", "the app under test is *, which is not an ASGI app*"),
+        ("shop:create_app", "*does not take (scope, receive, send), it looks like a factory*"),
+        ("", "mw_budget has no app to measure*"),
+    ],
+)
+def test_an_app_that_cannot_be_had_is_explained(pytester: pytest.Pytester, reference: str, message: str) -> None:
+    pytester.makepyfile(shop=APP)
+    pytester.makeini(f"[pytest]\nmw_budget_app = {reference}\n")
+    pytester.makepyfile(marked("us=5"))
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([message])
+
+
+# ---- responses --------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_built_as_httpx_builds_it(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        marked(
+            "us=2000, total_us=8000",
+            """measurement = mw_budget.request(
+        'POST', '/search', json={'q': 'x'}, params={'page': 2}, headers={'authorization': 'Bearer t'})
+    assert measurement.response.json() == {'got': {'q': 'x'}, 'auth': 'Bearer t'}
+    assert str(measurement.request) == 'POST /search?page=2'""",
+        )
+    )
+    run(shop, "--mw-budget", QUICK).assert_outcomes(passed=1)
+
+
+def test_an_error_status_fails_the_test_with_the_body_and_nothing_is_measured(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000", "mw_budget.get('/missing')"))
+    for arguments in ([], ["--mw-budget"]):
+        result = run(shop, *arguments)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*", "The body begins: Not Found"])
+        result.stdout.no_fnmatch_line("*µs/request*")
+
+
+def test_an_expected_error_status_is_measured(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000", "mw_budget.get('/missing', expect_status=404)"))
+    run(shop, "--mw-budget", QUICK).assert_outcomes(passed=1)
+
+
+def test_an_exception_in_the_app_fails_the_test_with_the_apps_traceback(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000", "mw_budget.get('/broken')"))
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*raise LookupError*", "*shop.py:*: LookupError"])
+
+
+# ---- async tests ------------------------------------------------------------------------------------------------
+
+ASYNC = """
+import asyncio
+
+import pytest
+
+
+@pytest.mark.{marker}
+@pytest.mark.mw_budget(us={us})
+async def test_it(mw_budget{fixtures}):
+    loop = asyncio.get_running_loop()
+    measurement = await mw_budget.aget("/health")
+    assert measurement.response.text == "ok"
+    assert asyncio.get_running_loop() is loop
+"""
+
+
+@pytest.mark.parametrize(("marker", "fixtures"), [("asyncio", ""), ("anyio", ", anyio_backend")])
+@pytest.mark.parametrize(("us", "outcome"), [(2000, "passed"), (20, "failed")])
+def test_async_tests_measure_on_their_own_loop(
+    shop: pytest.Pytester, marker: str, fixtures: str, us: int, outcome: str
+) -> None:
+    shop.makepyfile(
+        ASYNC.format(marker=marker, us=us, fixtures=fixtures)
+        + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
+    )
+    run(shop, "--mw-budget", QUICK).assert_outcomes(**{outcome: 1})
+
+
+def test_a_sync_request_inside_a_running_loop_names_the_async_one(shop: pytest.Pytester) -> None:
+    shop.makepyfile(ASYNC.format(marker="asyncio", us=20, fixtures="").replace("await mw_budget.aget", "mw_budget.get"))
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*await mw_budget.aget(...)*"])
+
+
+# ---- reports ----------------------------------------------------------------------------------------------------
+
+
+def test_json_has_the_promised_shape(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000, total_us=5000"))
+    target = shop.path / "reports" / "mw.json"
+    run(shop, "--mw-budget", QUICK, f"--mw-budget-json={target}").assert_outcomes(passed=1)
+    document = json.loads(target.read_text())
+    assert document["schema"] == "pytest-mwbudget/1"
+    assert {"python", "implementation", "platform", "loop", "packages"} <= document["environment"].keys()
+    assert document["environment"]["packages"]["starlette"]
+    (measurement,) = document["measurements"]
+    assert measurement["nodeid"].endswith("::test_it")
+    assert measurement["request"] == {"method": "GET", "url": "/health"}
+    assert (measurement["status"], measurement["verdict"]) == (200, "pass")
+    assert {"rounds", "seconds", "floor_us", "total_us", "outside_us", "endpoint_us"} <= measurement.keys()
+    spin = next(layer for layer in measurement["layers"] if layer["name"] == "Spin")
+    assert spin["index"] == 1
+    assert spin["qualname"] == "shop.Spin"
+    assert (spin["kind"], spin["entered"], spin["method"]) == ("middleware", True, "split")
+    assert (spin["budget_us"], spin["verdict"], spin["merged_with"]) == (2000, "pass", None)
+    assert spin["us"]["low"] <= spin["us"]["estimate"] <= spin["us"]["high"]
+
+
+def test_junitxml_counts_a_layer_over_budget_as_a_failure(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20"))
+    run(shop, "--mw-budget", QUICK, "--junitxml=junit.xml")
+    suite = ElementTree.parse(Path(shop.path, "junit.xml")).getroot()[0]
+    assert suite.get("failures") == "1"
+    assert "Spin takes" in ElementTree.tostring(suite, encoding="unicode")
+
+
+def test_quiet_has_one_line_a_request_and_verbose_says_how_it_was_measured(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000"))
+    quiet = run(shop, "--mw-budget", QUICK, "-q")
+    quiet.stdout.fnmatch_lines(["*::test_it GET /health pass: * µs, most in Spin: * µs"])
+    quiet.stdout.no_fnmatch_line("*µs/request*")
+    verbose = run(shop, "--mw-budget", QUICK, "-v")
+    verbose.stdout.fnmatch_lines(["  shop.Spin, middleware, split"])
+
+
+@pytest.mark.parametrize("color", ["yes", "no"])
+def test_the_table_reads_in_80_columns_with_and_without_colour(
+    shop: pytest.Pytester, color: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shop.makepyfile(test_shop=marked("us=20"))
+    result = run(shop, "--mw-budget", QUICK, f"--color={color}")
+    text = "\n".join(result.stdout.lines)
+    assert ("\x1b[31mSpin" in text) == (color == "yes")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    table = plain[plain.index("= mw-budget =") :].splitlines()[1:]
+    assert max(map(len, table)) <= 80
+
+
+def test_results_come_home_from_xdist_workers(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20"))
+    result = shop.runpytest_subprocess("-n", "1", "--mw-budget", QUICK, "--mw-budget-json=mw.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["* mw-budget *", "Spin*fail"])
+    assert len(json.loads((shop.path / "mw.json").read_text())["measurements"]) == 1
+
+
+# ---- living with other tools ------------------------------------------------------------------------------------
+
+
+def test_coverage_is_suspended_while_the_clock_runs_and_loses_nothing(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000"))
+    result = shop.runpytest_subprocess("--mw-budget", QUICK, "--cov=shop", "--cov-report=term-missing")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["note: *was suspended while the clock ran.*"])
+    plain = shop.runpytest_subprocess("--cov=shop", "--cov-report=term-missing")
+    assert _coverage_line(result) == _coverage_line(plain)
+
+
+def _coverage_line(result: pytest.RunResult) -> str:
+    return next(line for line in result.stdout.lines if line.startswith("shop.py"))
+
+
+def test_progress_prints_nothing_in_a_pipe(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.5"))
+    result = shop.runpytest_subprocess("--mw-budget")
+    assert "measuring" not in result.stdout.str() + result.stderr.str()
+    assert "\b" not in result.stdout.str()
+
+
+def test_a_run_with_nothing_marked_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            assert "pytest_mwbudget.plugin" in sys.modules
+            heavy = {"httpx", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.measure"}
+            assert not heavy & sys.modules.keys()
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:anyio", "--mw-budget").assert_outcomes(passed=1)

@@ -1,0 +1,99 @@
+"""Live apps against ground truth, with margins that hold on two busy cores. Finer figures: bench/accuracy.py."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter_ns
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.measure import Bench, measure
+from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.settings import Settings
+
+
+class Spin:
+    def __init__(self, app: Any, us: int) -> None:
+        self.app = app
+        self.us = us
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        end = perf_counter_ns() + self.us * 1000
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+class Noop:
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class PassThrough(BaseHTTPMiddleware):
+    async def dispatch(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+
+def measured(layers: list[Middleware]) -> Measurement:
+    app = FastAPI(middleware=layers)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    request = asgi.build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
+    return asyncio.run(measure(app, request, Settings(), Bench()))
+
+
+def us(measurement: Measurement, name: str) -> float:
+    estimate = measurement.layer(name).us
+    assert estimate is not None
+    return estimate.estimate
+
+
+@pytest.mark.parametrize("place", ["outermost", "middle", "innermost"])
+def test_known_costs_are_read_at_every_place(place: str) -> None:
+    neighbours = [Middleware(CORSMiddleware, allow_origins=["*"]), Middleware(GZipMiddleware)]
+    known = [Middleware(Spin, us=20), Middleware(Noop), Middleware(Spin, us=200)]
+    cut = {"outermost": 0, "middle": 1, "innermost": 2}[place]
+    measurement = measured([*neighbours[:cut], *known, *neighbours[cut:]])
+    assert us(measurement, "Spin#2") - us(measurement, "Spin#1") == pytest.approx(180, rel=0.1)
+    assert us(measurement, "Noop") < 2
+
+
+def test_nested_base_http_middlewares_cost_the_same() -> None:
+    measurement = measured([Middleware(PassThrough), Middleware(Noop), Middleware(PassThrough)])
+    outer, inner = us(measurement, "PassThrough#1"), us(measurement, "PassThrough#2")
+    assert outer == pytest.approx(inner, rel=0.15)
+    assert us(measurement, "Noop") < 2
+
+
+def test_the_books_balance() -> None:
+    measurement = measured([Middleware(PassThrough), Middleware(Spin, us=50), Middleware(GZipMiddleware)])
+    assert measurement.books is not None
+    assert measurement.books.residue_us == pytest.approx(0, abs=0.1 * measurement.books.total.estimate)
+
+
+def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.002)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    request = asgi.build_request("GET", "/", {})
+    measurement = asyncio.run(measure(Spin(Noop(endpoint), 20), request, Settings(max_time_s=2), Bench()))
+    assert us(measurement, "Spin") == pytest.approx(20, abs=3)
+    assert us(measurement, "Noop") < 2
+    assert measurement.books is not None
+    assert measurement.books.endpoint is not None
+    assert measurement.books.endpoint.estimate > 1900
