@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
@@ -43,6 +44,31 @@ class TimedCall(Protocol):
     def __call__(self, observer: Observer | None) -> Awaitable[Nanoseconds]: ...
 
 
+TICK_NS = 200_000_000
+
+
+@dataclass(slots=True)
+class Deadline:
+    """The end of the time for sampling; whoever asks for it makes `tick` run now and then."""
+
+    at_ns: int
+    clock: Clock
+    tick: Callable[[], None] = lambda: None
+    next_tick_ns: int = 0
+
+    def over(self) -> bool:
+        """Whether the time is over."""
+        now = self.clock()
+        if now >= self.next_tick_ns:
+            self.next_tick_ns = now + TICK_NS
+            self.tick()
+        return now >= self.at_ns
+
+    def halfway(self) -> Deadline:
+        """A deadline at half of the time that is left."""
+        return Deadline((self.clock() + self.at_ns) // 2, self.clock, self.tick, self.next_tick_ns)
+
+
 class Bisection:
     """Collects the samples of one stack, leg by leg."""
 
@@ -62,18 +88,18 @@ class Bisection:
         """The task layers that requests can do without, as far as is known; outermost first."""
         return [layer for layer in self.task_layers if layer.index not in self.refused]
 
-    async def look(self, requests: int, pairs: int, deadline_ns: int) -> None:
+    async def look(self, requests: int, pairs: int, deadline: Deadline) -> None:
         """Add about `requests` requests to the split's samples and `pairs` to each bypass's, until the deadline."""
         # Half the time is left for what comes after the whole, or a slow app would never get to it.
-        half = (self.clock() + deadline_ns) // 2
+        half = deadline.halfway()
         await self._leg(self.whole_leg(max(16, requests // 4), half))
         passed: list[TaskLayer] = []
         for layer in self.bypassable:
-            await self._leg(self.bypass_leg(layer, passed, pairs, deadline_ns))
+            await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
             if layer.index not in self.refused:
                 passed.append(layer)
         for level in range(len(passed) + 1):
-            await self._leg(self.split_leg(requests, passed[:level], deadline_ns))
+            await self._leg(self.split_leg(requests, passed[:level], deadline))
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
@@ -86,17 +112,17 @@ class Bisection:
                 gc.enable()
             gc.collect(0)
 
-    async def whole_leg(self, count: int, deadline_ns: int) -> None:
+    async def whole_leg(self, count: int, deadline: Deadline) -> None:
         """Up to `count` requests through the app as it is."""
-        await self._settle(None, deadline_ns)
+        await self._settle(None, deadline)
         for _ in range(count):
             reference = self._reference()
             self.samples.whole.add(await self.call(None), reference)
             self.samples.requests += 1
-            if self.clock() >= deadline_ns:
+            if deadline.over():
                 return
 
-    async def split_leg(self, count: int, passed: Sequence[TaskLayer], deadline_ns: int) -> None:
+    async def split_leg(self, count: int, passed: Sequence[TaskLayer], deadline: Deadline) -> None:
         """Rounds with every probe in place and requests going past the layers in `passed`.
 
         Measures the entries that have just these bypassable layers outside them; their share of about `count`
@@ -106,13 +132,13 @@ class Bisection:
         if not segment:
             return
         with self.probes.installed(self.probes.probed), self.probes.bypassed(passed):
-            await self._settle(self.probes.watch, deadline_ns)
+            await self._settle(self.probes.watch, deadline)
             share = max(count * len(segment) / len(self.probes.probed), MIN_SHARE)
             for _ in range(round(share / len(segment)) or 1):
                 for index in self.rng.sample(segment, len(segment)):
                     with self.probes.doubled(index):
                         await self._split_request(index, segment, genuine=not passed)
-                    if self.clock() >= deadline_ns:
+                    if deadline.over():
                         return
                 self.samples.rounds += 1
 
@@ -146,7 +172,7 @@ class Bisection:
             samples.owned[owner].add(used.ns[owner], reference)
             samples.resumed[owner].add(used.resumed[owner], reference)
 
-    async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline_ns: int) -> None:
+    async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
 
         A layer that does what the inside needs (a user, a session, a transaction) shows by another status or an
@@ -159,11 +185,11 @@ class Bisection:
                 self.probes.installed([*(outer.index for outer in passed), layer.index]),
                 self.probes.bypassed(passed),
             ):
-                await self._settle(self.probes.watch, deadline_ns)
+                await self._settle(self.probes.watch, deadline)
                 for _ in range(pairs):
                     reference = self._reference()
                     series.add(await self._pair(layer), reference)
-                    if self.clock() >= deadline_ns:
+                    if deadline.over():
                         return
         except Exception as error:
             # The app as it is was called right before: what fails here fails for want of the layer.
@@ -195,10 +221,9 @@ class Bisection:
             total += number
         return float(self.clock() - begin)
 
-    async def _settle(self, observer: Observer | None, deadline_ns: int) -> None:
+    async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()
         for number in range(SETTLE_CALLS):
             await self.call(observer)
-            now = self.clock()
-            if now >= deadline_ns or (number and now - begin >= SETTLE_NS):
+            if deadline.over() or (number and self.clock() - begin >= SETTLE_NS):
                 return

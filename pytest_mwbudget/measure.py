@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import httpx
 
 from . import asgi, budgets, discovery
-from .bisect import Bisection
+from .bisect import Bisection, Deadline
 from .boundaries import Clock, Probes, task_layers
 from .budgets import Judgement
 from .errors import MeasurementError
@@ -36,10 +36,11 @@ from .model import (
 )
 from .settings import Settings
 
-Progress: TypeAlias = Callable[[float], None]
+# Told the share of the time limit that is over, and None at the end.
+Progress: TypeAlias = Callable[[float | None], None]
 
 NS_PER_S = 1_000_000_000
-WARM_CALLS, WARM_NS = 100, 300_000_000
+WARM_CALLS, WARM_NS = 1000, 300_000_000
 FIRST_LOOK_REQUESTS = 128
 FIRST_LOOK_PAIRS = 16
 # The shown precision: an interval this narrow needs no more requests for its own sake.
@@ -195,32 +196,34 @@ class _Run:
 
     async def until_known(self) -> None:
         """Look again and again, at twice as many requests each time, until all is known or the time is over."""
-        deadline = self.begun_ns + round(self.settings.max_time_s * NS_PER_S)
         try:
             async with asyncio.timeout(self.settings.max_time_s + self.settings.startup_timeout_s):
-                while True:
-                    await self._sample(deadline)
+                while self.look == 0 or not (self._known() or self.seconds >= self.settings.max_time_s):
+                    await self._sample()
                     self._judge()
-                    self.bench.progress(min(1.0, self.seconds / self.settings.max_time_s))
-                    if self._known() or self.bench.clock() >= deadline:
-                        return
         except TimeoutError:
             raise MeasurementError(
                 "the app stopped answering while it was measured: a request did not end within"
                 f" {self.settings.startup_timeout_s:g} s although requests before it did"
             ) from None
+        finally:
+            self.bench.progress(None)
 
     @property
     def seconds(self) -> Seconds:
         """How long it has been sampling."""
         return (self.bench.clock() - self.begun_ns) / NS_PER_S
 
-    async def _sample(self, deadline: int) -> None:
+    async def _sample(self) -> None:
         self.look += 1
-        if self.look > 1 and not self._open():
-            deadline = min(deadline, self.begun_ns + round(PRECISION_TIME_S * NS_PER_S))
+        precise_enough = self.look > 1 and not self._open()
+        limit_s = min(PRECISION_TIME_S, self.settings.max_time_s) if precise_enough else self.settings.max_time_s
         factor = 2 ** max(0, self.look - 2)
+        deadline = Deadline(self.begun_ns + round(limit_s * NS_PER_S), self.bench.clock, self._tick)
         await self.bisection.look(FIRST_LOOK_REQUESTS * factor, FIRST_LOOK_PAIRS * factor, deadline)
+
+    def _tick(self) -> None:
+        self.bench.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
     # ---- judging ------------------------------------------------------------------------------------------------
 

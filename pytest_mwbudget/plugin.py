@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -307,22 +308,28 @@ class _Progress:
     """Shows on a terminal that a long measurement is alive; elsewhere it prints nothing."""
 
     # Below this share of the time limit a measurement is too short to be worth a word.
-    FROM_SHARE = 0.15
+    FROM_SHARE = 0.1
 
     def __init__(self, config: pytest.Config) -> None:
         self.reporter = config.pluginmanager.getplugin("terminalreporter")
         self.capture = config.pluginmanager.getplugin("capturemanager")
+        self.shown = 0
 
-    def __call__(self, share: float) -> None:
-        if self.reporter is None or not self.reporter.isatty or share < self.FROM_SHARE:
+    def __call__(self, share: float | None) -> None:
+        if self.reporter is None or not self.reporter.isatty:
             return
-        text = f" measuring {share:4.0%}"
-        if self.capture is None:
-            self._flash(text)
-            return
-        with self.capture.global_and_fixture_disabled():
-            self._flash(text)
+        if share is None:
+            self._write(" " * self.shown)
+            self.shown = 0
+        elif share >= self.FROM_SHARE:
+            self._write(f" measuring, {share:.0%} of the time limit".ljust(self.shown))
 
-    def _flash(self, text: str) -> None:
-        """Write the text and put the cursor back, so that whatever comes next overwrites it."""
-        self.reporter.write(text + "\b" * len(text), flush=True)
+    def _write(self, text: str) -> None:
+        """Write the text and put the cursor back, so that what comes next overwrites it."""
+        if not text:
+            return
+        self.shown = len(text)
+        # Past the reporter, which counts what it writes to know where the line ends.
+        with self.capture.global_and_fixture_disabled() if self.capture else nullcontext():
+            sys.stdout.write(text + "\b" * len(text))
+            sys.stdout.flush()
