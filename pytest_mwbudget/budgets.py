@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -45,7 +46,7 @@ def budget_us(value: object, where: str) -> Microseconds:
             raise SettingError(f"{where} is {value!r}, which is not a number; {remedy}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise SettingError(f"{where} is {value!r}, which is not a number; {remedy}")
-    if not math.isfinite(value) or value <= 0:
+    if not 0 < value <= sys.float_info.max:
         raise SettingError(f"{where} is {value!r}, which cannot be kept; {remedy}")
     return float(value)
 
@@ -93,11 +94,16 @@ def judge(us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: f
     the machine (its reference workload against the quickest time it has shown, at least 1) is taken out, because a
     busy neighbour must not fail anybody's test. A budget below the floor of the run is refused.
     """
+    if not math.isfinite(floor):
+        return Judgement(
+            "undecided",
+            "there were too few requests to tell this run's floor; give the run more time with --mw-budget-max-time",
+        )
     if bound < floor:
         return Judgement(
             "undecided",
-            f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from nothing"
-            f"; raise the budget above the floor, or give the run more time with --mw-budget-max-time",
+            f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from"
+            f" nothing; raise the budget above the floor, or give the run more time with --mw-budget-max-time",
         )
     if us.high <= bound:
         return Judgement("pass")

@@ -127,7 +127,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
 
     split = {index: own(index) for index in probed if not (outside and index == 0)}
     server = _owned(samples, HARNESS, alpha, step_us)
-    if probed:
+    if probed and samples.messages:
         # The outer part of the outermost probe: all but its share of entering and leaving, which nobody logged.
         messages = samples.messages
         server = minus(server, scaled(nulls[probed[0]], 0.5 * messages / (messages + 1)))

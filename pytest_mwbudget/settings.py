@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from .budgets import Budgets, budget_us
@@ -28,7 +28,7 @@ class Settings:
     `expect_status` None means any status below 400.
     """
 
-    budgets: Budgets = Budgets()
+    budgets: Budgets = field(default_factory=Budgets)
     expect_status: int | None = None
     lifespan: bool = True
     max_time_s: Seconds = 5.0
@@ -45,11 +45,14 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     """
     said: dict[str, tuple[str, Any]] = {}
     layers: dict[str, Microseconds] = {}
-    sources = [("mw_budget marker: {}", marker) for marker in markers] + [("mw_budget_{}", configured)]
-    for place, values in sources:
+    sources: list[tuple[str, tuple[str, ...], Mapping[str, Any]]] = [
+        ("mw_budget marker: {}", MARKER_KEYS, marker) for marker in markers
+    ]
+    sources.append(("mw_budget_{}", (*MARKER_KEYS, "startup_timeout"), configured))
+    for place, known, values in sources:
         for key, value in values.items():
             where = place.format(key)
-            if key not in (*MARKER_KEYS, "startup_timeout"):
+            if key not in known:
                 raise SettingError(
                     f"unknown keyword {key!r} in the mw_budget marker.{near_miss(key, MARKER_KEYS)}"
                     f" The keywords are: {', '.join(MARKER_KEYS)}"
@@ -110,7 +113,7 @@ def _layer_name(name: object, where: str) -> str:
 
 def status_code(value: object, where: str) -> int:
     """`value` as an HTTP status code, 100 to 599."""
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 599:
         raise SettingError(f"{where} is {value!r}; give an HTTP status code from 100 to 599, for example 404")
@@ -130,7 +133,7 @@ def seconds(value: object, where: str) -> Seconds:
     """`value` as a finite number of seconds above zero."""
     try:
         number = math.nan if isinstance(value, bool) else float(cast("float", value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number <= 0:
         raise SettingError(f"{where} is {value!r}; give a number of seconds above 0, for example 5")

@@ -3,20 +3,27 @@
 Nothing here assumes a distribution. The interval for a median is the sign test's: between two order statistics,
 with binomial coverage. Neighbouring requests are not independent (a busy neighbour stays busy for a while), so
 consecutive values are first merged into a few dozen batches that grow with the run; batches much longer than the
-correlation are as good as independent.
+correlation are as good as independent. While they are not yet, neighbouring batches resemble one another: they then
+count only for as many independent ones as they are worth.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from statistics import median
 
 from .model import Estimate
 
-# Between 32 and 63 batches: enough for an interval at a few parts in ten million, few enough to be long.
+# From so many batches to three times as many: enough for an interval at a few parts in ten million, few enough to be
+# long.
 MIN_BATCHES = 32
+
+# A series that only ever drifts is worth a few values, not none.
+MOST_CORRELATED = 0.99
 
 # A value belongs to a quiet moment when the reference workload next to it took at most this much longer than in the
 # quickest quarter of the run.
@@ -34,38 +41,51 @@ def sign_rank(n: int, alpha: float) -> int:
 
     -1 when even the whole range does not reach that confidence.
     """
-    tail, rank, choose = 0.0, -1, 1
-    scale = 0.5**n if n < 1000 else math.exp(-n * math.log(2.0))
+    # In whole numbers, or the terms of a long series would be too large and its scale too small for a float.
+    numerator, denominator = alpha.as_integer_ratio()
+    most = (numerator << n) // (2 * denominator)
+    tail, rank, choose = 0, -1, 1
     for k in range(n // 2):
-        tail += choose * scale
-        if tail > alpha / 2:
+        tail += choose
+        if tail > most:
             break
         rank = k
         choose = choose * (n - k) // (k + 1)
     return rank
 
 
-def median_interval(values: Sequence[float], alpha: float) -> Estimate:
-    """The median of independent `values` with its exact sign-test interval at confidence `1 - alpha`.
+def median_interval(values: Sequence[float], alpha: float, worth: float | None = None) -> Estimate:
+    """The median of `values` with its sign-test interval at confidence `1 - alpha`.
 
-    The interval is unbounded when there are too few values. Source: any text on the sign test, e.g. Conover,
-    "Practical Nonparametric Statistics", 3.4. Raises ValueError when `values` is empty.
+    The interval is exact for independent values, and unbounded when there are too few. Source: any text on the sign
+    test, e.g. Conover, "Practical Nonparametric Statistics", 3.4. Values that are not independent are `worth` fewer:
+    the interval then has the place among them that the exact one has among that many, and where even all of them are
+    not enough it is stretched by the square root of what is missing. Raises ValueError when `values` is empty.
     """
     if not values:
         raise ValueError("the median of nothing")
     ordered = sorted(values)
-    rank = sign_rank(len(ordered), alpha)
-    if rank < 0:
-        return Estimate(median(ordered), -math.inf, math.inf)
-    return Estimate(median(ordered), ordered[rank], ordered[-1 - rank])
+    centre = median(ordered)
+    if sign_rank(len(ordered), alpha) < 0:
+        return Estimate(centre, -math.inf, math.inf)
+    worth = len(ordered) if worth is None else worth
+    rank = sign_rank(int(worth), alpha)
+    if rank >= 0:
+        place = (rank + 1) * (len(ordered) + 1) // (int(worth) + 1) - 1
+        return Estimate(centre, ordered[place], ordered[-1 - place])
+    least = math.ceil(1 - math.log2(alpha))  # so many independent values reach the confidence with their whole range
+    stretch = math.sqrt(least / worth)
+    return Estimate(centre, centre - (centre - ordered[0]) * stretch, centre + (ordered[-1] - centre) * stretch)
 
 
 def batch_medians(values: Sequence[float], at_least: int = MIN_BATCHES) -> list[float]:
-    """Medians of consecutive values, merged into `at_least` to `2 * at_least - 1` batches of equal length.
+    """Medians of consecutive values, merged into `at_least` to `3 * at_least - 1` batches of equal, odd length.
 
-    Fewer than `at_least` values come back as they are. The remainder joins the last batch.
+    Fewer than `3 * at_least` values come back as they are. The remainder joins the last batch. The length is odd
+    because the median of an even number of skewed values lies, more often than not, on the side of the long tail.
     """
     length = len(values) // at_least
+    length -= length % 2 == 0
     if length <= 1:
         return list(values)
     count = len(values) // length
@@ -74,9 +94,29 @@ def batch_medians(values: Sequence[float], at_least: int = MIN_BATCHES) -> list[
     return [median(values[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
+def correlation_of_neighbours(values: Sequence[float]) -> float:
+    """How much each value resembles the next: the rank correlation at lag one, 0 to `MOST_CORRELATED`.
+
+    By ranks, because one outlier would hide every resemblance. Corrected for the bias of a short series, by which the
+    plain figure is too small: Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41 (1954).
+    """
+    count, ordered = len(values), sorted(values)
+    ranks = [bisect_left(ordered, value) + bisect_right(ordered, value) - count for value in values]
+    spread = sum(rank * rank for rank in ranks)
+    if not spread:
+        return 0.0
+    plain = sum(rank * following for rank, following in pairwise(ranks)) / spread
+    return min(max(0.0, plain + (1 + 3 * plain) / count), MOST_CORRELATED)
+
+
 def batched_interval(values: Sequence[float], alpha: float) -> Estimate:
-    """`median_interval` over `batch_medians`, the estimate being the median of all values."""
-    spread = median_interval(batch_medians(values), alpha)
+    """The median of all `values`, with the `median_interval` of their batches for what the batches are worth.
+
+    A series in which each value resembles the next by `r` is worth `(1 - r) / (1 + r)` of its length.
+    """
+    batches = batch_medians(values)
+    alike = correlation_of_neighbours(batches)
+    spread = median_interval(batches, alpha, len(batches) * (1 - alike) / (1 + alike))
     centre = median(values)
     return Estimate(centre, min(spread.low, centre), max(spread.high, centre))
 

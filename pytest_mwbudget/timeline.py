@@ -27,6 +27,8 @@ def spent(log: Log, owners: int) -> Spent:
     event loop was on its way to it.
     """
     ns, resumed = [0] * owners, [0] * owners
+    if len(log) < 4:
+        return Spent(tuple(ns), tuple(resumed), 0)  # the request never came to a probe
     owner, since, to_harness = HARNESS, log[3], 0
     for position in range(2, len(log), 2):
         following, now = log[position], log[position + 1]
@@ -37,7 +39,7 @@ def spent(log: Log, owners: int) -> Spent:
             ns[following] += now - since
             resumed[following] += 1
             since = now
-        if following == HARNESS:
+        if following == HARNESS and owner != SUSPENDED:
             to_harness += 1
         owner = following
     return Spent(tuple(ns), tuple(resumed), max(0, to_harness - 1))

@@ -55,7 +55,8 @@ def _version(package: str) -> str | None:
 
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     """One measured result as plain data; numbers that are not finite become null."""
-    assert result.books is not None and result.effort is not None
+    assert result.books is not None
+    assert result.effort is not None
     return {
         "nodeid": nodeid,
         "request": {"method": result.request.method, "url": result.request.url},
@@ -108,13 +109,15 @@ def _number(value: float | None) -> float | None:
 def from_json(data: Mapping[str, Any]) -> Result:
     """The result that `to_json` wrote."""
     total, outside = _read_estimate(data["total_us"]), _read_estimate(data["outside_us"])
-    assert total is not None and outside is not None
+    assert total is not None
+    assert outside is not None
+    residue = math.nan if data["residue_us"] is None else data["residue_us"]
     return Result(
         request=RequestLine(**data["request"]),
         status=data["status"],
         loop=data["loop"],
         layers=tuple(_read_layer(layer) for layer in data["layers"]),
-        books=Books(total, outside, _read_estimate(data["endpoint_us"]), data["residue_us"]),
+        books=Books(total, outside, _read_estimate(data["endpoint_us"]), residue),
         floor_us=math.inf if data["floor_us"] is None else data["floor_us"],
         effort=Effort(data["requests"], data["rounds"], data["seconds"]),
         total_budget_us=data["total_budget_us"],

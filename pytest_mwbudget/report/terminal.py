@@ -15,7 +15,9 @@ Style: TypeAlias = str
 STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecided": "yellow", None: ""}
 
 MAX_WIDTH = 120
-ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 10
+ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
+# Below this a name says nothing: a narrower terminal has to wrap.
+MIN_NAME = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,11 @@ def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line
     """The rows of `result` within `width` columns, outermost layer first; `verbose` adds how each was measured."""
     assert result.books is not None
     width = min(width, MAX_WIDTH) - 1
-    columns = _Columns(width - ESTIMATE - INTERVAL - BUDGET - VERDICT)
+    columns = _Columns(max(MIN_NAME, width - ESTIMATE - INTERVAL - BUDGET - VERDICT))
     yield Line(columns.row("layer", "µs/request", "interval", "budget", "verdict"), "bold")
     yield columns.line("(outside)", result.books.outside)
     for report in result.layers:
-        yield from _layer_lines(report, columns, verbose)
+        yield from _layer_lines(report, columns, width, verbose)
     if result.books.endpoint is not None:
         yield columns.line("(endpoint)", result.books.endpoint)
     yield columns.line("(total)", result.books.total, result.total_budget_us, result.total_verdict)
@@ -53,24 +55,26 @@ class _Columns:
         self, name: str, us: Estimate | None, budget_us: float | None = None, verdict: Verdict | None = None
     ) -> Line:
         """A row with its numbers; a layer without numbers has dashes."""
-        budget = "" if budget_us is None else f"{budget_us:g}"
+        budget = "" if budget_us is None else bound(budget_us)
         numbers = ("-", "") if us is None else (figure(us.estimate), interval(us))
         return Line(self.row(name, *numbers, budget, verdict or ""), STYLES[verdict])
 
 
-def _layer_lines(report: LayerReport, columns: _Columns, verbose: bool) -> Iterator[Line]:
+def _layer_lines(report: LayerReport, columns: _Columns, width: int, verbose: bool) -> Iterator[Line]:
     layer = report.layer
     yield columns.line(layer.name, report.us, report.budget_us, report.verdict)
     if not layer.entered:
         yield Line("  not entered: a layer outside it answered")
     if layer.merged_with is not None:
-        yield Line(f"  measured with {layer.merged_with}")
+        yield Line(shortened(f"  measured with {layer.merged_with}", width))
     if verbose:
-        yield Line(f"  {layer.qualname}, {layer.kind}" + (f", {report.method}" if report.method else ""))
+        how = f", {layer.kind}" + (f", {report.method}" if report.method else "")
+        yield Line(f"  {shortened(layer.qualname, width - 2 - len(how))}{how}")
 
 
 def _foot(result: Result, width: int) -> Iterator[str]:
-    assert result.books is not None and result.effort is not None
+    assert result.books is not None
+    assert result.effort is not None
     residue = result.books.residue_us
     total = result.books.total.estimate
     share = f" ({residue / total:+.1%})" if total else ""
@@ -102,11 +106,16 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
     for report in over:
-        assert report.us is not None and report.budget_us is not None
+        assert report.us is not None
+        assert report.budget_us is not None
         lines += wrapped(f"{report.name} takes {_excess(report.us, report.budget_us)}", width)
         lines += wrapped(_next_step(report), width)
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
-        lines += wrapped(f"The whole request takes {_excess(result.books.total, result.total_budget_us)}", width)
+        total = result.books.total
+        lines += wrapped(f"The whole request takes {_excess(total, result.total_budget_us)}", width)
+        lines += wrapped(
+            f"Next: begin with the costliest row; if the cost is intended, say total_us={_roomy(total)}.", width
+        )
     if undecided_fails or over:
         lines += [line for text in undecided(result) for line in wrapped(text, width)]
     return "\n".join(lines)
@@ -123,13 +132,14 @@ def _headline(result: Result) -> str:
 def _excess(us: Estimate, budget_us: float) -> str:
     over = Estimate(us.estimate - budget_us, us.low - budget_us, us.high - budget_us)
     return (
-        f"{figure(us.estimate)} µs per request, its budget is {budget_us:g} µs: {figure(over.estimate)} µs too much"
-        f" ({figure(over.low)} to {figure(over.high)})."
+        f"{figure(us.estimate)} µs per request, its budget is {bound(budget_us)} µs: {figure(over.estimate)} µs too"
+        f" much ({figure(over.low)} to {figure(over.high)})."
     )
 
 
 def _next_step(report: LayerReport) -> str:
-    raise_it = f"if the cost is intended, say layers={{{report.name!r}: {_roomy(report)}}}"
+    assert report.us is not None
+    raise_it = f"if the cost is intended, say layers={{{report.name!r}: {_roomy(report.us)}}}"
     if report.method == "bypass":
         return (
             "Next: it runs everything inside it in a task of its own, which costs most of this; written as a pure ASGI"
@@ -138,12 +148,11 @@ def _next_step(report: LayerReport) -> str:
     return f"Next: profile {report.layer.qualname} on this request; {raise_it}."
 
 
-def _roomy(report: LayerReport) -> str:
+def _roomy(us: Estimate) -> str:
     """A budget with some room above the interval, in round numbers."""
-    assert report.us is not None
-    high = report.us.high * 1.2
+    high = us.high * 1.2
     step = 10 ** max(0, math.floor(math.log10(max(high, 1.0))) - 1)
-    return f"{math.ceil(high / step) * step:g}"
+    return bound(math.ceil(high / step) * step)
 
 
 def undecided(result: Result) -> Iterator[str]:
@@ -166,6 +175,11 @@ def figure(value: float | None) -> str:
     return f"{value:.2f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:.0f}"
 
 
+def bound(value: float) -> str:
+    """A budget as the user would write it."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def interval(us: Estimate) -> str:
     """`low … high`."""
     return f"{figure(us.low)} … {figure(us.high)}"
@@ -180,5 +194,5 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width` columns."""
+    """`text` in lines of at most `width` columns; a word that is longer stays whole."""
     return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,192 @@
+"""From samples with a known truth to estimates."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from pytest_mwbudget.discovery import Entry
+from pytest_mwbudget.estimates import OWN_NULLS, Estimates, Machine, Samples, Series, estimate
+
+STEADY_NS = 1000.0
+
+
+def entry(parent: int | None) -> Entry:
+    return Entry(callee=object(), function=None, leads=(), parent=parent, own_task=False, kind="middleware")
+
+
+CHAIN = [entry(None), entry(0), entry(1)]
+# 0 calls 1 and 2, one after the other.
+FORK = [entry(None), entry(0), entry(0)]
+
+
+def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -> Series:
+    """Values round `centre`, taken on a steady machine."""
+    rng = random.Random(seed)
+    found = Series()
+    for _ in range(count):
+        found.add(centre + rng.uniform(-noise, noise), STEADY_NS)
+    return found
+
+
+def samples(
+    owned_ns: dict[int, float], nulls_ns: dict[int, float], *, null_count: int = 200, messages: int = 3
+) -> Samples:
+    """A sampled stack: what each entry owned, probes included (-1 is the server), and each null layer."""
+    found = Samples.of(len(owned_ns) + 1, nulls_ns)
+    for index, centre in owned_ns.items():
+        found.owned[index + 1] = series(centre, seed=index + 2)
+    for index, centre in nulls_ns.items():
+        found.null[index] = series(centre, null_count, seed=index + 20)
+    found.whole = series(sum(owned_ns.values()), seed=40)
+    found.messages = messages
+    return found
+
+
+def estimated(found: Samples, entries: list[Entry], *, outside: bool = False, look: int = 1) -> Estimates:
+    return estimate(found, entries, outside=outside, look=look, machine=Machine())
+
+
+def near(us: float) -> object:
+    """Microseconds, up to the noise of the samples."""
+    return pytest.approx(us, abs=0.001)
+
+
+def test_half_of_its_own_null_and_half_of_its_childs_are_taken_off_a_layer() -> None:
+    found = estimated(samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}), CHAIN)
+    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert found.split[1].estimate == near(30 - (2 + 4) / 2)
+    assert found.split[2].estimate == near(40 - 4 / 2)
+
+
+def test_a_layer_with_two_children_pays_for_the_probes_of_both() -> None:
+    found = estimated(samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}), FORK)
+    assert found.split[0].estimate == near(20 - (1 + 2 + 4) / 2)
+    assert found.split[1].estimate == near(30 - 2 / 2)
+
+
+def test_the_child_of_an_entry_without_a_probe_is_its_parents_child() -> None:
+    found = estimated(samples({-1: 5000, 0: 20_000, 1: 0, 2: 40_000}, {0: 1000, 2: 4000}), CHAIN)
+    assert found.split[0].estimate == near(20 - (1 + 4) / 2)
+    assert 1 not in found.split
+
+
+def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_message() -> None:
+    found = estimated(samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, messages=3), CHAIN)
+    assert found.outside.estimate == near(5 - 0.5 * 3 / 4)
+
+
+def test_the_app_object_is_outside_and_not_a_layer() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000})
+    found = estimated(taken, CHAIN, outside=True)
+    assert set(found.split) == {1, 2}
+    assert found.outside.estimate == near(5 - 0.5 * 3 / 4 + 20 - (1 + 2) / 2)
+
+
+def test_few_nulls_of_its_own_are_pooled_with_those_of_all_boundaries() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 1000, 2: 4000}, null_count=OWN_NULLS - 1)
+    assert estimated(taken, CHAIN).split[2].estimate == near(40 - 1 / 2)
+    taken.null[2] = series(4000, OWN_NULLS)
+    assert estimated(taken, CHAIN).split[2].estimate == near(40 - 4 / 2)
+
+
+def test_intervals_hold_the_truth_and_widen_with_every_look() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000})
+    first, tenth = estimated(taken, CHAIN).split[1], estimated(taken, CHAIN, look=10).split[1]
+    assert first.low < 27 < first.high
+    assert tenth.low <= first.low
+    assert tenth.high >= first.high
+    assert tenth.high - tenth.low > first.high - first.low
+
+
+def test_rows_without_samples_are_unbounded() -> None:
+    found = estimated(Samples.of(4, [0, 1]), CHAIN)
+    for us in (found.split[0], found.split[1], found.outside, found.whole):
+        assert (us.low, us.high) == (-math.inf, math.inf)
+    assert found.floor_us == math.inf
+    assert found.bypass == {}
+
+
+def test_an_app_without_a_probe_has_a_whole_and_nothing_else() -> None:
+    found = estimated(samples({-1: 5000}, {}), [])
+    assert found.split == {}
+    assert found.whole.estimate == near(5)
+
+
+def test_a_bypass_is_what_the_pairs_say() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    taken.bypass = {0: series(107_000), 1: Series()}
+    found = estimated(taken, CHAIN)
+    assert found.bypass[0].estimate == near(107)
+    assert set(found.bypass) == {0}
+
+
+def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000})
+    plain = estimated(taken, CHAIN)
+    taken.resumed[1], taken.resumed[2] = series(1, noise=0), series(3, noise=0)
+    taken.inside, taken.inside_stepless = series(98_000, noise=0), series(90_000, noise=0)
+    found = estimated(taken, CHAIN)
+    assert found.split[0].estimate == near(plain.split[0].estimate - 1 * 2)
+    assert found.split[1].estimate == near(plain.split[1].estimate - 3 * 2)
+    assert found.split[2] == plain.split[2]
+
+
+def test_values_from_busy_moments_are_left_out() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    for _ in range(300):
+        taken.owned[1].add(90_000, 1.5 * STEADY_NS)
+    assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
+
+
+# ---- the floor --------------------------------------------------------------------------------------------------
+
+
+def test_the_floor_shrinks_with_more_readings_and_grows_with_their_noise() -> None:
+    def floor(count: int, noise: float) -> float:
+        taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+        taken.null[0] = series(1000, count, noise)
+        return estimated(taken, CHAIN).floor_us
+
+    assert 0 < floor(20_000, 50) < floor(400, 50) < floor(400, 500)
+
+
+def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    values = taken.null[0].values
+    halves = [sorted(values[part::2])[len(values) // 4] for part in (0, 1)]
+    assert estimated(taken, CHAIN).floor_us >= abs(halves[0] - halves[1]) / 1000
+
+
+# ---- the machine ------------------------------------------------------------------------------------------------
+
+
+def test_a_steady_machine_has_no_slowdown() -> None:
+    assert Machine().slowdown([1000.0] * 50) == 1.0
+
+
+def test_a_machine_that_was_quicker_before_is_slowed_down() -> None:
+    machine = Machine()
+    machine.slowdown([1000.0] * 50)
+    assert machine.slowdown([1500.0] * 50) == pytest.approx(1.5)
+    assert machine.slowdown([1050.0] * 50) == 1.0
+
+
+def test_a_few_lucky_readings_do_not_make_the_machine_look_slow() -> None:
+    assert Machine().slowdown([100.0] * 2 + [1000.0] * 98) == 1.0
+
+
+def test_a_machine_that_was_not_timed_is_taken_as_steady() -> None:
+    assert Machine().slowdown([]) == 1.0
+
+
+def test_the_slowdown_is_read_from_the_samples() -> None:
+    machine = Machine()
+    machine.slowdown([STEADY_NS / 2] * 10)
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    found = estimate(taken, CHAIN, outside=False, look=1, machine=machine)
+    assert found.slowdown == pytest.approx(2.0)
+    assert replace(found, slowdown=1.0) == estimated(taken, CHAIN)

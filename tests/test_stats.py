@@ -1,0 +1,336 @@
+"""The intervals, against naive oracles and against noise that is as bad as a busy machine's."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_mwbudget.budgets import judge
+from pytest_mwbudget.estimates import ALPHA, Machine, Series
+from pytest_mwbudget.model import Estimate, Verdict
+from pytest_mwbudget.stats import (
+    MIN_BATCHES,
+    MOST_CORRELATED,
+    batch_medians,
+    batched_interval,
+    correlation_of_neighbours,
+    median_interval,
+    minus,
+    plus,
+    quiet,
+    scaled,
+    sign_rank,
+    spend,
+)
+
+# A busy machine is no reason to fail.
+relaxed = settings(deadline=None)
+
+finite = st.floats(-1e6, 1e6)
+series = st.lists(finite, min_size=1, max_size=400)
+alphas = st.floats(1e-7, 0.2)
+
+
+# ---- the exact interval -----------------------------------------------------------------------------------------
+
+
+def coverage(n: int, rank: int) -> float:
+    """The chance that the median lies between the ends of n sorted values, `rank` left out at each."""
+    return sum(math.comb(n, k) for k in range(rank + 1, n - rank)) / 2**n
+
+
+@relaxed
+@given(n=st.integers(1, 300), alpha=alphas)
+def test_sign_rank_leaves_out_as_many_as_the_binomial_allows(n: int, alpha: float) -> None:
+    rank = sign_rank(n, alpha)
+    if rank >= 0:
+        assert coverage(n, rank) >= 1 - alpha - 1e-12
+    if 2 * (rank + 1) < n - 1:
+        assert coverage(n, rank + 1) < 1 - alpha + 1e-12
+
+
+def test_sign_rank_of_thousands_agrees_with_the_normal_approximation() -> None:
+    expected = 5000 / 2 - 1.96 * math.sqrt(5000) / 2
+    assert sign_rank(5000, 0.05) == pytest.approx(expected, abs=2)
+
+
+@relaxed
+@given(values=series, alpha=alphas)
+def test_median_interval_is_made_of_order_statistics_round_the_median(values: list[float], alpha: float) -> None:
+    found = median_interval(values, alpha)
+    assert found.estimate == median(values)
+    assert found.low <= found.estimate <= found.high
+    rank = sign_rank(len(values), alpha)
+    expected = (-math.inf, math.inf) if rank < 0 else (sorted(values)[rank], sorted(values)[len(values) - 1 - rank])
+    assert (found.low, found.high) == expected
+
+
+def test_the_median_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="the median of nothing"):
+        median_interval([], 0.01)
+
+
+@relaxed
+@given(values=st.lists(finite, min_size=30, max_size=90), worth=st.floats(0.01, 0.5))
+def test_values_that_are_worth_less_have_an_interval_that_holds_the_exact_one(
+    values: list[float], worth: float
+) -> None:
+    exact, found = median_interval(values, 1e-4), median_interval(values, 1e-4, worth * len(values))
+    assert found.low <= exact.low
+    assert found.high >= exact.high
+
+
+def test_values_worth_too_few_have_an_interval_wider_than_their_range() -> None:
+    values = [float(number) for number in range(40)]
+    found = median_interval(values, 1e-4, worth=2.0)
+    assert found.low < values[0]
+    assert found.high > values[-1]
+    assert math.isfinite(found.half_width)
+
+
+# ---- batches ----------------------------------------------------------------------------------------------------
+
+
+@relaxed
+@given(values=series, at_least=st.integers(1, 40))
+def test_batch_medians_are_the_medians_of_a_partition_into_equal_odd_parts(values: list[float], at_least: int) -> None:
+    found = batch_medians(values, at_least)
+    # Naively: try every odd length, the longest first, until there are enough batches.
+    length = max((odd for odd in range(1, len(values) + 1, 2) if len(values) // odd >= at_least), default=1)
+    rest = list(values)
+    for value in found[:-1]:
+        part, rest = rest[:length], rest[length:]
+        assert value == median(part)
+    assert found[-1] == median(rest)
+    assert length <= len(rest) < 2 * length
+
+
+@relaxed
+@given(count=st.integers(0, 5000))
+def test_the_number_of_batches_stays_within_its_bounds(count: int) -> None:
+    batches = len(batch_medians([0.0] * count))
+    assert min(count, MIN_BATCHES) <= batches <= 3 * MIN_BATCHES - 1
+
+
+def test_batches_of_skewed_values_are_not_drawn_to_the_long_tail() -> None:
+    rng = random.Random(1)
+    medians = [batch_medians([rng.lognormvariate(0, 2) for _ in range(100)], 50) for _ in range(200)]
+    above = sum(value > 1.0 for batch in medians for value in batch) / sum(map(len, medians))
+    assert above == pytest.approx(0.5, abs=0.02)
+
+
+@relaxed
+@given(values=series, alpha=alphas)
+def test_batched_interval_holds_the_median_of_all_values(values: list[float], alpha: float) -> None:
+    found = batched_interval(values, alpha)
+    assert found.estimate == median(values)
+    assert found.low <= found.estimate <= found.high
+
+
+@relaxed
+@given(values=series, shift=st.sampled_from([-64.0, 0.0, 1024.0]), factor=st.sampled_from([0.5, 2.0]))
+def test_batched_interval_moves_and_scales_with_the_values(values: list[float], shift: float, factor: float) -> None:
+    plain = batched_interval(values, 0.01)
+    moved = batched_interval([value * factor + shift for value in values], 0.01)
+    assert moved.estimate == pytest.approx(plain.estimate * factor + shift, abs=1e-6)
+    if math.isfinite(plain.half_width) and len(set(values)) == len({v * factor + shift for v in values}):
+        assert moved.low == pytest.approx(plain.low * factor + shift, abs=1e-6, rel=1e-6)
+        assert moved.high == pytest.approx(plain.high * factor + shift, abs=1e-6, rel=1e-6)
+
+
+# ---- resemblance of neighbours ----------------------------------------------------------------------------------
+
+
+@relaxed
+@given(values=series)
+def test_correlation_of_neighbours_is_a_share(values: list[float]) -> None:
+    assert 0 <= correlation_of_neighbours(values) <= MOST_CORRELATED
+
+
+def test_values_that_alternate_or_never_change_do_not_resemble_their_neighbours() -> None:
+    assert correlation_of_neighbours([1.0, 2.0] * 30) == 0
+    assert correlation_of_neighbours([5.0] * 60) == 0
+
+
+def test_a_series_that_only_rises_is_as_correlated_as_can_be() -> None:
+    assert correlation_of_neighbours([float(number) for number in range(60)]) == MOST_CORRELATED
+
+
+def test_one_outlier_does_not_hide_the_resemblance() -> None:
+    values = [math.sin(number / 8) for number in range(60)]
+    assert correlation_of_neighbours([*values[:30], 1e9, *values[30:]]) > 0.8
+
+
+# ---- arithmetic -------------------------------------------------------------------------------------------------
+
+estimates = st.tuples(finite, finite, finite).map(sorted).map(lambda ends: Estimate(ends[1], ends[0], ends[2]))
+
+
+@relaxed
+@given(left=estimates, right=estimates, share=st.floats(0, 1))
+def test_sums_and_differences_hold_whatever_their_parts_hold(left: Estimate, right: Estimate, share: float) -> None:
+    a = left.low + share * (left.high - left.low)
+    b = right.high - share * (right.high - right.low)
+    difference, total = minus(left, right), plus(left, right)
+    assert difference.low - 1e-6 <= a - b <= difference.high + 1e-6
+    assert total.low - 1e-6 <= a + b <= total.high + 1e-6
+    assert scaled(left, 2.0) == Estimate(2 * left.estimate, 2 * left.low, 2 * left.high)
+
+
+def test_all_looks_together_spend_no_more_than_alpha() -> None:
+    shares = [spend(0.01, look) for look in range(1, 2000)]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.0099 < math.fsum(shares) < 0.01
+
+
+# ---- quiet moments ----------------------------------------------------------------------------------------------
+
+
+@relaxed
+@given(reference=st.lists(st.floats(1, 1e6), min_size=1, max_size=200))
+def test_quiet_keeps_at_least_a_quarter_and_prefers_the_quick(reference: list[float]) -> None:
+    kept = quiet(reference)
+    assert len(kept) == len(reference)
+    assert sum(kept) >= len(reference) / 4
+    slowest_kept = max(value for value, keep in zip(reference, kept, strict=True) if keep)
+    assert all(value > slowest_kept for value, keep in zip(reference, kept, strict=True) if not keep)
+
+
+def test_quiet_leaves_out_what_was_slower_than_the_quickest_quarter_by_more_than_the_factor() -> None:
+    kept = quiet([100.0] * 5 + [114.0, 116.0, 200.0])
+    assert kept == [True] * 5 + [True, False, False]
+
+
+def test_quiet_of_nothing_is_nothing() -> None:
+    assert quiet([]) == []
+
+
+# ---- the promise ------------------------------------------------------------------------------------------------
+# A layer that stands on its budget fails less often than `ALPHA`, however often it is looked at; one that is a fifth
+# over fails. The noise has a median of 0 and, but for its tails, a size of about 1.
+
+BUDGET_US = 50.0
+LOOKS = (128, 256, 512)
+RUNS = 800
+
+Noise = Callable[[random.Random], Iterator[float]]
+
+
+def independent(rng: random.Random) -> Iterator[float]:
+    while True:
+        yield rng.gauss(0, 1)
+
+
+def heavy_tailed(rng: random.Random) -> Iterator[float]:
+    while True:
+        yield rng.lognormvariate(0, 1) - 1
+
+
+def cauchy(rng: random.Random) -> Iterator[float]:
+    """Without a mean."""
+    while True:
+        yield math.tan(math.pi * (rng.random() - 0.5))
+
+
+def autocorrelated(rng: random.Random, memory: float = 0.9) -> Iterator[float]:
+    """AR(1): a value is worth `(1 - memory) / (1 + memory)`, a nineteenth, of an independent one."""
+    level = rng.gauss(0, 1)
+    while True:
+        yield level
+        level = memory * level + math.sqrt(1 - memory**2) * rng.gauss(0, 1)
+
+
+def skewed_and_autocorrelated(rng: random.Random) -> Iterator[float]:
+    for level in autocorrelated(rng):
+        yield math.exp(level) - 1
+
+
+def drifting(rng: random.Random) -> Iterator[float]:
+    """To and fro, with independent noise on top."""
+    phase, period = rng.random(), rng.uniform(40, 60)
+    number = 0
+    while True:
+        yield math.sin(2 * math.pi * (phase + number / period)) + rng.gauss(0, 0.5)
+        number += 1
+
+
+def bursts(rng: random.Random) -> Iterator[float]:
+    """Now slow, now fast, for five requests or so."""
+    side = rng.choice([-1, 1])
+    while True:
+        yield side + rng.gauss(0, 0.3)
+        side = -side if rng.random() < 0.2 else side
+
+
+NOISES = [independent, heavy_tailed, cauchy, autocorrelated, skewed_and_autocorrelated, drifting, bursts]
+
+
+def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
+    """The verdict of a run that looks again and again until it has one."""
+    seen: list[float] = []
+    verdict: Verdict = "undecided"
+    for look, size in enumerate(looks, start=1):
+        seen += [next(values) for _ in range(size - len(seen))]
+        us = batched_interval(seen, spend(ALPHA, look))
+        verdict = judge(us, BUDGET_US, floor=0.1, slowdown=1.0).verdict
+        if verdict != "undecided":
+            return verdict
+    return verdict
+
+
+def costs(noise: Noise, rng: random.Random, true_us: float) -> Iterator[float]:
+    """What a layer takes on each request, with noise of a twentieth of its budget."""
+    return (true_us + 0.05 * BUDGET_US * value for value in noise(rng))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_layer_on_its_budget_fails_less_often_than_alpha(noise: Noise) -> None:
+    rng = random.Random(20)
+    failed = sum(verdict_after(LOOKS, costs(noise, rng, BUDGET_US)) == "fail" for _ in range(RUNS))
+    assert failed / RUNS < ALPHA
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_layer_a_fifth_over_its_budget_fails(noise: Noise) -> None:
+    rng = random.Random(21)
+    verdicts = [verdict_after((*LOOKS, 1024, 2048), costs(noise, rng, 1.2 * BUDGET_US)) for _ in range(200)]
+    assert verdicts.count("fail") / len(verdicts) >= 0.99
+
+
+def test_a_drift_that_never_turns_still_comes_to_a_verdict_when_it_is_small() -> None:
+    rng = random.Random(22)
+    rising = (60 + number / 1000 + rng.gauss(0, 0.1) for number in range(2048))
+    assert verdict_after(LOOKS, rising) == "fail"
+
+
+def with_a_busy_neighbour(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """What a layer on its budget and the reference workload take while a neighbour slows both, for long stretches."""
+    busy = rng.random() < 0.4
+    while True:
+        slow = 1.4 if busy else 1.0
+        yield slow * BUDGET_US * rng.gauss(1, 0.02), slow * rng.gauss(1, 0.02)
+        busy = not busy if rng.random() < (0.015 if busy else 0.01) else busy
+
+
+def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
+    rng = random.Random(23)
+    machine = Machine()
+    machine.slowdown([1.0])  # it has been seen at its best
+    failed = 0
+    for _ in range(RUNS // 2):
+        taken, neighbour = Series(), with_a_busy_neighbour(rng)
+        verdicts = []
+        for look in (1, 2):
+            for _ in range(128):
+                taken.add(*next(neighbour))
+            us = batched_interval(taken.quiet_values(), spend(ALPHA, look))
+            slowdown = machine.slowdown(taken.reference)
+            verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
+        failed += "fail" in verdicts
+    assert failed / (RUNS // 2) < ALPHA
