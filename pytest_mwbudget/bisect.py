@@ -1,7 +1,7 @@
 """Take the samples: rounds of genuine requests through the stack. The clock is injected.
 
-*Split*: every boundary has its probe, so every request measures every layer; in each round, in a fresh random order,
-each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes cost there.
+*Split*: every boundary has its probe, so every request measures every layer; in each round of eight requests, in fresh
+random groups, each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes cost there.
 
 *Bypass*: a layer that runs what is inside it in a task of its own (a task layer) shares the event loop's work with its
 neighbours, and who is seen to pay depends on who comes first. Such a layer is measured in pairs of blocks, with it and
@@ -30,6 +30,8 @@ from .timeline import spent
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
 SETTLE_CALLS = 64
 SETTLE_NS = 40_000_000
+# A round: so many requests, each with the null layer at another part of the boundaries.
+NULL_GROUPS = 8
 # At least so many requests for the entries of a split leg.
 MIN_SHARE = 32
 BLOCK_CALLS = 4
@@ -80,7 +82,7 @@ class Bisection:
         self.call = call
         self.clock = clock
         self.rng = rng
-        self.samples = Samples.of(probes.null_owner + 1, probes.probed)
+        self.samples = Samples.of(probes.owners, probes.probed)
         self.refused: dict[int, str] = {}
 
     @property
@@ -134,10 +136,10 @@ class Bisection:
         with self.probes.installed(self.probes.probed), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
             share = max(count * len(segment) / len(self.probes.probed), MIN_SHARE)
-            for _ in range(round(share / len(segment)) or 1):
-                for index in self.rng.sample(segment, len(segment)):
-                    with self.probes.doubled(index):
-                        await self._split_request(index, segment, genuine=not passed)
+            for _ in range(round(share / NULL_GROUPS)):
+                for group in self._groups(segment):
+                    with self.probes.doubled(group):
+                        await self._split_request(group, segment, genuine=not passed)
                     if deadline.over():
                         return
                 self.samples.rounds += 1
@@ -150,26 +152,34 @@ class Bisection:
             parent = self.probes.stack.entries[parent].parent
         return [layer for layer in self.bypassable if layer.index in ancestors]
 
-    async def _split_request(self, doubled: int, segment: Sequence[int], *, genuine: bool) -> None:
+    def _groups(self, segment: Sequence[int]) -> list[Sequence[int]]:
+        """The entries of a segment in random groups, each of which is to hold the null layer in one request."""
+        shuffled = self.rng.sample(segment, len(segment))
+        return [group for first in range(NULL_GROUPS) if (group := shuffled[first::NULL_GROUPS])]
+
+    async def _split_request(self, doubled: Sequence[int], segment: Sequence[int], *, genuine: bool) -> None:
         samples, probes = self.samples, self.probes
         stepless = genuine and probes.stack.tasks and self.rng.randrange(STEPLESS_EVERY) == 0
         reference = self._reference()
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
-        used = spent(probes.log, probes.null_owner + 1)
+        used = spent(probes.log, probes.owners)
         if genuine:
             inside = sum(used.ns) - used.ns[HARNESS]
             (samples.inside_stepless if stepless else samples.inside).add(inside, reference)
         if stepless:
             return
-        samples.null[doubled].add(used.ns[probes.null_owner], reference)
+        nulls = {index: used.ns[probes.null_owner(index)] for index in doubled}
+        typical = median(nulls.values())
+        for index, ns in nulls.items():
+            samples.null[index].add(ns, reference, typical)
         owners = [index + 1 for index in segment]
         if genuine:
             owners.append(HARNESS)
             samples.messages = used.messages
         for owner in owners:
-            samples.owned[owner].add(used.ns[owner], reference)
+            samples.owned[owner].add(used.ns[owner], reference, typical)
             samples.resumed[owner].add(used.resumed[owner], reference)
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
@@ -210,7 +220,7 @@ class Bisection:
             await self.call(self.probes.watch)
             self.samples.requests += 1
             if number >= BLOCK_SETTLE_CALLS:
-                values.append(spent(self.probes.log, self.probes.null_owner + 1).ns[index + 1])
+                values.append(spent(self.probes.log, self.probes.owners).ns[index + 1])
         return median(values)
 
     def _reference(self) -> float:

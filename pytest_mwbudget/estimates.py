@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from statistics import median
 
 from .boundaries import HARNESS
@@ -20,7 +21,9 @@ from .stats import batched_interval, minus, plus, quiet, scaled, spend
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
 # A null layer with fewer readings of its own borrows those of all boundaries.
-OWN_NULLS = 64
+OWN_NULLS = 32
+# A null layer is read in so many neighbouring requests to tell how fast the machine is there.
+NEAR = 15
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
 STEADY = 1.10
 
@@ -30,19 +33,38 @@ ZERO = Estimate(0.0, 0.0, 0.0)
 
 @dataclass(slots=True)
 class Series:
-    """Values in the order in which they were taken, each with the reference workload's time next to it."""
+    """Values in the order in which they were taken.
+
+    Beside each stands the reference workload's time before the request, and what a typical null layer read in it.
+    """
 
     values: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
+    null: list[float] = field(default_factory=list)
 
-    def add(self, value: float, reference: float) -> None:
+    def add(self, value: float, reference: float, null: float = 1.0) -> None:
         """Append one value."""
         self.values.append(value)
         self.reference.append(reference)
+        self.null.append(null)
 
-    def quiet_values(self) -> list[float]:
-        """The values that were taken while the machine ran at its speed."""
-        return [value for value, kept in zip(self.values, quiet(self.reference), strict=True) if kept]
+    def quiet(self) -> Series:
+        """What was taken while the machine ran at its speed."""
+        kept = Series()
+        for value, reference, null, is_kept in zip(
+            self.values, self.reference, self.null, quiet(self.reference), strict=True
+        ):
+            if is_kept:
+                kept.add(value, reference, null)
+        return kept
+
+    def tempo(self) -> list[float]:
+        """How much a null layer took near each value, relative to the whole series: what slows all rows alike."""
+        typical = median(self.null) if self.null else 0.0
+        if not typical:
+            return [1.0] * len(self.null)
+        near = [self.null[start : start + NEAR] for start in range(0, len(self.null), NEAR)]
+        return [median(part) / typical for part in near for _ in part]
 
 
 @dataclass(slots=True)
@@ -119,23 +141,27 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     alpha = spend(ALPHA, look) / (2 * len(probed) + len(samples.bypass) + 2)
     nulls = _nulls(samples, alpha)
     step_us = _step_us(samples)
+    halves = {index: scaled(null, 0.5) for index, null in nulls.items()}
 
-    def own(index: int) -> Estimate:
-        children = [nulls[i] for i in probed if _probed_parent(entries, i, nulls) == index]
-        probes = scaled(plus(nulls[index], *children), 0.5)
-        return minus(_owned(samples, index + 1, alpha, step_us), probes)
+    def probes_at(index: int) -> Estimate:
+        """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
+        return plus(halves[index], *(halves[i] for i in probed if _probed_parent(entries, i, nulls) == index))
 
-    split = {index: own(index) for index in probed if not (outside and index == 0)}
-    server = _owned(samples, HARNESS, alpha, step_us)
+    def row(index: int) -> Estimate:
+        return _row(samples, [index + 1], probes_at(index), alpha, step_us)
+
+    around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
-        # The outer part of the outermost probe: all but its share of entering and leaving, which nobody logged.
-        messages = samples.messages
-        server = minus(server, scaled(nulls[probed[0]], 0.5 * messages / (messages + 1)))
+        # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
+        probes_around.append(scaled(halves[probed[0]], samples.messages / (samples.messages + 1)))
+    if outside and 0 in nulls:
+        around.append(1)
+        probes_around.append(probes_at(0))
     return Estimates(
-        split=split,
-        bypass={i: _interval(series.quiet_values(), alpha) for i, series in samples.bypass.items() if series.values},
-        outside=plus(server, own(0)) if outside and 0 in nulls else server,
-        whole=_interval(samples.whole.quiet_values(), alpha),
+        split={index: row(index) for index in probed if not (outside and index == 0)},
+        bypass={i: _interval(series.quiet().values, alpha) for i, series in samples.bypass.items() if series.values},
+        outside=_row(samples, around, plus(*probes_around), alpha, step_us),
+        whole=_interval(samples.whole.quiet().values, alpha),
         floor_us=_floor(samples, alpha),
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
@@ -148,21 +174,41 @@ def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
     return scaled(batched_interval(values_ns, alpha), US_PER_NS)
 
 
-def _owned(samples: Samples, owner: int, alpha: float, step_us: Microseconds) -> Estimate:
-    """What an owner spent, less what the steppers cost at its resumptions."""
-    spent = _interval(samples.owned[owner].quiet_values(), alpha)
-    times = median(samples.resumed[owner].values) if samples.resumed[owner].values else 0.0
-    return minus(spent, Estimate(step_us * times, step_us * times, step_us * times))
+def _row(samples: Samples, owners: Sequence[int], probes: Estimate, alpha: float, step_us: Microseconds) -> Estimate:
+    """What these owners spent together, less what the probes and the steppers cost them.
+
+    A busy machine slows the layer and its probes alike, so the probes are taken off at the pace of the moment: paired,
+    most of the noise that requests have in common goes.
+    """
+    series = [samples.owned[owner].quiet() for owner in owners]
+    together = [sum(values) for values in zip(*(one.values for one in series), strict=True)]
+    probes_ns = probes.estimate / US_PER_NS
+    own = [ns - probes_ns * tempo for ns, tempo in zip(together, series[0].tempo(), strict=True)]
+    resumed = sum(median(samples.resumed[owner].values or [0.0]) for owner in owners)
+    steppers = Estimate(*[step_us * resumed] * 3)
+    return minus(_interval(own, alpha), plus(_spread(probes), steppers))
+
+
+def _spread(us: Estimate) -> Estimate:
+    """Zero, with the distances of the interval's ends from the estimate."""
+    return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
 
 
 def _nulls(samples: Samples, alpha: float) -> dict[int, Estimate]:
     """What a probe costs at each boundary; where there are few readings, what it costs at any boundary."""
-    everywhere = [value for series in samples.null.values() for value in series.quiet_values()]
-    pooled = _interval(everywhere, alpha)
-    return {
-        index: _interval(own, alpha) if len(own := series.quiet_values()) >= OWN_NULLS else pooled
-        for index, series in samples.null.items()
-    }
+    readings = {index: _paced(series.quiet()) for index, series in samples.null.items()}
+    pooled = _interval(_interleaved(readings.values()), alpha)
+    return {index: _interval(own, alpha) if len(own) >= OWN_NULLS else pooled for index, own in readings.items()}
+
+
+def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
+    """All values, a first of each, a second of each, …: in the order of the series they would seem to resemble."""
+    return [value for values in zip_longest(*series) for value in values if value is not None]
+
+
+def _paced(series: Series) -> list[float]:
+    """The values at the typical pace of the machine."""
+    return [value / (tempo or 1.0) for value, tempo in zip(series.values, series.tempo(), strict=True)]
 
 
 def _step_us(samples: Samples) -> Microseconds:
@@ -170,7 +216,7 @@ def _step_us(samples: Samples) -> Microseconds:
     resumptions = sum(median(series.values) for series in samples.resumed if series.values)
     if not resumptions or not samples.inside_stepless.values or not samples.inside.values:
         return 0.0
-    added = median(samples.inside.quiet_values()) - median(samples.inside_stepless.quiet_values())
+    added = median(samples.inside.quiet().values) - median(samples.inside_stepless.quiet().values)
     return max(0.0, added * US_PER_NS / resumptions)
 
 
@@ -179,10 +225,10 @@ def _floor(samples: Samples, alpha: float) -> Microseconds:
 
     An A/A test: one half of the null layer's readings at a boundary against the other half.
     """
-    readings = [series.quiet_values() for series in samples.null.values()]
+    readings = [_paced(series.quiet()) for series in samples.null.values()]
     enough = [own for own in readings if len(own) >= 2 * OWN_NULLS]
     if not enough:
-        enough = [[value for own in readings for value in own]]
+        enough = [_interleaved(readings)]
     return median(_half_against_half(own, alpha) for own in enough)
 
 

@@ -319,7 +319,7 @@ class _Run:
         """Why it is undecided, and how long a verdict would take."""
         if judgement is None or judgement.reason is None or us is None or bound is None:
             return judgement.reason if judgement else None
-        if not us.low <= bound <= us.high:
+        if not us.low <= bound <= us.high or not math.isfinite(us.half_width):
             return judgement.reason
         needed = budgets.seconds_needed(us, bound, self.seconds)
         if needed is None or needed > 3600:
