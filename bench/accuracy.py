@@ -174,7 +174,9 @@ def fresh_process(seed: int, max_time_s: float) -> list[dict[str, Any]]:
 
 def table(readings: list[dict[str, Any]]) -> str:
     """Median error and range per layer, place and endpoint, and how often the goal was met."""
-    lines = [f"{'endpoint':9}{'layer':>10}{'place':>11}{'truth':>9}{'error':>8}{'from':>8}{'to':>8}{'±':>7}  goal  covered"]
+    lines = [
+        f"{'endpoint':9}{'layer':>10}{'place':>11}{'truth':>9}{'error':>8}{'from':>8}{'to':>8}{'±':>7}  goal  covered"
+    ]
     for endpoint in ENDPOINTS:
         for spin_us in (0, *SPINS_US):
             for place in PLACES:

@@ -1,7 +1,8 @@
 """Take the samples: rounds of genuine requests through the stack. The clock is injected.
 
 *Split*: every boundary has its probe, so every request measures every layer; in each round of eight requests, in fresh
-random groups, each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes cost there.
+random groups, each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes
+cost there.
 
 *Bypass*: a layer that runs what is inside it in a task of its own (a task layer) shares the event loop's work with its
 neighbours, and who is seen to pay depends on who comes first. Such a layer is measured in pairs of blocks, with it and
@@ -19,7 +20,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import TypeAlias
 
 from .asgi import Observer
 from .boundaries import HARNESS, Clock, Probes, TaskLayer
@@ -40,10 +41,8 @@ BLOCK_SETTLE_CALLS = 1
 STEPLESS_EVERY = 8
 
 
-class TimedCall(Protocol):
-    """One request through the app, observed or not; returns the nanoseconds inside the app when it was not."""
-
-    def __call__(self, observer: Observer | None) -> Awaitable[Nanoseconds]: ...
+# One request through the app, observed or not; returns the nanoseconds inside the app when it was not.
+TimedCall: TypeAlias = Callable[[Observer | None], Awaitable[Nanoseconds]]
 
 
 TICK_NS = 200_000_000

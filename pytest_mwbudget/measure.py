@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, TypeAlias
 
@@ -56,8 +56,8 @@ class Bench:
     """What a measurement needs from its surroundings; tests replace the clock and the chance."""
 
     clock: Clock = perf_counter_ns
-    rng: random.Random = random.Random()
-    machine: Machine = Machine()
+    rng: random.Random = field(default_factory=random.Random)
+    machine: Machine = field(default_factory=Machine)
     progress: Progress = lambda share: None
 
 
@@ -352,7 +352,7 @@ class _Run:
                 yield f"{row.layer.name} is measured with {row.layer.merged_with}: {row.layer.merged_because}."
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
-                yield f"{row.layer.name} could not be bypassed ({because}); its row is the split's, and some per cent high."
+                yield f"{row.layer.name} could not be bypassed ({because}); its row may be some per cent too high."
 
 
 async def _warm(caller: asgi.Caller, clock: Clock) -> None:

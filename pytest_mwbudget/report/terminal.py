@@ -78,11 +78,9 @@ def _foot(result: Result, width: int) -> Iterator[str]:
     residue = result.books.residue_us
     total = result.books.total.estimate
     share = f" ({residue / total:+.1%})" if total else ""
-    yield from wrapped(
-        f"floor {figure(result.floor_us)} µs; rows minus total {figure(residue)} µs{share};"
-        f" {result.effort.rounds} rounds, {result.effort.requests} requests, {result.effort.seconds:.1f} s",
-        width,
-    )
+    effort = result.effort
+    yield f"floor {figure(result.floor_us)} µs; rows minus total {figure(residue)} µs{share}"
+    yield f"{effort.rounds} rounds, {effort.requests} requests, {effort.seconds:.1f} s"
     for note in result.notes:
         yield from wrapped(f"note: {note}", width)
 
