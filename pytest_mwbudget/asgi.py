@@ -11,12 +11,12 @@ import asyncio
 import importlib
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NoReturn, TypeAlias
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote
 
 import httpx
 from asgi_lifespan import LifespanManager, LifespanNotSupported
@@ -93,11 +93,11 @@ class RequestTemplate:
     headers: tuple[tuple[bytes, bytes], ...]
     body: tuple[bytes, ...]
 
-    def scope(self, state: MutableMapping[str, Any] | None) -> Scope:
+    def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """A fresh scope, nothing in it shared with another call but what the app put into the lifespan's `state`."""
         url = self.request.url
-        path = unquote_to_bytes(url.raw_path.partition(b"?")[0])
-        scope: Scope = {
+        raw_path = url.raw_path.partition(b"?")[0]
+        return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
@@ -106,21 +106,20 @@ class RequestTemplate:
             "scheme": url.scheme,
             "method": self.request.method,
             "root_path": "",
-            "path": path.decode("utf-8", "surrogateescape"),
-            "raw_path": url.raw_path.partition(b"?")[0],
+            "path": unquote(raw_path.decode("ascii")),
+            "raw_path": raw_path,
             "query_string": url.query,
             "headers": list(self.headers),
-        }
-        if state is not None:
             # Shallow, as uvicorn does: what the lifespan put there is shared, keys that a request adds are not.
-            scope["state"] = dict(state)
-        return scope
+            "state": dict(state or {}),
+        }
 
 
 def build_request(method: str, url: str, options: dict[str, Any]) -> httpx.Request:
     """The request that httpx builds from `options`: params, headers, cookies, json, data, files, content."""
     cookies = options.pop("cookies", None)
-    with httpx.Client(base_url=BASE_URL, cookies=cookies) as client:
+    # A client that never sends needs no certificates, and no proxies from the environment.
+    with httpx.Client(base_url=BASE_URL, cookies=cookies, transport=httpx.BaseTransport(), trust_env=False) as client:
         return client.build_request(method, url, **options)
 
 
@@ -167,12 +166,12 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """Take one message of the response; RuntimeError when it is out of order, as uvicorn raises."""
         kind = message["type"]
+        if self.complete.is_set():
+            raise RuntimeError(f"Unexpected ASGI message {kind!r} sent, after response already completed.")
         if kind == "http.response.start" and not self.status:
             self.status = int(message["status"])
             self.headers = list(message.get("headers", ()))
         elif kind == "http.response.body" and self.status:
-            if self.complete.is_set():
-                return
             self.body.append(message.get("body", b""))
             if not message.get("more_body", False):
                 self.complete.set()
@@ -271,8 +270,12 @@ def _excerpt(exchange: Exchange) -> str:
 # ---- lifespan ---------------------------------------------------------------------------------------------------
 
 
-class _NoLifespan(Exception):
+class _NoLifespanError(Exception):
     """The app returned from the lifespan scope without a word: it has no lifespan."""
+
+
+class _ReportedError(Exception):
+    """The app said that its startup or shutdown failed; while it handled an exception, that one is the context."""
 
 
 @asynccontextmanager
@@ -283,15 +286,11 @@ async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMap
     """
     watched = _WatchedLifespan(app)
     manager = LifespanManager(watched, startup_timeout=timeout_s, shutdown_timeout=timeout_s)
-    try:
-        await manager.__aenter__()
-    except (LifespanNotSupported, _NoLifespan):
+    with _lifespan_errors(watched, "startup", timeout_s):
+        supported = await _started(manager)
+    if not supported:
         yield None
         return
-    except TimeoutError:
-        raise LifespanError(_timed_out("startup", timeout_s)) from None
-    except Exception as error:
-        raise LifespanError(_failed("startup", error)) from error
     try:
         yield watched.state
     except BaseException as error:
@@ -301,12 +300,32 @@ async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMap
         except Exception as shutdown_error:
             error.add_note(f"The app's lifespan shutdown failed as well: {shutdown_error!r}")
         raise
-    try:
+    with _lifespan_errors(watched, "shutdown", timeout_s):
         await manager.__aexit__(None, None, None)
-    except TimeoutError:
-        raise LifespanError(_timed_out("shutdown", timeout_s)) from None
+
+
+async def _started(manager: LifespanManager) -> bool:
+    """Whether the app has a lifespan, which then has started."""
+    try:
+        await manager.__aenter__()
+    except (LifespanNotSupported, _NoLifespanError):
+        return False
+    return True
+
+
+@contextmanager
+def _lifespan_errors(watched: _WatchedLifespan, phase: str, timeout_s: Seconds) -> Iterator[None]:
+    try:
+        yield
+    except LifespanError:
+        raise
+    except _ReportedError as reported:
+        reason = reported.__context__ or reported
+        raise LifespanError(_failed(phase, reason)) from reason
     except Exception as error:
-        raise LifespanError(_failed("shutdown", error)) from error
+        if isinstance(error, TimeoutError) and error is not watched.error:
+            raise LifespanError(_timed_out(phase, timeout_s)) from None
+        raise LifespanError(_failed(phase, error)) from error
 
 
 class _WatchedLifespan:
@@ -315,23 +334,37 @@ class _WatchedLifespan:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.state: MutableMapping[str, Any] = {}
+        self.error: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.state = scope["state"]
         scope["asgi"] = {"version": "3.0", "spec_version": "2.0"}
-        answered = False
+        asked = answered = False
+
+        async def watched_receive() -> Message:
+            nonlocal asked
+            asked = True
+            return await receive()
 
         async def watched_send(message: Message) -> None:
             nonlocal answered
             answered = True
             if message["type"].endswith(".failed"):
-                raise RuntimeError(message.get("message") or "the app gave no reason")
+                raise _ReportedError(message.get("message") or "the app gave no reason")
             await send(message)
 
-        await self.app(scope, receive, watched_send)
-        if not answered:
+        try:
+            await self.app(scope, watched_receive, watched_send)
+        except Exception as error:
+            self.error = error
+            raise
+        if answered:
+            # It may leave before its shutdown is asked for; then there is nothing to wait for.
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        if not asked:
             await receive()
-            raise _NoLifespan
+        raise _NoLifespanError
 
 
 def _timed_out(phase: str, timeout_s: Seconds) -> str:

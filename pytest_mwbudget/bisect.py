@@ -165,8 +165,7 @@ class Bisection:
         samples.requests += 1
         used = spent(probes.log, probes.owners)
         if genuine:
-            inside = sum(used.ns) - used.ns[HARNESS]
-            (samples.inside_stepless if stepless else samples.inside).add(inside, reference)
+            (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
         if stepless:
             return
         nulls = {index: used.ns[probes.null_owner(index)] for index in doubled}

@@ -17,6 +17,7 @@ whose time it is, so that tasks which take turns cannot charge one another.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,58 +27,103 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from .asgi import ASGIApp
-from .discovery import Entry, Stack
+from .discovery import Entry, Function, Stack
 
 Clock: TypeAlias = Callable[[], int]
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
 Log: TypeAlias = list[int]
-# By the identity of the argument before the scope: whose time it is inside, and what to call.
-Targets: TypeAlias = dict[int, tuple[int, Callable[..., Awaitable[Any]]]]
+Key: TypeAlias = int | tuple[int, ...]
+# By the layer's key: whose time it is inside, and what to call.
+Targets: TypeAlias = dict[Key, tuple[int, Callable[..., Awaitable[Any]]]]
 
 HARNESS = 0  # the server's end, outside everything
 SUSPENDED = -1  # from a suspension to the next resumption, which tells whose time it was
 
-_PROBE = "the probe stands here"
-
 
 # ---- trampolines ------------------------------------------------------------------------------------------------
-# These bodies run in place of a user's function and with the user's globals, so they must not use a global name: the
-# probe is put among their constants.
+
+# What a trampoline calls stands among its constants, in place of these: it runs with the user's globals and must not
+# look up a name in them.
+_PROBE = "the probe stands here"
+_PASSING = "the function stands here"
+
+# With a variable number of arguments, a call that has not three in their places is none of ASGI that was seen.
+_SHAPES = {
+    False: """
+def make({cells}):
+    {kind} shape({signature}):
+        if False: ({cells})
+        _probe_ = {probe!r}
+        return {wait} _probe_(({leads}), {last}{named})
+""",
+    True: """
+def make({cells}):
+    {kind} shape({signature}):
+        if False: ({cells})
+        _probe_ = {probe!r}
+        _all_ = ({positional}{starred},)
+        if not _all_[2:]:
+            _probe_ = {passing!r}
+            return {wait} _probe_(*_all_{named})
+        return {wait} _probe_(_all_[:-3], *_all_[-3:]{named})
+""",
+}
 
 
-async def _as_method(lead, scope, receive, send):  # type: ignore[no-untyped-def]
-    probe = "the probe stands here"
-    return await probe((lead,), scope, receive, send)  # type: ignore[operator]
+def _trampoline(original: CodeType, probe: Callable[..., Awaitable[Any]], twin: Function) -> CodeType:
+    """Code that can stand in for `original` in its function and calls `probe` instead.
 
-
-async def _as_function(scope, receive, send):  # type: ignore[no-untyped-def]
-    probe = "the probe stands here"
-    return await probe((), scope, receive, send)  # type: ignore[operator]
-
-
-async def _as_anything(*arguments, **named):  # type: ignore[no-untyped-def]
-    probe = "the probe stands here"
-    return await probe(arguments[:-3], *arguments[-3:], **named)  # type: ignore[operator]
-
-
-def _trampoline(original: CodeType, probe: Callable[..., Awaitable[Any]]) -> CodeType:
-    """Code that can stand in for `original` in its function and calls `probe` instead."""
-    plain = not original.co_kwonlyargcount and not original.co_flags & (0x04 | 0x08)  # no *args, no **kwargs
-    shape = {3: _as_function, 4: _as_method}.get(original.co_argcount if plain else 0, _as_anything)
-    code = shape.__code__
-    count = code.co_argcount
+    It has the parameters, the cells and the kind of the original: a function refuses code with other cells, a caller
+    may use names, and some ask whether a function is a coroutine function.
+    """
+    code = _compiled(_source(original))
+    stand_ins: dict[object, object] = {_PROBE: probe, _PASSING: twin}
     return code.replace(
-        co_consts=tuple(probe if constant == _PROBE else constant for constant in code.co_consts),
-        # The same cells as before, although the trampoline uses none, or the function would not take the code; the
-        # same parameter names, for callers that use them.
+        co_consts=tuple(stand_ins.get(constant, constant) for constant in code.co_consts),
         co_freevars=original.co_freevars,
-        co_varnames=original.co_varnames[:count] + code.co_varnames[count:],
+        co_posonlyargcount=original.co_posonlyargcount,
         co_name=original.co_name,
         co_qualname=original.co_qualname,
     )
 
 
-def _twin(function: FunctionType, code: CodeType) -> FunctionType:
+def _source(original: CodeType) -> str:
+    arguments, starred, double_starred = inspect.getargs(original)
+    positional, keywords = arguments[: original.co_argcount], arguments[original.co_argcount :]
+    signature = list(positional)
+    if starred or keywords:
+        signature.append(f"*{starred or ''}")
+    signature += keywords
+    named = "".join(f", {name}={name}" for name in keywords)
+    if double_starred:
+        signature.append(f"**{double_starred}")
+        named += f", **{double_starred}"
+    coroutine = bool(original.co_flags & inspect.CO_COROUTINE)
+    return _SHAPES[bool(starred)].format(
+        # The compiler makes a cell of what the trampoline mentions, though it never comes to it.
+        cells="".join(f"_cell_{number}_, " for number in range(len(original.co_freevars))),
+        kind="async def" if coroutine else "def",
+        wait="await" if coroutine else "",
+        signature=", ".join(signature),
+        positional="".join(f"{name}, " for name in positional),
+        starred=f"*{starred}",
+        leads="".join(f"{name}, " for name in positional[:-3]),
+        last=", ".join(positional[-3:]),
+        named=named,
+        probe=_PROBE,
+        passing=_PASSING,
+    )
+
+
+def _compiled(source: str) -> CodeType:
+    """The code of the function inside the function in `source`."""
+    code = compile(source, "<probe of pytest-mwbudget>", "exec")
+    for _ in range(2):
+        code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return code
+
+
+def _twin(function: Function, code: CodeType) -> Function:
     """A function like `function` in everything, the cells and globals shared, but with `code`."""
     twin = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     twin.__kwdefaults__ = function.__kwdefaults__
@@ -87,22 +133,29 @@ def _twin(function: FunctionType, code: CodeType) -> FunctionType:
 # ---- probes -----------------------------------------------------------------------------------------------------
 
 
-def _probe(targets: Targets, original: FunctionType, timeline: Log, clock: Clock) -> Callable[..., Awaitable[Any]]:
+def _probe(targets: Targets, original: Function, timeline: Log, clock: Clock) -> Callable[..., Awaitable[Any]]:
     """A probe for the layers in `targets`; other objects that share the function pass untouched."""
     log, hit_for = timeline.append, targets.get
 
-    async def probe(leads: tuple[object, ...], scope: Any, receive: Any, send: Any) -> Any:
+    async def probe(leads: tuple[object, ...], scope: Any, receive: Any, send: Any, **named: Any) -> Any:
         hit = hit_for(key_of(leads))
         if hit is None:
-            return await original(*leads, scope, receive, send)
+            return await original(*leads, scope, receive, send, **named)
         owner, target = hit
         outer = timeline[-2]
+        body_over = False
 
         async def probed_receive() -> Any:
+            nonlocal body_over
+            if body_over:
+                # From here on it waits for the disconnect, most often in a task of its own: nobody works meanwhile.
+                return await receive()
             log(outer)
             log(clock())
             try:
-                return await receive()
+                message = await receive()
+                body_over = not message.get("more_body", False)
+                return message
             finally:
                 log(owner)
                 log(clock())
@@ -119,7 +172,7 @@ def _probe(targets: Targets, original: FunctionType, timeline: Log, clock: Clock
         log(owner)
         log(clock())
         try:
-            return await target(*leads, scope, probed_receive, probed_send)
+            return await target(*leads, scope, probed_receive, probed_send, **named)
         finally:
             log(outer)
             log(clock())
@@ -127,34 +180,37 @@ def _probe(targets: Targets, original: FunctionType, timeline: Log, clock: Clock
     return probe
 
 
-def key_of(leads: tuple[object, ...]) -> int:
-    """What tells the layers that share a function from one another: the argument right before the scope."""
-    return id(leads[-1]) if leads else 0
+def key_of(leads: tuple[object, ...]) -> Key:
+    """What tells the layers that share a function from one another: the arguments before the scope, by identity."""
+    return id(leads[0]) if len(leads) == 1 else tuple(map(id, leads))
 
 
 @types.coroutine
 def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator[Any, Any, Any]:
     """Run `awaitable`, and note in the log when its task is suspended and, at its resumption, whose time begins."""
     log = timeline.append
-    steps: Any = awaitable if isinstance(awaitable, Coroutine) else awaitable.__await__()
+    steps: Any = awaitable if isinstance(awaitable, Coroutine) else _coroutine(awaitable)
     try:
         waiting_for = steps.send(None)
         while True:
             owner = timeline[-2]
             log(SUSPENDED)
             log(clock())
+            value = thrown = None
             try:
                 value = yield waiting_for
             except BaseException as error:
-                log(owner)
-                log(clock())
-                waiting_for = steps.throw(error)
-            else:
-                log(owner)
-                log(clock())
-                waiting_for = steps.send(value)
+                thrown = error  # it must not be "being handled" while the app goes on
+            log(owner)
+            log(clock())
+            waiting_for = steps.send(value) if thrown is None else steps.throw(thrown)
     except StopIteration as stop:
         return stop.value
+
+
+async def _coroutine(awaitable: Awaitable[Any]) -> Any:
+    """A coroutine for an awaitable that need not have `send` and `throw`."""
+    return await awaitable
 
 
 # ---- placing ----------------------------------------------------------------------------------------------------
@@ -164,13 +220,13 @@ def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator
 class _Site:
     """One function that enters one or more layers."""
 
-    function: FunctionType
+    function: Function
     code: CodeType
-    twin: FunctionType
+    twin: Function
     targets: Targets = field(default_factory=dict)
     inner_targets: Targets = field(default_factory=dict)
-    outer_owners: dict[int, int] = field(default_factory=dict)
-    doubled: FunctionType | None = None
+    outer_owners: dict[Key, int] = field(default_factory=dict)
+    doubled: Function | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +252,16 @@ def task_layers(stack: Stack) -> list[TaskLayer]:
 class Probes:
     """The probes of one stack: one for each entry that has a function, down to the endpoint's.
 
-    Entry `i` owns the time as owner `i + 1`, the null layer as `null_owner`. `log` holds the current request and is
-    the same list for ever; begin it with `start`. The stack must be traced after the app has started, and its objects
-    stay alive as long as this does.
+    Entry `i` owns the time as owner `i + 1`, the null layer at it as `null_owner(i)`; there are `owners` in all. `log`
+    holds the current request and is the same list for ever; begin it with `start`. The stack must be traced after the
+    app has started, and its objects stay alive as long as this does.
     """
 
     def __init__(self, stack: Stack, clock: Clock = perf_counter_ns) -> None:
         self.stack = stack
         self.clock = clock
-        self.log: Log = []
-        self.null_owner = len(stack.entries) + 1
+        self.log: Log = [HARNESS, clock()]
+        self.owners = 2 * len(stack.entries) + 1
         self.stepping = stack.tasks
         last = len(stack.entries) if stack.endpoint is None else stack.endpoint + 1
         self.probed = tuple(i for i in range(last) if stack.entries[i].function is not None)
@@ -237,7 +293,7 @@ class Probes:
             for index in indexes:
                 self._add(index)
             for site in self._sites.values():
-                site.function.__code__ = _trampoline(site.code, self._outermost(site))
+                site.function.__code__ = _trampoline(site.code, self._outermost(site), site.twin)
             yield
         finally:
             for site in self._sites.values():
@@ -252,7 +308,7 @@ class Probes:
             code = entry.function.__code__
             site = self._sites[id(entry.function)] = _Site(entry.function, code, _twin(entry.function, code))
             inner = _probe(site.inner_targets, site.twin, self.log, self.clock)
-            site.doubled = _twin(entry.function, _trampoline(code, inner))
+            site.doubled = _twin(entry.function, _trampoline(code, inner, site.twin))
         key = key_of(entry.leads)
         site.targets[key] = site.inner_targets[key] = (index + 1, site.twin)
         if entry.own_task:
@@ -264,35 +320,42 @@ class Probes:
         if not site.outer_owners:
             return probe
 
-        async def first_of_its_task(leads: tuple[object, ...], scope: Any, receive: Any, send: Any) -> Any:
+        async def first_of_its_task(
+            leads: tuple[object, ...], scope: Any, receive: Any, send: Any, **named: Any
+        ) -> Any:
             outer = site.outer_owners.get(key_of(leads))
             if outer is None or not self.stepping:
-                return await probe(leads, scope, receive, send)
+                return await probe(leads, scope, receive, send, **named)
             self.log += (outer, self.clock())
-            return await stepped(probe(leads, scope, receive, send), self.log, self.clock)
+            return await stepped(probe(leads, scope, receive, send, **named), self.log, self.clock)
 
         return first_of_its_task
 
-    def _site_of(self, index: int) -> tuple[_Site, int]:
+    def _site_of(self, index: int) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
         return self._sites[id(entry.function)], key_of(entry.leads)
 
+    def null_owner(self, index: int) -> int:
+        """The owner of the time between the two probes of entry `index`, when it is doubled."""
+        return len(self.stack.entries) + 1 + index
+
     @contextmanager
-    def doubled(self, index: int) -> Iterator[None]:
-        """A second probe right inside the one of entry `index`: between the two is the null layer."""
-        site, key = self._site_of(index)
-        assert site.doubled is not None
-        single = site.targets[key]
-        site.targets[key] = (self.null_owner, site.doubled)
+    def doubled(self, indexes: Sequence[int]) -> Iterator[None]:
+        """A second probe right inside that of each of these entries: between the two is the null layer."""
+        sites = [(index, *self._site_of(index)) for index in indexes]
+        for index, site, key in sites:
+            assert site.doubled is not None
+            site.targets[key] = (self.null_owner(index), site.doubled)
         try:
             yield
         finally:
-            site.targets[key] = single
+            for _, site, key in sites:
+                site.targets[key] = site.inner_targets[key]
 
     @contextmanager
     def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:
         """Requests pass from the boundary of each of `layers` straight to its child, as if the layer were not there."""
-        present: list[tuple[_Site, int, tuple[int, Callable[..., Awaitable[Any]]]]] = []
+        present: list[tuple[_Site, Key, tuple[int, Callable[..., Awaitable[Any]]]]] = []
         for layer in layers:
             site, key = self._site_of(layer.index)
             present.append((site, key, site.targets[key]))
@@ -318,7 +381,7 @@ def _straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
     assert entry.function is not None
     child = functools.partial(entry.function, *entry.leads)
 
-    def straight(*arguments: Any) -> Awaitable[Any]:
-        return child(*arguments[-3:])
+    async def straight(*arguments: Any, **_: Any) -> Any:
+        return await child(*arguments[-3:])
 
     return straight

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any
+from types import CellType, CodeType, CoroutineType, FrameType, FunctionType, MemberDescriptorType, MethodType
+from typing import Any, Protocol
 
 from .model import Kind, Layer
 
@@ -27,6 +27,26 @@ from .model import Kind, Layer
 TRACE_KEY = "pytest_mwbudget.trace"
 
 _MISSING = object()
+
+
+class Function(Protocol):
+    """A function written in Python, as an attribute has it: FunctionType itself would read as a method there."""
+
+    __code__: CodeType
+    __name__: str
+    __defaults__: tuple[Any, ...] | None
+    __kwdefaults__: dict[str, Any] | None
+
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        """The names of its module."""
+
+    @property
+    def __closure__(self) -> tuple[CellType, ...] | None:
+        """Its cells."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +60,7 @@ class Entry:
     """
 
     callee: object
-    function: FunctionType | None
+    function: Function | None
     leads: tuple[object, ...]
     parent: int | None
     own_task: bool
@@ -64,7 +84,7 @@ class Stack:
     tasks: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
     """An ASGI call that was seen, with its frame kept alive so that nothing it holds changes its identity."""
 
@@ -73,7 +93,7 @@ class _Call:
     parent: _Call | None
     task: object
     callee: object = None
-    function: FunctionType | None = None
+    function: Function | None = None
 
     @property
     def lead(self) -> object:
@@ -83,8 +103,8 @@ class _Call:
     @property
     def identity(self) -> tuple[int, ...]:
         """Equal for two calls of the same callable; valid while both frames are alive."""
-        free = tuple(id(value) for value in _free_values(self.frame))
-        return (id(self.frame.f_code), id(self.function), *map(id, self.leads), *(() if self.function else free))
+        entered = self.frame.f_code if self.function is None else self.function
+        return (id(entered), *map(id, self.leads))
 
 
 _current: ContextVar[_Call | None] = ContextVar("pytest_mwbudget_call", default=None)
@@ -98,27 +118,39 @@ class Trace:
     """The ASGI calls of one request, in order."""
 
     calls: list[_Call] = field(default_factory=list)
-    tasks: set[int] = field(default_factory=set)
+    tasks: set[object] = field(default_factory=set)
     _names: dict[CodeType, tuple[str, ...] | None] = field(default_factory=dict)
-    _seen: set[int] = field(default_factory=set)
+    _of_frame: dict[FrameType, _Call] = field(default_factory=dict)
+    # The frame of a coroutine that an ASGI call returned without having run it, and that call.
+    _made_by: dict[FrameType, _Call] = field(default_factory=dict)
+    # The frames outside the request.
+    _harness: set[FrameType] = field(default_factory=set)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the calls of this thread; another profiler is put back afterwards."""
+        self._harness = set(_stack(sys._getframe()))
         previous = sys.getprofile()
         sys.setprofile(self._profile)
         try:
             yield
         finally:
             sys.setprofile(previous if callable(previous) else None)
-            self._resolve()
+            for call in self.calls:
+                call.function = _function_of(call.frame)
+            self._harness.clear()
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
-        # A coroutine's frame is "called" again at every resumption; only its first call counts.
-        if event != "call" or id(frame) in self._seen:
-            return
+        if event == "call":
+            self._called(frame)
+        elif event == "return" and type(arg) is CoroutineType and arg.cr_frame and frame in self._of_frame:
+            # A plain function that returned a coroutine to be awaited: what happens in it is its inside.
+            self._made_by[arg.cr_frame] = self._of_frame[frame]
+
+    def _called(self, frame: FrameType) -> None:
         names = self._candidate(frame.f_code)
-        if names is None:
+        # A coroutine's frame is "called" again at every resumption; only its first call counts.
+        if names is None or frame in self._of_frame or frame in self._harness:
             return
         values = frame.f_locals
         arguments = [values.get(name, _MISSING) for name in names]
@@ -127,11 +159,11 @@ class Trace:
                 frame.f_code.co_varnames[frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount], ()
             )
         if _is_asgi_call(arguments):
-            call = _Call(frame, tuple(arguments[:-3]), _calling(frame, self.calls), _task())
+            call = _Call(frame, tuple(arguments[:-3]), self._calling(frame), _task())
             _current.set(call)
             self.calls.append(call)
-            self.tasks.add(id(call.task))
-            self._seen.add(id(frame))
+            self.tasks.add(call.task)
+            self._of_frame[frame] = call
 
     def _candidate(self, code: CodeType) -> tuple[str, ...] | None:
         """The positional parameters of a function that could take (scope, receive, send), else None."""
@@ -141,17 +173,16 @@ class Trace:
             self._names[code] = code.co_varnames[:count] if enough else None
         return self._names[code]
 
-    def _resolve(self) -> None:
-        """Name the callable of every call, and find the function object behind its frame."""
-        if not self.calls:
-            return
-        by_code: dict[int, list[FunctionType]] = {}
-        for referrer in gc.get_referrers(*{call.frame.f_code for call in self.calls}):
-            if isinstance(referrer, FunctionType):
-                by_code.setdefault(id(referrer.__code__), []).append(referrer)
-        for call in self.calls:
-            matches = [f for f in by_code.get(id(call.frame.f_code), ()) if _same_cells(f, call.frame)]
-            call.function = matches[0] if len(matches) == 1 else None
+    def _calling(self, frame: FrameType) -> _Call | None:
+        """The ASGI call inside which `frame` runs: on its own stack, or else where its task was made."""
+        if frame in self._made_by:
+            return self._made_by[frame]
+        for outer in _stack(frame.f_back):
+            found = self._of_frame.get(outer) or self._made_by.get(outer)
+            if found is not None:
+                return found
+        inherited = _current.get()
+        return inherited if inherited in self.calls else None
 
 
 def _is_asgi_call(arguments: Sequence[object]) -> bool:
@@ -161,6 +192,13 @@ def _is_asgi_call(arguments: Sequence[object]) -> bool:
     return isinstance(scope, dict) and TRACE_KEY in scope and callable(receive) and callable(send)
 
 
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and those that called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def _task() -> object:
     try:
         return asyncio.current_task()
@@ -168,36 +206,13 @@ def _task() -> object:
         return None
 
 
-def _calling(frame: FrameType, calls: Sequence[_Call]) -> _Call | None:
-    """The ASGI call inside which `frame` runs: on its own stack, or else where its task was made."""
-    open_calls = {id(call.frame): call for call in calls}
-    outer = frame.f_back
-    while outer is not None:
-        if id(outer) in open_calls:
-            return open_calls[id(outer)]
-        outer = outer.f_back
-    inherited = _current.get()
-    return inherited if inherited in calls else None
-
-
-def _free_values(frame: FrameType) -> list[object]:
-    values = frame.f_locals
-    return [values.get(name, _MISSING) for name in frame.f_code.co_freevars]
-
-
-def _same_cells(function: FunctionType, frame: FrameType) -> bool:
-    """Whether `frame` is a call of `function` and not of another function made from the same code."""
-    cells = function.__closure__ or ()
-    if function.__globals__ is not frame.f_globals:
-        return False
-    for cell, value in zip(cells, _free_values(frame), strict=True):
-        try:
-            if cell.cell_contents is not value:
-                return False
-        except ValueError:
-            if value is not _MISSING:
-                return False
-    return True
+def _function_of(frame: FrameType) -> Function | None:
+    """The function whose call `frame` was: a finished frame holds it. None while it still runs."""
+    held = [
+        value for value in gc.get_referents(frame) if type(value) is FunctionType and value.__code__ is frame.f_code
+    ]
+    # It may also be among its own arguments; but then another one of the same code may be there, too.
+    return held[0] if len(set(map(id, held))) == 1 else None
 
 
 # ---- from calls to a stack --------------------------------------------------------------------------------------
@@ -218,26 +233,40 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         parent = _lasting_parent(call, index_of_call)
         own_task = parent is not None and call.task is not _call_at(parent, index_of_call, second.calls).task
         lasting[call.identity] = index_of_call[id(call)] = len(entries)
-        entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, _kind(call.callee)))
+        # An app that is entered again inside its own layers stands between them and what it leads to.
+        kind: Kind = "routing" if _is_entered_again(call.callee, entries) else _kind(call.callee)
+        entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, kind))
     return _arranged(entries, tasks=len(second.tasks) > 1 or any(e.own_task for e in entries))
 
 
 def _layer_calls(calls: Iterable[_Call]) -> list[_Call]:
-    """The calls that enter an ASGI callable, named; without a method's calls of its own object and responses."""
+    """The calls that enter an ASGI callable, named; without what an object calls of itself, and without responses."""
     kept: list[_Call] = []
     for call in calls:
+        own = _is_own_inside(call)
         method = _method_name(call.lead, call.frame.f_code)
-        if method is None:
-            call.callee = call.function if call.function is not None else call.frame.f_code
-        elif method != "__call__" and _static(type(call.lead), "__call__") is not _MISSING:
-            continue  # a method of an ASGI object that calls its own object's inside: Router.app, Mount.handle
-        elif _within(call, call.lead):
-            continue  # super().__call__, or the function below a decorator of __call__
-        else:
+        if own or method is not None:
             call.callee = call.lead
-        if not _is_response(call.callee):
+        else:
+            call.callee = call.frame.f_code if call.function is None else call.function
+        if not (own or _is_routers_way(call, method) or _is_response(call.callee)):
             kept.append(call)
     return kept
+
+
+def _is_own_inside(call: _Call) -> bool:
+    """Whether an object calls a part of itself: `super().__call__`, `Router.app`, what a decorator or a patch wraps."""
+    return call.parent is not None and call.lead is not None and call.parent.callee is call.lead
+
+
+def _is_routers_way(call: _Call, method: str | None) -> bool:
+    """Whether a router enters, by a method like `Route.handle`, what could be entered by a `__call__` of its own."""
+    dispatched = call.parent is not None and _kind(call.parent.callee) == "routing"
+    return dispatched and method not in (None, "__call__") and _has_call(call.lead)
+
+
+def _has_call(callee: object) -> bool:
+    return any("__call__" in vars(cls) for cls in type(callee).__mro__)
 
 
 def _method_name(lead: object, code: CodeType) -> str | None:
@@ -252,19 +281,18 @@ def _method_name(lead: object, code: CodeType) -> str | None:
 
 
 def _functions(attribute: object) -> Iterator[FunctionType]:
-    """The functions behind a class attribute, down through static methods, partials and decorators that wrap."""
+    """The functions behind a class attribute, down through static methods, bound methods and decorators that wrap."""
     for _ in range(8):
-        if isinstance(attribute, FunctionType):
+        # By type and not by isinstance: a proxy says that it is what it wraps.
+        if type(attribute) is FunctionType:
             yield attribute
-        if not callable(attribute) and not isinstance(attribute, (staticmethod, classmethod)):
+        bound = type(attribute) in (staticmethod, classmethod, MethodType)
+        try:
+            attribute = getattr(attribute, "__func__" if bound else "__wrapped__", None)
+        except Exception:
+            return  # it forwards to something that is not there yet
+        if attribute is None:
             return
-        attribute = getattr(attribute, "__func__", None) or getattr(attribute, "__wrapped__", None)
-
-
-def _within(call: _Call, lead: object) -> bool:
-    """Whether `call` runs directly inside another call of the object `lead`."""
-    parent = call.parent
-    return parent is not None and parent.lead is lead
 
 
 def _lasting_parent(call: _Call, index_of_call: dict[int, int]) -> int | None:
@@ -287,7 +315,10 @@ def _static(owner: object, name: str) -> object:
 
 
 def _kind(callee: object) -> Kind:
-    return "routing" if _static(callee, "routes") is not _MISSING else "middleware"
+    """Routing is what has routes, what calls itself a router, and a route."""
+    is_route = _static(callee, "matches") is not _MISSING and _static(callee, "handle") is not _MISSING
+    is_router = _static(callee, "routes") is not _MISSING or type(callee).__name__.endswith("Router")
+    return "routing" if is_router or is_route else "middleware"
 
 
 def _is_response(callee: object) -> bool:
@@ -297,7 +328,7 @@ def _is_response(callee: object) -> bool:
 def _arranged(entries: list[Entry], *, tasks: bool) -> Stack:
     """Tell layers from the app object and from the endpoint, and name them."""
     endpoint = _endpoint(entries)
-    outside = bool(entries) and entries[0].kind == "routing" and endpoint != 0
+    outside = bool(entries) and endpoint != 0 and _is_app(entries)
     last = len(entries) if endpoint is None else endpoint
     rows = list(range(1 if outside else 0, last))
     missing = list(_not_entered(entries)) if endpoint is None else []
@@ -311,6 +342,16 @@ def _arranged(entries: list[Entry], *, tasks: bool) -> Stack:
             layer = replace(layer, merged_with=_neighbour(entries, index, rows, names), merged_because=_NO_FUNCTION)
         layers.append((index, layer))
     return Stack(tuple(entries), endpoint, outside, tuple(layers), tasks)
+
+
+def _is_app(entries: Sequence[Entry]) -> bool:
+    """Whether the outermost entry is the app object: what has routes, or is entered again inside its own layers."""
+    return entries[0].kind == "routing" or any(_is_entered_again(entry.callee, entries[:1]) for entry in entries[1:])
+
+
+def _is_entered_again(callee: object, entries: Sequence[Entry]) -> bool:
+    """Whether the object is one of the entries already, by another of its methods."""
+    return type(callee) not in (FunctionType, CodeType) and any(entry.callee is callee for entry in entries)
 
 
 _NO_FUNCTION = "the function behind it cannot be told from others made of the same code"
@@ -333,9 +374,8 @@ def _endpoint(entries: Sequence[Entry]) -> int | None:
     """
     if not entries:
         return None
-    parents = {entry.parent for entry in entries}
-    index = max(i for i in range(len(entries)) if i not in parents)
-    if entries[index].kind != "routing" and _held_app(entries[index].callee) is not None:
+    index = len(entries) - 1
+    if entries[index].kind != "routing" and _held_app(entries[index].callee, entries) is not None:
         return None
     parent = entries[index].parent
     # Siblings of the endpoint were entered before it and gave up: they stay layers, and so does what chose them.
@@ -346,10 +386,10 @@ def _endpoint(entries: Sequence[Entry]) -> int | None:
 
 def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
     """The layers inside the one that answered, followed from the app that each holds."""
-    inner = _held_app(entries[-1].callee) if entries else None
+    inner = _held_app(entries[-1].callee, entries) if entries else None
     seen: set[int] = set()
     while inner is not None and id(inner) not in seen and _kind(inner) != "routing":
-        following = _held_app(inner)
+        following = _held_app(inner, entries)
         if following is None:
             return
         seen.add(id(inner))
@@ -357,32 +397,39 @@ def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
         inner = following
 
 
-def _held_app(callee: object) -> object | None:
-    """An ASGI callable that `callee` holds in an attribute, a cell or a bound argument, else None."""
-    return next((value for value in _held_values(callee) if _looks_asgi(value)), None)
+def _held_app(callee: object, entries: Sequence[Entry]) -> object | None:
+    """An ASGI callable that `callee` holds in an attribute, a cell or a bound argument and that was not entered."""
+    entered = [entry.callee for entry in entries]
+    for value in _held_values(callee):
+        held = value.__self__ if type(value) is MethodType else value
+        if _looks_asgi(value) and not any(held is known for known in entered):
+            return held
+    return None
 
 
 def _held_values(callee: object) -> Iterator[object]:
     if isinstance(callee, functools.partial):
         yield from callee.args
         yield callee.func
-    for cell in (callee.__closure__ or ()) if isinstance(callee, FunctionType) else ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            continue
-    if isinstance(callee, FunctionType):
+    if type(callee) is FunctionType:
+        for cell in callee.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:
+                continue
         return
     yield from _static_dict(callee).values()
-    for cls in type(callee).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            descriptor = vars(cls).get(name)
-            if inspect.ismemberdescriptor(descriptor):
-                try:
-                    yield descriptor.__get__(callee, cls)
-                except AttributeError:
-                    continue
+    for descriptor in _member_descriptors(type(callee)):
+        try:
+            yield descriptor.__get__(callee, type(callee))
+        except AttributeError:
+            continue
+
+
+def _member_descriptors(kind: type) -> Iterator[MemberDescriptorType]:
+    """The slots of a class and its bases."""
+    for cls in kind.__mro__:
+        yield from (value for value in vars(cls).values() if type(value) is MemberDescriptorType)
 
 
 def _static_dict(callee: object) -> dict[str, object]:
@@ -395,14 +442,10 @@ def _static_dict(callee: object) -> dict[str, object]:
 
 def _looks_asgi(value: object) -> bool:
     """Whether `value` takes exactly (scope, receive, send), by its parameters' names."""
-    call: object = value
-    if isinstance(value, MethodType):
-        call = value.__func__
-    elif not isinstance(value, FunctionType):
-        if isinstance(value, type):
-            return False
-        call = _static(type(value), "__call__")
-    for function in _functions(call):
+    if isinstance(value, type):
+        return False
+    plain = type(value) in (FunctionType, MethodType)
+    for function in _functions(value if plain else _static(type(value), "__call__")):
         code = function.__code__
         if code.co_varnames[: code.co_argcount][-3:] == ("scope", "receive", "send"):
             return True
@@ -413,7 +456,7 @@ def _looks_asgi(value: object) -> bool:
 
 
 def _display_name(callee: object) -> str:
-    if isinstance(callee, (FunctionType, CodeType)):
+    if type(callee) in (FunctionType, CodeType):
         return f"function[{_qualname(callee)}]"
     dispatch = _dispatch_name(callee)
     return f"{type(callee).__name__}[{dispatch}]" if dispatch else type(callee).__name__
@@ -432,24 +475,26 @@ def _dispatch_name(callee: object) -> str | None:
 
 def _qualname(callee: object) -> str:
     """`module.Class` for an instance; for a function the module and the function that made it, or its own name."""
-    if isinstance(callee, (FunctionType, CodeType)):
+    # By type and not by isinstance: a proxy says that it is what it wraps.
+    if type(callee) is FunctionType:
         # The code's own name: functools.wraps may have given the function the name of what it wraps.
-        code = callee if isinstance(callee, CodeType) else callee.__code__
-        maker, dot, _ = code.co_qualname.rpartition(".<locals>.")
-        name = (maker if dot else code.co_qualname).replace(".<locals>", "")
-        module = callee.__globals__.get("__name__", "?") if isinstance(callee, FunctionType) else code.co_filename
-        return f"{module}.{name}"
+        return f"{callee.__globals__.get('__name__', '?')}.{_maker(callee.__code__)}"
+    if type(callee) is CodeType:
+        return f"{callee.co_filename}.{_maker(callee)}"
     return f"{type(callee).__module__}.{type(callee).__qualname__}"
+
+
+def _maker(code: CodeType) -> str:
+    maker, dot, _ = code.co_qualname.rpartition(".<locals>.")
+    return (maker if dot else code.co_qualname).replace(".<locals>", "")
 
 
 def _aliases(callee: object, name: str) -> frozenset[str]:
     """What else a budget may call it: the class name, the name without its place."""
     bare = name.partition("#")[0]
-    return (
-        frozenset({bare, bare.partition("[")[0]})
-        if not isinstance(callee, (FunctionType, CodeType))
-        else frozenset({bare})
-    )
+    if type(callee) in (FunctionType, CodeType):
+        return frozenset({bare})
+    return frozenset({bare, bare.partition("[")[0]})
 
 
 def _unique(names: Sequence[str]) -> list[str]:

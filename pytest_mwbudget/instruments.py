@@ -37,42 +37,49 @@ def _trace(found: Instruments) -> Iterator[None]:
         return
     found.suspended.append(f"a tracer ({_name(tracer or thread_tracer)})")
     sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
+    _for_new_threads(threading.settrace, None)
     try:
         yield
     finally:
-        threading.settrace(thread_tracer)  # type: ignore[arg-type]
+        _for_new_threads(threading.settrace, thread_tracer)
         sys.settrace(tracer)
 
 
 @contextmanager
 def _profile(found: Instruments) -> Iterator[None]:
-    profiler, thread_profiler = sys.getprofile(), threading.getprofile()
+    # Not always a function: a profiler written in C shows an object of its own here.
+    profiler: Any = sys.getprofile()
+    thread_profiler = threading.getprofile()
     if profiler is None and thread_profiler is None:
         yield
         return
-    restore: Callable[[], object]
-    if isinstance(profiler, cProfile.Profile):
-        profiler.disable()
-        restore = profiler.enable
-    elif profiler is None or callable(profiler):
-        sys.setprofile(None)
-
-        def restore() -> None:
-            sys.setprofile(profiler)
-
-    else:
+    if profiler is not None and not callable(profiler) and not isinstance(profiler, cProfile.Profile):
         # Installed from C with an object that Python cannot install again.
         found.active.append(f"a profiler ({_name(profiler)})")
         yield
         return
     found.suspended.append(f"a profiler ({_name(profiler or thread_profiler)})")
-    threading.setprofile(None)  # type: ignore[arg-type]
+    restore = _stopped(profiler)
+    _for_new_threads(threading.setprofile, None)
     try:
         yield
     finally:
-        threading.setprofile(thread_profiler)  # type: ignore[arg-type]
+        _for_new_threads(threading.setprofile, thread_profiler)
         restore()
+
+
+def _stopped(profiler: Any) -> Callable[[], object]:
+    """Take the profiler off this thread; what is returned puts it back."""
+    if isinstance(profiler, cProfile.Profile):
+        profiler.disable()
+        return profiler.enable
+    sys.setprofile(None)
+    return lambda: sys.setprofile(profiler)
+
+
+def _for_new_threads(install: Callable[[Any], None], function: object) -> None:
+    """Install a function for new threads, or none: `threading` takes None, though the types do not say so."""
+    install(function)
 
 
 @contextmanager
@@ -81,14 +88,13 @@ def _monitoring(found: Instruments) -> Iterator[None]:
     if monitoring is None:
         yield
         return
-    events = [value for name, value in vars(monitoring.events).items() if name.isupper() and value]
     asleep: list[tuple[int, int, dict[int, Any]]] = []
     for tool in range(6):
         name = monitoring.get_tool(tool)
         if name is None:
             continue
         # A tool's callbacks go too: some of its events may be set on single code objects, which nobody can list.
-        callbacks = {event: monitoring.register_callback(tool, event, None) for event in _single(events)}
+        callbacks = {event: monitoring.register_callback(tool, event, None) for event in _events(monitoring)}
         asleep.append((tool, monitoring.get_events(tool), callbacks))
         monitoring.set_events(tool, 0)
         found.suspended.append(f"a sys.monitoring tool ({name})")
@@ -101,9 +107,12 @@ def _monitoring(found: Instruments) -> Iterator[None]:
             monitoring.set_events(tool, tool_events)
 
 
-def _single(events: list[int]) -> list[int]:
-    """The events that are one bit; the others are combinations."""
-    return [event for event in events if event & (event - 1) == 0]
+def _events(monitoring: Any) -> list[int]:
+    """The events that can have a callback: one bit each, the others are combinations."""
+    found = {name: value for name, value in vars(monitoring.events).items() if name.isupper() and value}
+    if "BRANCH_LEFT" in found:
+        found.pop("BRANCH", None)  # Python 3.14: another name for the two
+    return [event for event in found.values() if event & (event - 1) == 0]
 
 
 def _name(tool: object) -> str:

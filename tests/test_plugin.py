@@ -198,9 +198,7 @@ def test_a_failing_assertion_of_the_test_itself_is_what_fails(shop: pytest.Pytes
 
 
 @pytest.mark.parametrize(("action", "outcome"), [("warn", "passed"), ("pass", "passed"), ("fail", "failed")])
-def test_an_undecided_budget_is_treated_as_the_settings_say(
-    shop: pytest.Pytester, action: str, outcome: str
-) -> None:
+def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pytester, action: str, outcome: str) -> None:
     # A budget below any floor is always refused, however fast or slow this machine is.
     shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.2"))
     # In a process of its own: this run's warning filters would turn the warning into an error.

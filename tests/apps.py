@@ -1,0 +1,524 @@
+"""Small ASGI apps and middlewares, each with one habit that real ones have, and ways to put them to work."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from pytest_mwbudget import asgi, discovery
+from pytest_mwbudget.measure import Bench
+from pytest_mwbudget.measure import measure as _measure
+from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.settings import Settings
+
+App = Callable[..., Any]
+
+
+# ---- putting them to work ---------------------------------------------------------------------------------------
+
+
+async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = None, **options: Any) -> asgi.Caller:
+    """A caller of `app`, as a measurement has it."""
+    expect_status = options.pop("expect_status", None)
+    template = await asgi.template(asgi.build_request(method, url, options))
+    return asgi.Caller(app, template, state, expect_status)
+
+
+async def discovered(calls: asgi.Caller) -> discovery.Stack:
+    """The stack that the caller's request goes through, found as a measurement finds it."""
+
+    async def traced(trace: discovery.Trace) -> None:
+        async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
+            with trace.watching():
+                await app(scope, receive, send)
+
+        await calls(observer, {discovery.TRACE_KEY: True})
+
+    return await discovery.discover(traced)
+
+
+def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> discovery.Stack:
+    """The stack of a request to `app`, on a loop of its own."""
+
+    async def main() -> discovery.Stack:
+        return await discovered(await caller(app, method, url, **options))
+
+    return asyncio.run(main())
+
+
+def names_of(app: Any, url: str = "/", **options: Any) -> list[str]:
+    """The names of the layers that are entered, outermost first."""
+    return [layer.name for _, layer in stack_of(app, url, **options).layers if layer.entered]
+
+
+async def measured_async(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
+    """A short measurement on the running loop; `settings` go to Settings, the rest to httpx."""
+    settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
+    request = asgi.build_request(method, url, options)
+    return await _measure(app, request, Settings(**settings), Bench(rng=random.Random(7)))
+
+
+def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
+    """A short measurement on a loop of its own, after which every function must have the code that it had before."""
+    with unchanged_code():
+        return asyncio.run(measured_async(app, method, url, **options))
+
+
+@contextmanager
+def unchanged_code() -> Iterator[None]:
+    """Every function that exists now must have the very same code object afterwards, whatever happens between."""
+    before = [(f, f.__code__) for f in gc.get_objects() if type(f) is FunctionType]
+    try:
+        yield
+    finally:
+        changed = [function.__qualname__ for function, code in before if function.__code__ is not code]
+        assert not changed, f"left with other code: {changed}"
+
+
+# ---- endpoints --------------------------------------------------------------------------------------------------
+
+
+async def respond(send: Any, body: bytes = b"ok", status: int = 200, headers: Any = ()) -> None:
+    """Send a whole response."""
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await respond(send)
+
+
+class Endpoint:
+    """An app object that answers, and inside which there is nothing."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await respond(send)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the request's body."""
+    assert scope["type"] == "http"
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message["body"]
+        more = message["more_body"]
+    await respond(send, body)
+
+
+# ---- layers, by what holds the inner app ------------------------------------------------------------------------
+
+
+class Noop:
+    """Passes through."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class Underscore:
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
+class InAList:
+    def __init__(self, app: App) -> None:
+        self.chain = [app]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.chain[0](scope, receive, send)
+
+
+class InADict:
+    def __init__(self, app: App) -> None:
+        self.by_type = {"http": app}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.by_type[scope["type"]](scope, receive, send)
+
+
+class InAPartial:
+    def __init__(self, app: App) -> None:
+        self.go = functools.partial(app)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go(scope, receive, send)
+
+
+class InACell:
+    """Keeps the inner app nowhere but in a closure made by its constructor."""
+
+    def __init__(self, app: App) -> None:
+        async def go(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+
+        self.go = go
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go(scope, receive, send)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    app: App
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class Slots:
+    """No __dict__, and nothing can refer to it weakly."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, app: App) -> None:
+        self.inner = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.inner(scope, receive, send)
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, app: App) -> None:
+        self.application = app
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("nobody may compare layers")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.application(scope, receive, send)
+
+
+class SeveralAttributes:
+    def __init__(self, app: App) -> None:
+        self.app = self.application = self.wrapped = app
+        self.entered = [app.__call__]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.wrapped(scope, receive, send)
+
+
+class BoundMethod:
+    """Holds the inner app's bound `__call__`, captured at construction."""
+
+    def __init__(self, app: App) -> None:
+        self.go = app.__call__
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go(scope, receive, send)
+
+
+class Forwarding:
+    """Has every attribute that the inner app has."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.app, name)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class Inherited(Noop):
+    """Enters by its parent's `__call__`."""
+
+
+class CallsSuper(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await super().__call__(scope, receive, send)
+
+
+class CallsSuperTwice(CallsSuper):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await super().__call__(scope, receive, send)
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return wrapper
+
+
+def decorated_without_wraps(function: Any) -> Any:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return wrapper
+
+
+class Decorated(Noop):
+    @decorated
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class DecoratedPlainly(Noop):
+    @decorated_without_wraps
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class OddMeta(type):
+    """Calls of the class go through the metaclass, and instances are made by it."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        made.made_by = "OddMeta"
+        return made
+
+
+class Odd(Noop, metaclass=OddMeta):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.registered = True  # type: ignore[attr-defined]
+
+
+class OddChild(Odd):
+    pass
+
+
+class Patched(Noop):
+    """Its `__call__` was put on the class from outside, under another name."""
+
+
+async def _patched_call(self: Any, scope: Any, receive: Any, send: Any) -> None:
+    await self.app(scope, receive, send)
+
+
+Patched.__call__ = _patched_call  # type: ignore[method-assign]
+
+
+class SyncCall(Noop):
+    """`__call__` is no coroutine function, but returns an awaitable."""
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        return self.app(scope, receive, send)
+
+
+class Keywords(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope=scope, receive=receive, send=send)
+
+
+class OtherNames(Noop):
+    """Calls its arguments something else."""
+
+    async def __call__(self, environment: Any, /, incoming: Any, outgoing: Any) -> None:
+        await self.app(environment, incoming, outgoing)
+
+
+class StarArguments(Noop):
+    async def __call__(self, *args: Any) -> None:
+        await self.app(*args)
+
+
+class Defaults(Noop):
+    """Takes keywords on top, with defaults, and is bound to a class cell."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any, *, depth: int = 1) -> None:
+        assert __class__ is Defaults  # type: ignore[name-defined]
+        assert depth == 1
+        await self.app(scope, receive, send)
+
+
+class PerRequest(Noop):
+    """Makes an ASGI object for each request, which calls the inner app: it belongs to its maker."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await _Responder(self.app)(scope, receive, send)
+
+
+class _Responder(Noop):
+    pass
+
+
+class Hidden(Noop):
+    """Below a descriptor that counts how often it is read."""
+
+    reads = 0
+
+    @property
+    def routes(self) -> Any:
+        raise AssertionError("nobody may run a property of a layer")
+
+
+def outer(app: App) -> App:
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    return inner
+
+
+def wrapping(app: App) -> App:
+    """Two nested closures, both made to look like the inner app."""
+
+    @functools.wraps(app)
+    async def outermost(scope: Any, receive: Any, send: Any) -> None:
+        @functools.wraps(app)
+        async def innermost(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+
+        await innermost(scope, receive, send)
+
+    return outermost
+
+
+def wrapping_twice(app: App) -> App:
+    """As `wrapping`, but both closures are made once."""
+
+    @functools.wraps(app)
+    async def innermost(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    @functools.wraps(app)
+    async def outermost(scope: Any, receive: Any, send: Any) -> None:
+        await innermost(scope, receive, send)
+
+    return outermost
+
+
+async def _with_option(option: str, app: App, scope: Any, receive: Any, send: Any) -> None:
+    await app(scope, receive, send)
+
+
+def partial(app: App) -> App:
+    return functools.partial(_with_option, "option", app)
+
+
+class NotCalled:
+    """A method other than `__call__`, bound, stands in the stack."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+# ---- layers, by what they do ------------------------------------------------------------------------------------
+
+
+class Answering(Noop):
+    """Answers by itself."""
+
+    def __init__(self, app: App, status: int = 401) -> None:
+        super().__init__(app)
+        self.status = status
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await respond(send, b"no", self.status)
+        else:
+            await self.app(scope, receive, send)
+
+
+class Cascade:
+    """Tries one app after another until one answers with something else than 404."""
+
+    def __init__(self, *apps: App) -> None:
+        self.apps = list(apps)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        for app in self.apps:
+            held: list[Any] = []
+
+            async def holding(message: Any, held: list[Any] = held) -> None:
+                held.append(message)
+
+            await app(scope, receive, holding)
+            if held[0].get("status") != 404 or app is self.apps[-1]:
+                for message in held:
+                    await send(message)
+                return
+
+
+async def not_found(scope: Any, receive: Any, send: Any) -> None:
+    await respond(send, b"not here", 404)
+
+
+request_id: ContextVar[str] = ContextVar("request_id")
+
+
+class SetsContext(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        token = request_id.set("r-1")
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            request_id.reset(token)
+
+
+class ReadsContext(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert request_id.get() == "r-1"
+        await self.app(scope, receive, send)
+
+
+class Resource(Noop):
+    """Opens something, puts it into the scope, and closes it after the response."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app)
+        self.opened: list[dict[str, bool]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        session = {"open": True}
+        self.opened.append(session)
+        scope["database"] = session
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            session["open"] = False
+
+
+class InATask(Noop):
+    """Runs what is inside it in a task of its own."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.create_task(self.app(scope, receive, send))
+
+
+class MarksOnce(Noop):
+    """Refuses a scope that it has seen already, as layers do that assert on their own mark."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        marks = scope.setdefault("extensions", {})
+        assert "marked" not in marks
+        marks["marked"] = True
+        await self.app(scope, receive, send)
+
+
+class RateLimit(Noop):
+    """Lets so many requests through, and then none."""
+
+    def __init__(self, app: App, limit: int) -> None:
+        super().__init__(app)
+        self.left = limit
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            self.left -= 1
+            if self.left < 0:
+                await respond(send, b"slow down", 429)
+                return
+        await self.app(scope, receive, send)

@@ -1,0 +1,387 @@
+"""The server's end: scopes, messages, what is refused. See test_lifespan for the app's start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.errors import AppError, ResponseError
+
+from .apps import App, Endpoint, Noop, RateLimit, caller, echo, hello, measured, respond
+
+
+def exchanged(app: App, method: str = "GET", url: str = "/", calls: int = 1, **options: Any) -> list[asgi.Exchange]:
+    async def main() -> list[asgi.Exchange]:
+        call = await caller(app, method, url, **options)
+        return [await call() for _ in range(calls)]
+
+    return asyncio.run(main())
+
+
+def scopes(url: str = "/", calls: int = 1, **options: Any) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope)
+        await respond(send)
+
+    exchanged(app, url=url, calls=calls, **options)
+    return seen
+
+
+# ---- scope ------------------------------------------------------------------------------------------------------
+
+
+def test_scope_is_what_uvicorn_builds() -> None:
+    [scope] = scopes("/caf%C3%A9/a%2Fb?q=1&q=%20", headers={"X-Token": "T"})
+    headers = dict(scope.pop("headers"))
+    assert scope == {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "server": ("testserver", 80),
+        "client": ("127.0.0.1", 50000),
+        "scheme": "http",
+        "method": "GET",
+        "root_path": "",
+        "path": "/café/a/b",
+        "raw_path": b"/caf%C3%A9/a%2Fb",
+        "query_string": b"q=1&q=%20",
+        "state": {},
+    }
+    assert headers[b"host"] == b"testserver"
+    assert headers[b"x-token"] == b"T"
+    assert {b"accept", b"accept-encoding", b"user-agent"} <= headers.keys()
+
+
+def test_undecodable_path_is_replaced() -> None:
+    [scope] = scopes("/%ff")
+    assert scope["path"] == "/\ufffd"
+
+
+def test_https_and_port() -> None:
+    assert scopes("https://example.org/")[0]["server"] == ("example.org", 443)
+    [scope] = scopes("https://example.org:8443/")
+    assert (scope["scheme"], scope["server"]) == ("https", ("example.org", 8443))
+
+
+def test_every_call_has_a_scope_of_its_own() -> None:
+    pool: list[int] = []
+    first, second = scopes(calls=2, state={"pool": pool})
+    assert first is not second
+    for key in ("asgi", "headers", "state"):
+        assert first[key] == second[key]
+        assert first[key] is not second[key]
+    assert first["state"]["pool"] is second["state"]["pool"] is pool
+
+
+def test_a_key_added_to_the_state_does_not_reach_the_next_call() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert "user" not in scope["state"]
+        scope["state"]["user"] = "u"
+        await respond(send)
+
+    state: dict[str, Any] = {"pool": 1}
+    exchanged(app, calls=3, state=state)
+    assert state == {"pool": 1}
+
+
+# ---- request ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "body"),
+    [
+        ({"json": {"a": 1}}, b'{"a":1}'),
+        ({"data": {"a": "1 2"}}, b"a=1+2"),
+        ({"content": b"raw"}, b"raw"),
+        ({"content": [b"one,", b"two"]}, b"one,two"),
+        ({}, b""),
+    ],
+)
+def test_bodies(options: dict[str, Any], body: bytes) -> None:
+    for exchange in exchanged(echo, "POST", calls=2, **options):
+        assert exchange.response().content == body
+
+
+def test_an_upload() -> None:
+    [exchange] = exchanged(echo, "POST", files={"f": ("name.txt", b"contents")})
+    assert b'filename="name.txt"' in exchange.response().content
+    assert b"contents" in exchange.response().content
+
+
+def test_an_asynchronous_body() -> None:
+    async def pieces() -> Any:
+        yield b"one,"
+        yield b"two"
+
+    async def main() -> None:
+        call = await caller(echo, "POST", content=pieces())
+        assert (await call()).response().content == (await call()).response().content == b"one,two"
+
+    asyncio.run(main())
+
+
+def messages_of(calls_receive: int, **options: Any) -> list[dict[str, Any]]:
+    got: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        got.extend([await receive() for _ in range(calls_receive)])
+        await respond(send)
+
+    exchanged(app, "POST", **options)
+    return got
+
+
+def test_a_large_body_comes_in_pieces() -> None:
+    size = 2 * asgi.BODY_CHUNK_BYTES + 1
+    got = messages_of(3, content=b"x" * size)
+    assert [len(message["body"]) for message in got] == [asgi.BODY_CHUNK_BYTES, asgi.BODY_CHUNK_BYTES, 1]
+    assert [message["more_body"] for message in got] == [True, True, False]
+
+
+def test_an_empty_body_is_one_message() -> None:
+    assert messages_of(1) == [{"type": "http.request", "body": b"", "more_body": False}]
+
+
+def test_cookies_and_params() -> None:
+    [scope] = scopes("/", cookies={"c": "1"}, params={"p": "2"})
+    assert dict(scope["headers"])[b"cookie"] == b"c=1"
+    assert scope["query_string"] == b"p=2"
+
+
+def test_building_a_request_looks_at_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "nonsense://nowhere")
+    assert asgi.build_request("GET", "/", {}).url == "http://testserver/"
+
+
+# ---- receive and send -------------------------------------------------------------------------------------------
+
+
+def test_receive_blocks_until_the_response_is_complete_and_then_disconnects() -> None:
+    order: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def listen() -> None:
+            order.append((await receive())["type"])
+
+        await receive()
+        listener = asyncio.create_task(listen())
+        await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(3):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            await asyncio.sleep(0)
+            order.append(f"sent {number}")
+        await send({"type": "http.response.body", "body": b""})
+        await listener
+        order.append((await receive())["type"])
+
+    exchanged(app)
+    assert order == ["sent 0", "sent 1", "sent 2", "http.disconnect", "http.disconnect"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["body"], "Expected ASGI message 'http.response.start', but got 'http.response.body'"),
+        (["start", "start"], "Expected ASGI message 'http.response.body', but got 'http.response.start'"),
+        (["start", "body", "body"], "'http.response.body' sent, after response already completed"),
+        (["start", "body", "start"], "'http.response.start' sent, after response already completed"),
+        (["other"], "Expected ASGI message 'http.response.start', but got 'http.response.other'"),
+    ],
+)
+def test_messages_out_of_order_are_refused(kinds: list[str], message: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for kind in kinds:
+            await send({"type": f"http.response.{kind}", "status": 200})
+
+    with pytest.raises(RuntimeError, match=message):
+        exchanged(app)
+
+
+def test_streamed_response() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-a", b"1"), (b"x-a", b"2")]})
+        for piece in (b"a", b"b", b"c"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    [exchange] = exchanged(app)
+    assert exchange.response().content == b"abc"
+    assert exchange.response().headers.get_list("x-a") == ["1", "2"]
+
+
+def test_compressed_response_is_decoded() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, gzip.compress(b"plain"), headers=[(b"content-encoding", b"gzip")])
+
+    assert exchanged(app)[0].response().text == "plain"
+
+
+def test_head_has_no_body() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, b"dropped", headers=[(b"content-length", b"7")])
+
+    [exchange] = exchanged(app, "HEAD")
+    assert exchange.response().content == b""
+    assert exchange.response().headers["content-length"] == "7"
+
+
+def test_redirects_are_not_followed() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, b"", 307, [(b"location", b"/there")])
+
+    [exchange] = exchanged(app)
+    assert exchange.response().status_code == 307
+    assert exchange.response().is_redirect
+
+
+def test_what_runs_after_the_response_runs_before_the_call_ends() -> None:
+    ran: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send)
+        await asyncio.sleep(0)
+        ran.append(1)
+
+    exchanged(app, calls=3)
+    assert ran == [1, 1, 1]
+
+
+def test_every_call_has_a_task_and_a_context_of_its_own() -> None:
+    from contextvars import ContextVar
+
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+    tasks: set[Any] = set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert variable.get() == 0
+        variable.set(1)
+        tasks.add(asyncio.current_task())
+        await respond(send)
+
+    exchanged(app, calls=3)
+    assert len(tasks) == 3
+
+
+def test_time_inside_the_app() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send)
+        await asyncio.sleep(0.01)
+
+    assert exchanged(app)[0].elapsed_ns >= 9_000_000
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([], "sent no response"),
+        ([{"type": "http.response.start", "status": 202}], "began a response with status 202"),
+        (
+            [
+                {"type": "http.response.start", "status": 202},
+                {"type": "http.response.body", "body": b"x", "more_body": True},
+            ],
+            "before the response was complete",
+        ),
+    ],
+)
+def test_an_incomplete_response(sent: list[dict[str, Any]], said: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in sent:
+            await send(message)
+
+    with pytest.raises(ResponseError, match=said):
+        exchanged(app)
+
+
+async def teapot(scope: Any, receive: Any, send: Any) -> None:
+    await respond(send, b"short and stout" + b"." * 1000, 418)
+
+
+def test_an_error_status_is_refused_with_the_start_of_the_body() -> None:
+    with pytest.raises(ResponseError, match=r"GET /pot.* answered 418.*expect_status=418") as caught:
+        exchanged(teapot, url="/pot?a=b")
+    assert "short and stout" in str(caught.value)
+    assert str(caught.value).endswith(". …")
+    assert len(str(caught.value)) < 800
+
+
+def test_an_expected_error_status_is_accepted() -> None:
+    assert exchanged(teapot, expect_status=418)[0].status == 418
+
+
+def test_another_status_than_the_expected_one_is_refused() -> None:
+    with pytest.raises(ResponseError, match="answered 200, expected 201"):
+        exchanged(hello, expect_status=201)
+
+
+def test_a_status_that_changes_is_refused_at_the_call_that_changes_it() -> None:
+    with pytest.raises(ResponseError, match=r"call 4 answered 429, the calls before it 200.*rate limit") as caught:
+        exchanged(RateLimit(hello, 3), calls=10)
+    assert "slow down" in str(caught.value)
+
+
+def test_a_rate_limit_ends_a_measurement() -> None:
+    with pytest.raises(ResponseError, match="answered 429, the calls before it 200"):
+        measured(Noop(RateLimit(hello, 150)))
+
+
+def test_an_exception_of_the_app_comes_out_as_it_is() -> None:
+    error = LookupError("no such shelf")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise error
+
+    with pytest.raises(LookupError) as caught:
+        exchanged(app)
+    assert caught.value is error
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+# ---- the app object ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_an_app() -> None:
+    for app in (hello, Endpoint(), Noop(hello), lambda scope, receive, send: None, lambda *a: None):
+        assert asgi.checked_app(app) is app
+
+
+@pytest.mark.parametrize("thing", [None, "app", 3, Endpoint])
+def test_what_is_no_app(thing: object) -> None:
+    with pytest.raises(AppError, match="is not an ASGI app; return the ASGI app itself"):
+        asgi.checked_app(thing)
+
+
+def test_a_factory_is_recognised() -> None:
+    with pytest.raises(AppError, match="looks like a factory"):
+        asgi.checked_app(lambda: hello)
+    with pytest.raises(AppError, match=r"does not take \(scope, receive, send\)"):
+        asgi.checked_app(lambda scope: hello)
+
+
+def test_import_app() -> None:
+    assert asgi.import_app(f"{hello.__module__}:hello") is hello
+    assert asgi.import_app(f"{hello.__module__}:Noop.__call__") is Noop.__call__
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("nocolon", "write 'package.module:app'"),
+        (":app", "write 'package.module:app'"),
+        ("no_such_module_anywhere:app", "importing 'no_such_module_anywhere' failed with ModuleNotFoundError"),
+        ("pytest_mwbudget.errors:app", "has no 'app'; the names that it has are: .*AppError"),
+    ],
+)
+def test_an_app_that_cannot_be_imported(reference: str, said: str) -> None:
+    with pytest.raises(AppError, match=said):
+        asgi.import_app(reference)

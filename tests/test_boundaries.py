@@ -1,0 +1,646 @@
+"""With probes in place an app behaves as before; with the probes off it is as before."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser, requires
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, Probes, stepped, task_layers
+from pytest_mwbudget.discovery import Stack
+
+from . import apps
+from .apps import (
+    App,
+    Endpoint,
+    InATask,
+    Noop,
+    ReadsContext,
+    Resource,
+    SetsContext,
+    Slots,
+    caller,
+    discovered,
+    hello,
+    outer,
+    partial,
+    request_id,
+    respond,
+    stack_of,
+    unchanged_code,
+)
+from .test_discovery import HOLDERS, fastapi
+
+
+class Ticks:
+    """A clock that goes on by one with each look."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def everything_on(probes: Probes) -> ExitStack:
+    """Every probe in place, and the null layer at every boundary."""
+    stack = ExitStack()
+    stack.enter_context(probes.installed(probes.probed))
+    stack.enter_context(probes.doubled(probes.probed))
+    return stack
+
+
+def observed(app: App, url: str = "/", **options: Any) -> tuple[asgi.Exchange, asgi.Exchange, list[int]]:
+    """A call without probes, one with every probe, and the latter's log."""
+
+    async def main() -> tuple[asgi.Exchange, asgi.Exchange, list[int]]:
+        call = await caller(app, options.pop("method", "GET"), url, **options)
+        plain = await call()
+        stack = await discovered(call)
+        probes = Probes(stack)
+        assert len(probes.probed) == (len(stack.entries) if stack.endpoint is None else stack.endpoint + 1)
+        with everything_on(probes):
+            probed = await call(probes.watch)
+            probed = await call(probes.watch)
+        return plain, probed, probes.log[::2]
+
+    with unchanged_code():
+        return asyncio.run(main())
+
+
+def same(app: App, url: str = "/", **options: Any) -> asgi.Exchange:
+    """The response, which must be the same with and without probes, every layer having been seen."""
+    plain, probed, owners = observed(app, url, **options)
+    assert (plain.status, plain.headers, plain.body) == (probed.status, probed.headers, probed.body)
+    assert owners[0] == owners[-1] == HARNESS
+    return probed
+
+
+# ---- the same app -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [layer for layer, _ in HOLDERS], ids=lambda layer: layer.__name__)
+def test_every_holder_is_crossed_in_order(layer: Callable[[App], App]) -> None:
+    app = Noop(layer(Noop(layer(Noop(Endpoint())))))
+    same(app)
+    stack = stack_of(app)
+    owners = [owner for owner in observed(app)[2] if owner != SUSPENDED]
+    # On the way in every entry takes over from the one outside it, past its null layer.
+    first_seen = list(dict.fromkeys(owners))
+    entries = [owner for owner in first_seen if HARNESS < owner <= len(stack.entries)]
+    assert entries == list(range(1, len(stack.entries) + 1))
+
+
+@pytest.mark.parametrize("url", ["/", "/r/x"])
+def test_fastapi(url: str) -> None:
+    assert same(fastapi(), url).response().json() == {"a": 1}
+
+
+def test_layers_below_partials_that_share_their_last_argument() -> None:
+    async def layer(app: App, option: str, scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    import functools
+
+    inner = functools.partial(layer, hello, "option")
+    app = functools.partial(layer, inner, "option")
+    owners = observed(app)[2]
+    assert {1, 2, 3} <= set(owners)
+    same(partial(partial(hello)))
+
+
+def test_a_function_that_is_no_layer_passes_untouched() -> None:
+    """Other instances of a layer's class work while a probe stands in the class's function."""
+    other = Noop(hello)
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        got: list[Any] = []
+
+        async def keep(message: Any) -> None:
+            got.append(message)
+
+        await other(scope, receive, keep)
+        await respond(send, got[-1]["body"])
+
+    assert same(Noop(endpoint)).body == [b"ok"]
+
+
+def test_two_stacks_that_share_a_class() -> None:
+    async def main() -> None:
+        first, second = await caller(Noop(Slots(hello))), await caller(Noop(Noop(Endpoint())))
+        probes, others = Probes(await discovered(first)), Probes(await discovered(second))
+        with everything_on(probes):
+            await second()
+            await first(probes.watch)
+            seen = list(probes.log)
+            await second()
+            assert probes.log == seen
+        with everything_on(others):
+            await second(others.watch)
+        assert {1, 2, 3} <= set(others.log[::2])
+
+    with unchanged_code():
+        asyncio.run(main())
+
+
+def test_calls_by_name_and_with_defaults() -> None:
+    class Optional(Noop):
+        async def __call__(self, scope: Any, receive: Any = None, send: Any = None, *more: Any, depth: int = 2) -> None:
+            assert (more, depth) == ((), 2)
+            await self.app(scope, receive, send)
+
+    class ByName(Noop):
+        async def __call__(self, *args: Any, **kwargs: Any) -> None:
+            scope, receive, send = args
+            await self.app(scope=scope, receive=receive, send=send, **kwargs)
+
+    class WithOption(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any, *, depth: int = 1) -> None:
+            await self.app(scope, receive, send, depth=depth + 1)
+
+    class TakesOption(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any, **options: Any) -> None:
+            assert options == {"depth": 2}
+            await self.app(scope, receive, send)
+
+    same(ByName(Noop(ByName(Noop(hello)))))
+    same(Optional(Noop(hello)))
+    same(WithOption(TakesOption(hello)))
+
+
+def test_a_decorated_layer_that_is_called_by_name_now_and_then() -> None:
+    class Sometimes(Noop):
+        @apps.decorated
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self.app(scope, receive, send)
+
+    inner = Sometimes(hello)
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope=scope, receive=receive, send=send)
+
+    assert same(Sometimes(endpoint)).body == [b"ok"]
+
+
+def test_what_a_caller_can_ask_of_a_function_is_as_before() -> None:
+    async def main() -> None:
+        def plain(app: App) -> App:
+            def layer(scope: Any, /, receive: Any, send: Any) -> Any:
+                return app(scope, receive, send)
+
+            return layer
+
+        layers = [plain(outer(hello)), outer(plain(hello))]
+        for app in layers:
+            call = await caller(app)
+            probes = Probes(await discovered(call))
+            before = (inspect.iscoroutinefunction(app), inspect.signature(app), app.__code__.co_freevars)
+            with everything_on(probes):
+                during = (inspect.iscoroutinefunction(app), inspect.signature(app), app.__code__.co_freevars)
+                assert app.__code__.co_name == "layer" or app.__code__.co_name == "inner"
+                await call(probes.watch)
+            assert before == during
+
+    asyncio.run(main())
+
+
+def test_locals_of_every_frame_can_be_read() -> None:
+    """As error reporters do; a function's code with cells it has not set up would end the process."""
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        frame, seen = inspect.currentframe(), 0
+        while frame is not None:
+            seen += len(dict(frame.f_locals))
+            frame = frame.f_back
+        assert seen
+        await respond(send)
+
+    same(outer(Noop(apps.Defaults(outer(endpoint)))))
+
+
+def test_exceptions_come_out_as_they_are() -> None:
+    contexts: list[Any] = []
+
+    class Translates(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await self.app(scope, receive, send)
+            except LookupError as error:
+                contexts.append((error.__context__, error.__cause__, sys.exception() is error))
+                await respond(send, str(error).encode())
+
+    async def raises(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0)
+        raise LookupError("lost")
+
+    assert same(Translates(InATask(Noop(outer(raises))))).body == [b"lost"]
+    assert set(contexts) == {(None, None, True)}
+
+
+@pytest.mark.parametrize("error", [LookupError("x"), KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError()])
+def test_everything_is_off_after_an_exception(error: BaseException) -> None:
+    failing = False
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        if failing:
+            raise error
+        await respond(send)
+
+    async def main() -> None:
+        nonlocal failing
+        call = await caller(Noop(outer(Slots(endpoint))))
+        probes = Probes(await discovered(call))
+        scope = call.template.scope(None)
+        exchange = asgi.Exchange(call.template)
+        failing = True
+        with everything_on(probes):
+            await probes.watch(call.app, scope, exchange.receive, exchange.send)
+
+    with unchanged_code(), pytest.raises(type(error)) as caught:
+        asyncio.run(main())
+    assert caught.value is error
+
+
+def test_everything_is_off_when_a_probe_cannot_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = stack_of(Noop(outer(Slots(hello))))
+    probes = Probes(stack)
+    real = probes._outermost
+    placed = 0
+
+    def fails_at_the_second(site: Any) -> Any:
+        nonlocal placed
+        placed += 1
+        if placed == 2:
+            raise KeyboardInterrupt
+        return real(site)
+
+    monkeypatch.setattr(probes, "_outermost", fails_at_the_second)
+    with unchanged_code(), pytest.raises(KeyboardInterrupt), probes.installed(probes.probed):
+        pytest.fail("not reached")
+    assert placed == 2
+
+
+@pytest.mark.parametrize("what", ["exception", "cancelled", "interrupted", "status"])
+def test_everything_is_off_after_a_measurement_that_failed(what: str) -> None:
+    calls = 0
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal calls
+        assert scope["type"] == "http"
+        calls += 1
+        # After the warm-up and the trace, so in the middle of the sampling.
+        code = Noop.__call__.__code__
+        if code.co_filename.startswith("<probe"):
+            if what == "exception":
+                raise LookupError
+            if what == "cancelled":
+                task.cancel()
+            if what == "interrupted":
+                raise KeyboardInterrupt
+            await respond(send, status=503)
+            return
+        await respond(send)
+
+    task: asyncio.Task[Any]
+
+    async def main() -> None:
+        nonlocal task
+        task = asyncio.ensure_future(apps.measured_async(Noop(outer(endpoint))))
+        await task
+
+    errors = (LookupError, asyncio.CancelledError, KeyboardInterrupt, asgi.ResponseError)
+    with unchanged_code(), pytest.raises(errors):
+        asyncio.run(main())
+    assert calls > 2
+
+
+def test_nothing_of_the_probes_stays_alive() -> None:
+    async def main() -> Any:
+        call = await caller(Noop(outer(InATask(hello))))
+        probes = Probes(await discovered(call))
+        with everything_on(probes):
+            await call(probes.watch)
+        return weakref.ref(probes)
+
+    reference = asyncio.run(main())
+    gc.collect()
+    assert reference() is None
+
+
+# ---- what layers do for what is inside them ---------------------------------------------------------------------
+
+
+def test_session_and_user() -> None:
+    class Backend(AuthenticationBackend):
+        async def authenticate(self, conn: Any) -> Any:
+            return AuthCredentials(["authenticated"]), SimpleUser("ada")
+
+    @requires("authenticated")
+    async def page(request: Any) -> JSONResponse:
+        request.session["visits"] = request.session.get("visits", 0) + 1
+        return JSONResponse({"user": request.user.display_name, "visits": request.session["visits"]})
+
+    app = Starlette(
+        routes=[Route("/", page)],
+        middleware=[
+            Middleware(SessionMiddleware, secret_key="s"),
+            Middleware(AuthenticationMiddleware, backend=Backend()),
+        ],
+    )
+    assert observed(app)[1].response().json() == {"user": "ada", "visits": 1}
+    measurement = apps.measured(app)
+    assert measurement.response.json() == {"user": "ada", "visits": 1}
+    assert measurement.layer("AuthenticationMiddleware").us is not None
+
+
+def test_context_variables() -> None:
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, request_id.get().encode())
+
+    assert same(SetsContext(InATask(ReadsContext(outer(endpoint))))).body == [b"r-1"]
+
+
+def test_a_resource_is_open_during_the_request_and_closed_after_it() -> None:
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["database"] == {"open": True}
+        await respond(send)
+        assert scope["database"] == {"open": True}
+
+    layer = Resource(Noop(endpoint))
+    same(Noop(layer))
+    assert len(layer.opened) > 3
+    assert not any(session["open"] for session in layer.opened)
+
+
+def test_nested_base_http_with_a_stream_and_a_disconnect_listener() -> None:
+    async def first(request: Any, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["x-first"] = "1"
+        return response
+
+    async def second(request: Any, call_next: Any) -> Any:
+        await request.body()
+        return await call_next(request)
+
+    async def page(request: Any) -> StreamingResponse:
+        async def pieces() -> Any:
+            for _ in range(5):
+                assert not await request.is_disconnected()
+                yield b"x" * 10
+                await asyncio.sleep(0)
+
+        return StreamingResponse(pieces())
+
+    app = Starlette(
+        routes=[Route("/", page, methods=["POST"])],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=first), Middleware(BaseHTTPMiddleware, dispatch=second)],
+    )
+    response = same(app, method="POST", content=b"body").response()
+    assert response.content == b"x" * 50
+    assert response.headers["x-first"] == "1"
+
+
+def test_a_listener_in_a_task_of_its_own_does_not_take_the_time() -> None:
+    """While it waits for the disconnect, the time is that of whoever works."""
+    ticks = Ticks()
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        listener = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        ticks.now += 1000
+        await respond(send)
+        await listener
+
+    async def main() -> Probes:
+        call = await caller(Noop(endpoint))
+        probes = Probes(await discovered(call), ticks)
+        with probes.installed(probes.probed):
+            await call(probes.watch)
+        return probes
+
+    probes = asyncio.run(main())
+    owners, times = probes.log[::2], probes.log[1::2]
+    [jump] = [place for place in range(1, len(times)) if times[place] - times[place - 1] > 999]
+    assert owners[jump - 1] == 2  # the endpoint, not the harness
+
+
+def test_a_background_call_before_the_first_request_is_harmless() -> None:
+    app = Noop(outer(hello))
+
+    async def main() -> None:
+        call = await caller(app)
+        probes = Probes(await discovered(call))
+        with everything_on(probes):
+            await call()
+
+    asyncio.run(main())
+
+
+# ---- bypass -----------------------------------------------------------------------------------------------------
+
+
+def test_task_layers() -> None:
+    stack = stack_of(Noop(InATask(Noop(InATask(hello)))))
+    assert [(layer.index, layer.child) for layer in task_layers(stack)] == [(1, 2), (3, 4)]
+    assert task_layers(stack_of(Noop(hello))) == []
+
+
+def test_bypass_leaves_the_layer_out_and_nothing_else() -> None:
+    entered: list[str] = []
+
+    class Tells(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            entered.append("inside")
+            await self.app(scope, receive, send)
+
+    class TaskLayer(Noop):
+        async def __call__(self, *args: Any) -> None:
+            entered.append("layer")
+            await asyncio.create_task(self.app(*args))
+
+    async def main() -> None:
+        call = await caller(Noop(TaskLayer(Tells(hello))))
+        probes = Probes(await discovered(call))
+        [layer] = task_layers(probes.stack)
+        entered.clear()
+        with probes.installed(probes.probed):
+            with probes.bypassed([layer]):
+                await call(probes.watch)
+            assert entered == ["inside"]
+            assert {1, 2, 3, 4} <= set(probes.log[::2])
+            await call(probes.watch)
+            assert entered == ["inside", "layer", "inside"]
+
+    with unchanged_code():
+        asyncio.run(main())
+
+
+# ---- steppers ---------------------------------------------------------------------------------------------------
+
+
+@types.coroutine
+def suspend(value: object = None) -> Generator[object, object, object]:
+    return (yield value)
+
+
+def step(coroutine: Any) -> tuple[Any, list[int]]:
+    log = [HARNESS, 0]
+    return stepped(coroutine, log, Ticks()), log
+
+
+def test_a_stepper_passes_values_both_ways() -> None:
+    async def work() -> Any:
+        return [await suspend("a"), await suspend("b")]
+
+    for make in (lambda work: work, lambda work: step(work)[0]):
+        steps = make(work())
+        assert steps.send(None) == "a"
+        assert steps.send(1) == "b"
+        with pytest.raises(StopIteration) as stop:
+            steps.send(2)
+        assert stop.value.value == [1, 2]
+
+
+def test_a_stepper_notes_suspensions_and_whose_time_begins_again() -> None:
+    async def work() -> None:
+        log.extend([5, 0])
+        await suspend()
+
+    log: list[int] = [HARNESS, 0]
+    steps = stepped(work(), log, Ticks())
+    steps.send(None)
+    log.extend([7, 0])  # another task of the request
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    assert log[::2] == [HARNESS, 5, SUSPENDED, 7, 5]
+
+
+def test_a_stepper_throws_what_is_thrown() -> None:
+    error = LookupError()
+    caught: list[Any] = []
+
+    async def work() -> str:
+        try:
+            await suspend()
+        except LookupError as got:
+            caught.append(got)
+        caught.append(sys.exception())
+        try:
+            await suspend()
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "not reached"
+
+    steps, _ = step(work())
+    steps.send(None)
+    steps.throw(error)
+    with pytest.raises(StopIteration) as stop:
+        steps.throw(asyncio.CancelledError())
+    assert stop.value.value == "cancelled"
+    assert caught == [error, None]
+
+
+def test_a_new_exception_has_no_foreign_context() -> None:
+    async def work() -> None:
+        with suppress(LookupError):
+            await suspend()
+        raise ValueError("new")
+
+    steps, _ = step(work())
+    steps.send(None)
+    with pytest.raises(ValueError, match="new") as caught:
+        steps.throw(LookupError())
+    assert caught.value.__context__ is None
+
+
+def test_a_stepper_closes_what_it_steps() -> None:
+    closed: list[str] = []
+
+    async def work() -> None:
+        try:
+            await suspend()
+        finally:
+            closed.append("closed")
+
+    steps, _ = step(work())
+    steps.send(None)
+    steps.close()
+    assert closed == ["closed"]
+
+    async def stubborn() -> None:
+        try:
+            await suspend()
+        except GeneratorExit:
+            await suspend()
+
+    steps, _ = step(stubborn())
+    steps.send(None)
+    with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
+        steps.close()
+
+
+def test_a_stepper_takes_any_awaitable() -> None:
+    class Simple:
+        def __await__(self) -> Any:
+            return iter([None])
+
+    async def main() -> Any:
+        log = [HARNESS, 0]
+        await stepped(Simple(), log, Ticks())
+        return await stepped(asyncio.ensure_future(asyncio.sleep(0, "done")), log, Ticks())
+
+    assert asyncio.run(main()) == "done"
+
+
+def test_cancellation_goes_through_steppers() -> None:
+    seen: list[str] = []
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    class GivesUp(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            task = asyncio.create_task(self.app(scope, receive, send))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await respond(send, b"gave up")
+
+    assert same(Noop(GivesUp(Noop(endpoint)))).body == [b"gave up"]
+    assert set(seen) == {"cancelled"}
+
+
+def test_a_stack_that_has_tasks_is_stepped_only_when_asked() -> None:
+    stack: Stack = stack_of(Noop(InATask(hello)))
+    probes = Probes(stack)
+    assert probes.stepping
+    with probes.stepping_set(on=False):
+        assert not probes.stepping
+    assert probes.stepping
+    plain = Probes(stack_of(Noop(hello)))
+    with plain.stepping_set(on=True):
+        assert not plain.stepping

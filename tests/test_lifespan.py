@@ -1,0 +1,227 @@
+"""The app's startup and shutdown around a measurement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.errors import LifespanError
+
+from .apps import App, Noop, hello, measured, respond
+
+
+def lived(app: App, inside: Callable[[], None] = lambda: None, timeout_s: float = 5.0) -> Any:
+    """Go through the app's lifespan and return its state."""
+
+    async def main() -> Any:
+        async with asgi.lifespan(app, timeout_s) as state:
+            inside()
+            return state
+
+    return asyncio.run(main())
+
+
+async def _http(scope: Any, receive: Any, send: Any) -> None:
+    await respond(send)
+
+
+def scripted(*steps: str, then: Callable[[], Any] = lambda: None) -> App:
+    """An app whose lifespan does these things: wait, complete, failed, shutdown, raise, hang, return."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await _http(scope, receive, send)
+            return
+        for step in steps:
+            if step == "wait":
+                await receive()
+            elif step == "raise":
+                raise ValueError("no database")
+            elif step == "hang":
+                await asyncio.Event().wait()
+            elif step == "call":
+                then()
+            else:
+                await send({"type": f"lifespan.{step}", "message": "it was refused"})
+
+    return app
+
+
+FULL = ("wait", "startup.complete", "wait", "shutdown.complete")
+
+
+# ---- apps without one -------------------------------------------------------------------------------------------
+
+
+async def asserts(scope: Any, receive: Any, send: Any) -> None:
+    assert scope["type"] == "http"
+    await respond(send)
+
+
+@pytest.mark.parametrize(
+    "app",
+    [asserts, scripted(), scripted("wait"), scripted("raise"), hello],
+    ids=["asserts", "returns", "returns after receive", "raises", "sends http"],
+)
+def test_an_app_without_lifespan_is_left_alone(app: App) -> None:
+    assert lived(app) is None
+
+
+def test_an_error_in_the_body_has_nothing_to_do_with_the_missing_lifespan() -> None:
+    def fail() -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError) as caught:
+        lived(asserts, fail)
+    assert caught.value.__context__ is None
+
+
+# ---- startup ----------------------------------------------------------------------------------------------------
+
+
+def test_state_of_the_startup() -> None:
+    @asynccontextmanager
+    async def lifespan(app: Any) -> Any:
+        yield {"pool": [1]}
+
+    assert lived(Starlette(lifespan=lifespan)) == {"pool": [1]}
+
+
+def test_startup_and_shutdown_run_once_around_a_measurement() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> Any:
+        events.append("up")
+        yield {"pool": events}
+        events.append("down")
+
+    async def page(request: Any) -> PlainTextResponse:
+        assert request.state.pool is events
+        assert not hasattr(request.state, "user")
+        request.state.user = "u"
+        assert events == ["up"]
+        return PlainTextResponse("ok")
+
+    measurement = measured(Starlette(routes=[Route("/", page)], lifespan=lifespan))
+    assert events == ["up", "down"]
+    assert measurement.status == 200
+
+
+def test_lifespan_can_be_left_alone() -> None:
+    touched: list[str] = []
+    app = scripted("call", *FULL, then=lambda: touched.append("x"))
+    measured(app, settings={"lifespan": False})
+    assert not touched
+
+
+def test_startup_failed_says_why() -> None:
+    with pytest.raises(LifespanError, match=r"startup failed with .*it was refused; .*lifespan=False"):
+        lived(scripted("wait", "startup.failed"))
+
+
+def test_startup_exception_is_the_cause() -> None:
+    with pytest.raises(LifespanError, match="startup failed with ValueError: no database; ") as caught:
+        lived(scripted("wait", "raise"))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_starlettes_startup_exception_is_told_without_its_traceback() -> None:
+    @asynccontextmanager
+    async def lifespan(app: Any) -> Any:
+        raise ValueError("no database")
+        yield
+
+    with pytest.raises(LifespanError, match="startup failed with ValueError: no database; ") as caught:
+        lived(Starlette(lifespan=lifespan))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_startup_that_hangs() -> None:
+    with pytest.raises(LifespanError, match=r"startup did not end within 0.05 s; .*mw_budget_startup_timeout"):
+        lived(scripted("wait", "hang"), timeout_s=0.05)
+
+
+def test_a_timeout_of_the_app_is_not_ours() -> None:
+    def give_up() -> None:
+        raise TimeoutError("the database")
+
+    with pytest.raises(LifespanError, match="startup failed with TimeoutError: the database"):
+        lived(scripted("wait", "call", then=give_up))
+
+
+# ---- shutdown ---------------------------------------------------------------------------------------------------
+
+
+def test_shutdown_exception() -> None:
+    with pytest.raises(LifespanError, match="shutdown failed with ValueError: no database") as caught:
+        lived(scripted("wait", "startup.complete", "wait", "raise"))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_shutdown_failed() -> None:
+    with pytest.raises(LifespanError, match=r"shutdown failed with .*it was refused"):
+        lived(scripted("wait", "startup.complete", "wait", "shutdown.failed"))
+
+
+def test_shutdown_that_hangs() -> None:
+    with pytest.raises(LifespanError, match=r"shutdown did not end within 0.05 s"):
+        lived(scripted("wait", "startup.complete", "wait", "hang"), timeout_s=0.05)
+
+
+def test_an_app_that_leaves_before_its_shutdown_is_not_waited_for() -> None:
+    assert lived(scripted("wait", "startup.complete")) == {}
+
+
+def test_shutdown_runs_after_a_failure_and_does_not_hide_it() -> None:
+    ended: list[str] = []
+
+    def fail() -> None:
+        raise LookupError("mine")
+
+    app = scripted(*FULL, "call", then=lambda: ended.append("down"))
+    with pytest.raises(LookupError, match="mine"):
+        lived(app, fail)
+    assert ended == ["down"]
+    with pytest.raises(LookupError, match="mine") as caught:
+        lived(scripted("wait", "startup.complete", "wait", "raise"), fail)
+    assert caught.value.__notes__ == ["The app's lifespan shutdown failed as well: ValueError('no database')"]
+
+
+# ---- os._exit ---------------------------------------------------------------------------------------------------
+
+
+def test_exit_in_the_shutdown_is_refused() -> None:
+    real = os._exit
+    app = scripted("wait", "startup.complete", "wait", "call", then=lambda: os._exit(0))
+    with pytest.raises(LifespanError, match=r"called os\._exit\(0\)"):
+        measured(Noop(app))
+    assert os._exit is real
+
+
+def test_exit_in_a_forked_child_is_real() -> None:
+    # In a process of its own: forking this one is nobody's business.
+    program = """
+import os
+from pytest_mwbudget.asgi import exit_refused
+with exit_refused():
+    child = os.fork()
+    if not child:
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "7"
