@@ -29,8 +29,8 @@ from .model import Nanoseconds
 from .timeline import spent
 
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
-SETTLE_CALLS = 64
-SETTLE_NS = 40_000_000
+SETTLE_CALLS = 32
+SETTLE_NS = 20_000_000
 # A round: so many requests, each with the null layer at another part of the boundaries.
 NULL_GROUPS = 8
 # At least so many requests for the entries of a split leg.

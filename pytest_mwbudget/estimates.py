@@ -16,14 +16,15 @@ from statistics import median
 from .boundaries import HARNESS
 from .discovery import Entry
 from .model import Estimate, Microseconds
-from .stats import batched_interval, minus, plus, quiet, scaled, spend
+from .stats import batched_interval, minus, paces, plus, quiet, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
 # A null layer with fewer readings of its own borrows those of all boundaries.
 OWN_NULLS = 32
-# A null layer is read in so many neighbouring requests to tell how fast the machine is there.
-NEAR = 15
+# How much slower than in the quickest quarter of the run the machine may be for a moment to count: by the reference
+# workload, which is steady, and by the null layers, which are nearer to what an app does, and noisier.
+QUIET_REFERENCE, QUIET_NULL = 1.05, 1.10
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
 STEADY = 1.10
 
@@ -49,31 +50,27 @@ class Series:
         self.null.append(null)
 
     def quiet(self) -> Series:
-        """What was taken while the machine ran at its speed."""
-        kept = Series()
-        for value, reference, null, is_kept in zip(
-            self.values, self.reference, self.null, quiet(self.reference), strict=True
-        ):
-            if is_kept:
-                kept.add(value, reference, null)
-        return kept
+        """What was taken while the machine ran at its speed, by the reference workload and by the null layers."""
+        steady = self._kept(quiet(self.reference, QUIET_REFERENCE))
+        return steady._kept(quiet(steady.null, QUIET_NULL))
+
+    def _kept(self, kept: Sequence[bool]) -> Series:
+        columns = (self.values, self.reference, self.null)
+        return Series(*([value for value, is_kept in zip(one, kept, strict=True) if is_kept] for one in columns))
 
     def tempo(self) -> list[float]:
         """How much a null layer took near each value, relative to the whole series: what slows all rows alike."""
         typical = median(self.null) if self.null else 0.0
-        if not typical:
-            return [1.0] * len(self.null)
-        near = [self.null[start : start + NEAR] for start in range(0, len(self.null), NEAR)]
-        return [median(part) / typical for part in near for _ in part]
+        return [pace / typical if typical else 1.0 for pace in paces(self.null)]
 
 
 @dataclass(slots=True)
 class Samples:
     """Everything measured so far, in nanoseconds.
 
-    `owned` and `resumed` are by owner, `null` and `bypass` by entry of the stack. `inside` is the whole time
-    between the first and the last crossing, `inside_stepless` the same in requests without steppers, `whole` that of requests without any
-    probe. `messages` is the number of calls of the server's receive and send in one request.
+    `owned` and `resumed` are by owner, `null` and `bypass` by entry of the stack. `inside` is the whole time between the
+    first and the last crossing, `inside_stepless` the same in requests without steppers, `whole` that of requests
+    without any probe. `messages` is the number of calls of the server's receive and send in one request.
     """
 
     owned: list[Series]
@@ -126,7 +123,7 @@ class Machine:
             return 1.0
         ordered = sorted(reference)
         self.quickest_ns = min(self.quickest_ns, ordered[len(ordered) // 10])
-        kept = [value for value, is_kept in zip(reference, quiet(reference), strict=True) if is_kept]
+        kept = [value for value, is_kept in zip(reference, quiet(reference, QUIET_REFERENCE), strict=True) if is_kept]
         ratio = median(kept) / self.quickest_ns if self.quickest_ns > 0 else 1.0
         return ratio if ratio > STEADY else 1.0
 

@@ -25,9 +25,8 @@ MIN_BATCHES = 32
 # A series that only ever drifts is worth a few values, not none.
 MOST_CORRELATED = 0.99
 
-# A value belongs to a quiet moment when the reference workload next to it took at most this much longer than in the
-# quickest quarter of the run.
-QUIET_FACTOR = 1.15
+# The pace at a value is the median of so many neighbours.
+NEAR = 7
 
 
 def spend(alpha: float, look: int) -> float:
@@ -138,12 +137,20 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(estimate.estimate * factor, estimate.low * factor, estimate.high * factor)
 
 
-def quiet(reference: Sequence[float]) -> list[bool]:
-    """Which values were taken in quiet moments, judged by the fixed workload that was timed next to each.
+def paces(values: Sequence[float]) -> list[float]:
+    """For each value the median of the `NEAR` consecutive ones that it stands among."""
+    parts = [values[start : start + NEAR] for start in range(0, len(values), NEAR)]
+    return [median(part) for part in parts for _ in part]
 
-    The choice never looks at the values themselves, so it cannot lean towards a verdict. At least a quarter is kept.
+
+def quiet(values: Sequence[float], factor: float) -> list[bool]:
+    """Which of the `values` were taken in quiet moments: at most `factor` times the pace of the quickest quarter.
+
+    To be used with the times of something that has nothing to do with what is judged, so that the choice cannot lean
+    towards a verdict. At least a quarter is kept.
     """
-    if not reference:
+    if not values:
         return []
-    quick = sorted(reference)[len(reference) // 4]
-    return [value <= quick * QUIET_FACTOR for value in reference]
+    pace = paces(values)
+    quick = sorted(pace)[len(pace) // 4]
+    return [value <= quick * factor for value in pace]

@@ -189,10 +189,10 @@ def test_the_short_form_of_an_app_without_layers() -> None:
 
 def test_a_failure_has_layer_budget_excess_with_its_interval_and_what_next() -> None:
     text = flat(failure(result(PASSING, FAILING, verdict="fail"), 79))
-    assert text.startswith("GET /health: 1 of 2 layers over budget")
+    assert text.startswith("GET /health: AuthMiddleware 117.2 µs, budget 50 µs (1 of 2 layers over budget)")
     assert "AuthMiddleware takes 117.2 µs per request, its budget is 50 µs: 67.2 µs too much (66.8 to 67.7)." in text
     assert "Next: profile shop.middleware.AuthMiddleware on this request" in text
-    assert "layers={'AuthMiddleware': 150}" in text
+    assert "layers={'AuthMiddleware': 160}" in text
     assert "GZipMiddleware takes" not in text
 
 
@@ -204,13 +204,13 @@ def test_a_failure_holds_the_table() -> None:
 def test_a_layer_that_runs_its_inside_in_a_task_is_told_about_pure_asgi() -> None:
     text = flat(failure(result(replace(FAILING, method="bypass"), verdict="fail"), 79))
     assert "pure ASGI" in text
-    assert "layers={'AuthMiddleware': 150}" in text
+    assert "layers={'AuthMiddleware': 160}" in text
 
 
 def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
     found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
     text = flat(failure(found, 79))
-    assert text.startswith("GET /health: the whole request is over its budget")
+    assert text.startswith("GET /health: total 245.1 µs, budget 200 µs")
     assert (
         "The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much (44.7 to 45.5)." in text
     )

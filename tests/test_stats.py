@@ -17,11 +17,13 @@ from pytest_mwbudget.model import Estimate, Verdict
 from pytest_mwbudget.stats import (
     MIN_BATCHES,
     MOST_CORRELATED,
+    NEAR,
     batch_medians,
     batched_interval,
     correlation_of_neighbours,
     median_interval,
     minus,
+    paces,
     plus,
     quiet,
     scaled,
@@ -193,22 +195,28 @@ def test_all_looks_together_spend_no_more_than_alpha() -> None:
 
 
 @relaxed
-@given(reference=st.lists(st.floats(1, 1e6), min_size=1, max_size=200))
-def test_quiet_keeps_at_least_a_quarter_and_prefers_the_quick(reference: list[float]) -> None:
-    kept = quiet(reference)
-    assert len(kept) == len(reference)
-    assert sum(kept) >= len(reference) / 4
-    slowest_kept = max(value for value, keep in zip(reference, kept, strict=True) if keep)
-    assert all(value > slowest_kept for value, keep in zip(reference, kept, strict=True) if not keep)
+@given(times=st.lists(st.floats(1, 1e6), min_size=1, max_size=200), factor=st.floats(1, 2))
+def test_quiet_keeps_at_least_a_quarter_and_prefers_the_quick(times: list[float], factor: float) -> None:
+    kept = quiet(times, factor)
+    assert len(kept) == len(times)
+    assert sum(kept) >= len(times) / 4
+    pace = paces(times)
+    slowest_kept = max(value for value, keep in zip(pace, kept, strict=True) if keep)
+    assert all(value > slowest_kept for value, keep in zip(pace, kept, strict=True) if not keep)
 
 
-def test_quiet_leaves_out_what_was_slower_than_the_quickest_quarter_by_more_than_the_factor() -> None:
-    kept = quiet([100.0] * 5 + [114.0, 116.0, 200.0])
-    assert kept == [True] * 5 + [True, False, False]
+def test_quiet_leaves_out_moments_slower_than_the_quickest_quarter_by_more_than_the_factor() -> None:
+    moments = [100.0] * 3 + [114.0, 116.0, 200.0]
+    kept = quiet([value for value in moments for _ in range(NEAR)], 1.15)
+    assert kept == [moment <= 115 for moment in moments for _ in range(NEAR)]
+
+
+def test_one_odd_value_does_not_make_a_moment_busy() -> None:
+    assert all(quiet([100.0] * (NEAR - 1) + [900.0] + [100.0] * NEAR, 1.05))
 
 
 def test_quiet_of_nothing_is_nothing() -> None:
-    assert quiet([]) == []
+    assert quiet([], 1.15) == []
 
 
 # ---- the promise ------------------------------------------------------------------------------------------------
@@ -329,7 +337,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
         for look in (1, 2):
             for _ in range(128):
                 taken.add(*next(neighbour))
-            us = batched_interval(taken.quiet_values(), spend(ALPHA, look))
+            us = batched_interval(taken.quiet().values, spend(ALPHA, look))
             slowdown = machine.slowdown(taken.reference)
             verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts

@@ -1,4 +1,8 @@
-from fastapi import FastAPI
+"""A FastAPI app with one ready-made layer and one of its own."""
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
 from starlette.middleware.gzip import GZipMiddleware
 
 app = FastAPI()
@@ -6,9 +10,9 @@ app.add_middleware(GZipMiddleware)
 
 
 @app.middleware("http")
-async def add_process_time_header(request, call_next):
+async def add_version_header(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     response = await call_next(request)
-    response.headers["x-hello"] = "world"
+    response.headers["x-version"] = "1.0"
     return response
 
 

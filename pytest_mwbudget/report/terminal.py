@@ -120,11 +120,24 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
 
 
 def _headline(result: Result) -> str:
-    over = sum(report.verdict == "fail" for report in result.layers)
-    judged = sum(report.verdict is not None for report in result.layers)
+    """What fails, short enough for pytest's summary: the layer that is farthest over its budget, and how many are."""
+    over = [
+        (report.us.estimate - report.budget_us, report)
+        for report in result.layers
+        if report.verdict == "fail" and report.us and report.budget_us
+    ]
     if over:
-        return f"{over} of {judged} layers over budget"
-    return "the whole request is over its budget" if result.total_verdict == "fail" else "undecided"
+        _, worst = max(over, key=lambda pair: pair[0])
+        judged = sum(report.verdict is not None for report in result.layers)
+        assert worst.us is not None
+        assert worst.budget_us is not None
+        return (
+            f"{worst.name} {figure(worst.us.estimate)} µs, budget {bound(worst.budget_us)} µs"
+            f" ({len(over)} of {judged} layers over budget)"
+        )
+    if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
+        return f"total {figure(result.books.total.estimate)} µs, budget {bound(result.total_budget_us)} µs"
+    return "undecided"
 
 
 def _excess(us: Estimate, budget_us: float) -> str:
@@ -147,8 +160,8 @@ def _next_step(report: LayerReport) -> str:
 
 
 def _roomy(us: Estimate) -> str:
-    """A budget with some room above the interval, in round numbers."""
-    high = us.high * 1.2
+    """A budget with some room above the estimate, in round numbers."""
+    high = us.estimate * 1.3
     step = 10 ** max(0, math.floor(math.log10(max(high, 1.0))) - 1)
     return bound(math.ceil(high / step) * step)
 

@@ -1,0 +1,41 @@
+"""The examples keep their budgets when they are measured, each in a run of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def measured(pytester: pytest.Pytester, example: str, tests: int) -> dict[str, dict[str, Any]]:
+    """The measurements of an example's tests by test name."""
+    report = pytester.path / "budgets.json"
+    # A machine too busy for a verdict is no fault of the example.
+    options = ["--mw-budget", f"--mw-budget-json={report}", "--mw-budget-undecided=pass", "-p", "no:cacheprovider"]
+    result = pytester.runpytest_subprocess(*options, HERE / example)
+    result.assert_outcomes(passed=tests)
+    measurements = json.loads(report.read_text(encoding="utf-8"))["measurements"]
+    return {measurement["nodeid"].rpartition("::")[2]: measurement for measurement in measurements}
+
+
+def cost(measurement: dict[str, Any], name: str) -> float:
+    """The sum of all layers of a class."""
+    layers = [layer for layer in measurement["layers"] if layer["name"].partition("#")[0] == name]
+    return float(sum(layer["us"]["estimate"] for layer in layers))
+
+
+def test_hello_budget(pytester: pytest.Pytester) -> None:
+    found = measured(pytester, "hello_budget", 2)["test_health"]
+    names = [layer["name"] for layer in found["layers"]]
+    assert "GZipMiddleware" in names
+    assert "BaseHTTPMiddleware[add_version_header]" in names
+
+
+def test_stacked(pytester: pytest.Pytester) -> None:
+    found = measured(pytester, "stacked", 4)
+    one, five = cost(found["test_basehttp[one]"], "BaseHTTPNoop"), cost(found["test_basehttp[five]"], "BaseHTTPNoop")
+    assert one > 20
+    assert 2 < five / one < 15
+    assert cost(found["test_pure[five]"], "PureNoop") < one
