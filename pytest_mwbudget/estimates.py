@@ -68,8 +68,8 @@ class Series:
 class Samples:
     """Everything measured so far, in nanoseconds.
 
-    `owned` and `resumed` are by owner, `null` and `bypass` by entry of the stack. `inside` is the whole time between the
-    first and the last crossing, `inside_stepless` the same in requests without steppers, `whole` that of requests
+    `owned` and `resumed` are by owner, `null` and `bypass` by entry of the stack. `inside` is the whole time between
+    the first and the last crossing, `inside_stepless` the same in requests without steppers, `whole` that of requests
     without any probe. `messages` is the number of calls of the server's receive and send in one request.
     """
 
