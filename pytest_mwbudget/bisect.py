@@ -1,8 +1,7 @@
 """Take the samples: rounds of genuine requests through the stack. The clock is injected.
 
-*Split*: every boundary has its probe, so every request measures every layer; in each round of eight requests, in fresh
-random groups, each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes
-cost there.
+*Split*: every boundary has its probe, so every request measures every layer; in each round, in a fresh random order,
+each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes cost there.
 
 *Bypass*: a layer that runs what is inside it in a task of its own (a task layer) shares the event loop's work with its
 neighbours, and who is seen to pay depends on who comes first. Such a layer is measured in pairs of blocks, with it and
@@ -24,15 +23,15 @@ from typing import TypeAlias
 
 from .asgi import Observer
 from .boundaries import HARNESS, Clock, Probes, TaskLayer
-from .estimates import Samples, Series
+from .estimates import Samples, Series, Split
 from .model import Nanoseconds
 from .timeline import spent
 
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
 SETTLE_CALLS = 32
 SETTLE_NS = 20_000_000
-# A round: so many requests, each with the null layer at another part of the boundaries.
-NULL_GROUPS = 8
+# Longer looks are taken in turns of so many requests.
+TURN_REQUESTS = 512
 # At least so many requests for the entries of a split leg.
 MIN_SHARE = 32
 BLOCK_CALLS = 4
@@ -81,7 +80,7 @@ class Bisection:
         self.call = call
         self.clock = clock
         self.rng = rng
-        self.samples = Samples.of(probes.owners, probes.probed)
+        self.samples = Samples(probes.probed)
         self.refused: dict[int, str] = {}
 
     @property
@@ -90,10 +89,19 @@ class Bisection:
         return [layer for layer in self.task_layers if layer.index not in self.refused]
 
     async def look(self, requests: int, pairs: int, deadline: Deadline) -> None:
-        """Add about `requests` requests to the split's samples and `pairs` to each bypass's, until the deadline."""
+        """Add about `requests` requests to the split's samples and `pairs` to each bypass's, until the deadline.
+
+        In turns, so that no kind of sample depends on one stretch of time.
+        """
+        turns = max(1, requests // TURN_REQUESTS)
+        for _ in range(turns):
+            await self._turn(requests // turns, max(1, pairs // turns), deadline)
+            if deadline.over():
+                return
+
+    async def _turn(self, requests: int, pairs: int, deadline: Deadline) -> None:
         # Half the time is left for what comes after the whole, or a slow app would never get to it.
-        half = deadline.halfway()
-        await self._leg(self.whole_leg(max(16, requests // 4), half))
+        await self._leg(self.whole_leg(max(16, requests // 4), deadline.halfway()))
         passed: list[TaskLayer] = []
         for layer in self.bypassable:
             await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
@@ -135,10 +143,10 @@ class Bisection:
         with self.probes.installed(self.probes.probed), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
             share = max(count * len(segment) / len(self.probes.probed), MIN_SHARE)
-            for _ in range(round(share / NULL_GROUPS)):
-                for group in self._groups(segment):
-                    with self.probes.doubled(group):
-                        await self._split_request(group, segment, genuine=not passed)
+            for _ in range(round(share / len(segment)) or 1):
+                for index in self.rng.sample(segment, len(segment)):
+                    with self.probes.doubled(index):
+                        await self._split_request(index, segment, len(passed))
                     if deadline.over():
                         return
                 self.samples.rounds += 1
@@ -151,34 +159,23 @@ class Bisection:
             parent = self.probes.stack.entries[parent].parent
         return [layer for layer in self.bypassable if layer.index in ancestors]
 
-    def _groups(self, segment: Sequence[int]) -> list[Sequence[int]]:
-        """The entries of a segment in random groups, each of which is to hold the null layer in one request."""
-        shuffled = self.rng.sample(segment, len(segment))
-        return [group for first in range(NULL_GROUPS) if (group := shuffled[first::NULL_GROUPS])]
-
-    async def _split_request(self, doubled: Sequence[int], segment: Sequence[int], *, genuine: bool) -> None:
+    async def _split_request(self, doubled: int, segment: Sequence[int], passed: int) -> None:
         samples, probes = self.samples, self.probes
-        stepless = genuine and probes.stack.tasks and self.rng.randrange(STEPLESS_EVERY) == 0
+        stepless = not passed and probes.stack.tasks and self.rng.randrange(STEPLESS_EVERY) == 0
         reference = self._reference()
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
-        used = spent(probes.log, probes.owners)
-        if genuine:
-            (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
-        if stepless:
-            return
-        nulls = {index: used.ns[probes.null_owner(index)] for index in doubled}
-        typical = median(nulls.values())
-        for index, ns in nulls.items():
-            samples.null[index].add(ns, reference, typical)
+        used = spent(probes.log, probes.null_owner + 1)
         owners = [index + 1 for index in segment]
-        if genuine:
-            owners.append(HARNESS)
+        if not passed:
+            (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
             samples.messages = used.messages
-        for owner in owners:
-            samples.owned[owner].add(used.ns[owner], reference, typical)
-            samples.resumed[owner].add(used.resumed[owner], reference)
+            owners.append(HARNESS)
+        if not stepless:
+            owned = {owner: (used.ns[owner], used.resumed[owner]) for owner in owners}
+            split = samples.splits.setdefault(passed, Split())
+            split.add(reference, doubled, used.ns[probes.null_owner], owned)
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
@@ -218,7 +215,7 @@ class Bisection:
             await self.call(self.probes.watch)
             self.samples.requests += 1
             if number >= BLOCK_SETTLE_CALLS:
-                values.append(spent(self.probes.log, self.probes.owners).ns[index + 1])
+                values.append(spent(self.probes.log, self.probes.null_owner + 1).ns[index + 1])
         return median(values)
 
     def _reference(self) -> float:

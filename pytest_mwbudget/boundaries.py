@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ from .discovery import Entry, Function, Stack
 
 Clock: TypeAlias = Callable[[], int]
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
-Log: TypeAlias = list[int]
+# A deque, because a list that grows is moved now and then, in the time of whoever happens to own it.
+Log: TypeAlias = deque[int]
 Key: TypeAlias = int | tuple[int, ...]
 # By the layer's key: whose time it is inside, and what to call.
 Targets: TypeAlias = dict[Key, tuple[int, Callable[..., Awaitable[Any]]]]
@@ -252,16 +254,16 @@ def task_layers(stack: Stack) -> list[TaskLayer]:
 class Probes:
     """The probes of one stack: one for each entry that has a function, down to the endpoint's.
 
-    Entry `i` owns the time as owner `i + 1`, the null layer at it as `null_owner(i)`; there are `owners` in all. `log`
-    holds the current request and is the same list for ever; begin it with `start`. The stack must be traced after the
-    app has started, and its objects stay alive as long as this does.
+    Entry `i` owns the time as owner `i + 1`, the null layer as `null_owner`, the last of all. `log` holds the current
+    request and is the same object for ever; begin it with `start`. The stack must be traced after the app has started,
+    and its objects stay alive as long as this does.
     """
 
     def __init__(self, stack: Stack, clock: Clock = perf_counter_ns) -> None:
         self.stack = stack
         self.clock = clock
-        self.log: Log = [HARNESS, clock()]
-        self.owners = 2 * len(stack.entries) + 1
+        self.log: Log = deque((HARNESS, clock()))
+        self.null_owner = len(stack.entries) + 1
         self.stepping = stack.tasks
         last = len(stack.entries) if stack.endpoint is None else stack.endpoint + 1
         self.probed = tuple(i for i in range(last) if stack.entries[i].function is not None)
@@ -276,7 +278,8 @@ class Probes:
 
     def start(self) -> None:
         """Begin the log of a request."""
-        self.log[:] = [HARNESS, self.clock()]
+        self.log.clear()
+        self.log += (HARNESS, self.clock())
 
     async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> None:
         """Call the app with a log of its own."""
@@ -335,22 +338,16 @@ class Probes:
         entry = self.stack.entries[index]
         return self._sites[id(entry.function)], key_of(entry.leads)
 
-    def null_owner(self, index: int) -> int:
-        """The owner of the time between the two probes of entry `index`, when it is doubled."""
-        return len(self.stack.entries) + 1 + index
-
     @contextmanager
-    def doubled(self, indexes: Sequence[int]) -> Iterator[None]:
-        """A second probe right inside that of each of these entries: between the two is the null layer."""
-        sites = [(index, *self._site_of(index)) for index in indexes]
-        for index, site, key in sites:
-            assert site.doubled is not None
-            site.targets[key] = (self.null_owner(index), site.doubled)
+    def doubled(self, index: int) -> Iterator[None]:
+        """A second probe right inside the one of entry `index`: between the two is the null layer."""
+        site, key = self._site_of(index)
+        assert site.doubled is not None
+        site.targets[key] = (self.null_owner, site.doubled)
         try:
             yield
         finally:
-            for _, site, key in sites:
-                site.targets[key] = site.inner_targets[key]
+            site.targets[key] = site.inner_targets[key]
 
     @contextmanager
     def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:

@@ -8,15 +8,15 @@ probe and the outer part of its child's, so half of each null is taken off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from statistics import median
 
 from .boundaries import HARNESS
 from .discovery import Entry
 from .model import Estimate, Microseconds
-from .stats import batched_interval, minus, paces, plus, quiet, scaled, spend
+from .stats import batched_interval, minus, paces, paces_of_others, plus, quickest_quarter, quiet, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
@@ -34,64 +34,92 @@ ZERO = Estimate(0.0, 0.0, 0.0)
 
 @dataclass(slots=True)
 class Series:
-    """Values in the order in which they were taken.
-
-    Beside each stands the reference workload's time before the request, and what a typical null layer read in it.
-    """
+    """Nanoseconds in the order in which they were taken, each with the reference workload's time next to it."""
 
     values: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
-    null: list[float] = field(default_factory=list)
 
-    def add(self, value: float, reference: float, null: float = 1.0) -> None:
+    def add(self, value: float, reference: float) -> None:
         """Append one value."""
         self.values.append(value)
         self.reference.append(reference)
+
+    def quiet(self, quick_ns: float) -> list[float]:
+        """The values that were taken while the machine ran at its speed, the reference workload taking `quick_ns`."""
+        return list(compress(self.values, quiet(self.reference, QUIET_REFERENCE, quick_ns)))
+
+
+@dataclass(slots=True)
+class Split:
+    """Requests with every probe in place, one after the other: a column has one value for each.
+
+    `doubled` is the entry that held the null layer, `null` what it read. `owned` is what an owner spent, `resumed` how
+    often it was resumed, by owner. All times are nanoseconds.
+    """
+
+    reference: list[float] = field(default_factory=list)
+    doubled: list[int] = field(default_factory=list)
+    null: list[float] = field(default_factory=list)
+    owned: dict[int, list[float]] = field(default_factory=dict)
+    resumed: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, reference: float, doubled: int, null: float, owned: Mapping[int, tuple[float, float]]) -> None:
+        """Append one request; `owned` has nanoseconds and resumptions by owner, the same owners every time."""
+        self.reference.append(reference)
+        self.doubled.append(doubled)
         self.null.append(null)
+        for owner, (ns, times) in owned.items():
+            self.owned.setdefault(owner, []).append(ns)
+            self.resumed.setdefault(owner, []).append(times)
 
-    def quiet(self) -> Series:
-        """What was taken while the machine ran at its speed, by the reference workload and by the null layers."""
-        steady = self._kept(quiet(self.reference, QUIET_REFERENCE))
-        return steady._kept(quiet(steady.null, QUIET_NULL))
+    def steady(self, quick_ns: float) -> Split:
+        """The requests that ran while the machine was at its speed, the reference workload taking `quick_ns`."""
+        quick = self._kept(quiet(self.reference, QUIET_REFERENCE, quick_ns))
+        return quick._kept(quiet(quick.null_paces(), QUIET_NULL))
 
-    def _kept(self, kept: Sequence[bool]) -> Series:
-        columns = (self.values, self.reference, self.null)
-        return Series(*([value for value, is_kept in zip(one, kept, strict=True) if is_kept] for one in columns))
+    def null_paces(self) -> list[float]:
+        """What the null layer read in each request, against what the typical one at its boundary reads."""
+        at: dict[int, list[float]] = {}
+        for index, ns in zip(self.doubled, self.null, strict=True):
+            at.setdefault(index, []).append(ns)
+        typical = {index: median(values) or 1.0 for index, values in at.items()}
+        return [ns / typical[index] for index, ns in zip(self.doubled, self.null, strict=True)]
 
-    def tempo(self) -> list[float]:
-        """How much a null layer took near each value, relative to the whole series: what slows all rows alike."""
-        typical = median(self.null) if self.null else 0.0
-        return [pace / typical if typical else 1.0 for pace in paces(self.null)]
+    def _kept(self, kept: Sequence[bool]) -> Split:
+        return Split(
+            list(compress(self.reference, kept)),
+            list(compress(self.doubled, kept)),
+            list(compress(self.null, kept)),
+            {owner: list(compress(column, kept)) for owner, column in self.owned.items()},
+            {owner: list(compress(column, kept)) for owner, column in self.resumed.items()},
+        )
 
 
 @dataclass(slots=True)
 class Samples:
-    """Everything measured so far, in nanoseconds.
+    """Everything measured so far.
 
-    `owned` and `resumed` are by owner, `null` and `bypass` by entry of the stack. `inside` is the whole time between
-    the first and the last crossing, `inside_stepless` the same in requests without steppers, `whole` that of requests
-    without any probe. `messages` is the number of calls of the server's receive and send in one request.
+    `splits` are by the number of task layers that requests went past, `bypass` by entry of the stack. `inside` is the
+    whole time between the first and the last crossing, `inside_stepless` the same in requests without steppers,
+    `whole` that of requests without any probe. `messages` is the number of calls of the server's receive and send in
+    one request.
     """
 
-    owned: list[Series]
-    null: dict[int, Series]
+    probed: tuple[int, ...]
+    splits: dict[int, Split] = field(default_factory=dict)
     whole: Series = field(default_factory=Series)
     bypass: dict[int, Series] = field(default_factory=dict)
     inside: Series = field(default_factory=Series)
     inside_stepless: Series = field(default_factory=Series)
-    resumed: list[Series] = field(default_factory=list)
     messages: int = 0
     rounds: int = 0
     requests: int = 0
 
-    @classmethod
-    def of(cls, owners: int, probed: Iterable[int]) -> Samples:
-        """Empty samples for a stack with so many owners of time, and for the null layer at each probed entry."""
-        return cls(
-            owned=[Series() for _ in range(owners)],
-            resumed=[Series() for _ in range(owners)],
-            null={index: Series() for index in probed},
-        )
+    def quick_ns(self) -> float:
+        """What the reference workload took in the quickest quarter of the quickest part of the run."""
+        series = [self.whole, self.inside, *self.bypass.values()]
+        references = [one.reference for one in series] + [split.reference for split in self.splits.values()]
+        return min(map(quickest_quarter, references))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,33 +161,35 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
 
     `outside` says that entry 0 is the app object, whose time is not a layer's.
     """
-    probed = sorted(samples.null)
+    probed = samples.probed
     # One share for each interval that goes into any row: times, nulls, bypasses, and the whole.
     alpha = spend(ALPHA, look) / (2 * len(probed) + len(samples.bypass) + 2)
-    nulls = _nulls(samples, alpha)
-    step_us = _step_us(samples)
-    halves = {index: scaled(null, 0.5) for index, null in nulls.items()}
+    quick_ns = samples.quick_ns()
+    splits = [split.steady(quick_ns) for split in samples.splits.values()]
+    nulls = _nulls(splits, probed)
+    halves = {index: scaled(null, 0.5) for index, null in _null_estimates(nulls, alpha).items()}
+    step_us = _step_us(samples, splits, quick_ns)
 
     def probes_at(index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        return plus(halves[index], *(halves[i] for i in probed if _probed_parent(entries, i, nulls) == index))
+        return plus(halves[index], *(halves[i] for i in probed if _probed_parent(entries, i, probed) == index))
 
-    def row(index: int) -> Estimate:
-        return _row(samples, [index + 1], probes_at(index), alpha, step_us)
+    def row(owners: Sequence[int], probes: Estimate) -> Estimate:
+        return _row(splits, owners, probes, alpha, step_us)
 
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
         # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
         probes_around.append(scaled(halves[probed[0]], samples.messages / (samples.messages + 1)))
-    if outside and 0 in nulls:
+    if outside and 0 in probed:
         around.append(1)
         probes_around.append(probes_at(0))
     return Estimates(
-        split={index: row(index) for index in probed if not (outside and index == 0)},
-        bypass={i: _interval(series.quiet().values, alpha) for i, series in samples.bypass.items() if series.values},
-        outside=_row(samples, around, plus(*probes_around), alpha, step_us),
-        whole=_interval(samples.whole.quiet().values, alpha),
-        floor_us=_floor(samples, alpha),
+        split={index: row([index + 1], probes_at(index)) for index in probed if not (outside and index == 0)},
+        bypass={i: _interval(series.quiet(quick_ns), alpha) for i, series in samples.bypass.items() if series.values},
+        outside=row(around, plus(*probes_around)),
+        whole=_interval(samples.whole.quiet(quick_ns), alpha),
+        floor_us=_floor(nulls, alpha),
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
 
@@ -171,19 +201,28 @@ def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
     return scaled(batched_interval(values_ns, alpha), US_PER_NS)
 
 
-def _row(samples: Samples, owners: Sequence[int], probes: Estimate, alpha: float, step_us: Microseconds) -> Estimate:
+def _row(
+    splits: Sequence[Split],
+    owners: Sequence[int],
+    probes: Estimate,
+    alpha: float,
+    step_us: Microseconds,
+) -> Estimate:
     """What these owners spent together, less what the probes and the steppers cost them.
 
-    A busy machine slows the layer and its probes alike, so the probes are taken off at the pace of the moment: paired,
-    most of the noise that requests have in common goes.
+    A busy machine slows the layer and its probes alike, so the probes are taken off at the tempo of the moment:
+    paired, most of the noise that requests have in common goes.
     """
-    series = [samples.owned[owner].quiet() for owner in owners]
-    together = [sum(values) for values in zip(*(one.values for one in series), strict=True)]
-    probes_ns = probes.estimate / US_PER_NS
-    own = [ns - probes_ns * tempo for ns, tempo in zip(together, series[0].tempo(), strict=True)]
-    resumed = sum(median(samples.resumed[owner].values or [0.0]) for owner in owners)
+    own_ns: list[float] = []
+    resumed = 0.0
+    for split in splits:
+        if all(owner in split.owned for owner in owners):
+            together = [sum(values) for values in zip(*(split.owned[owner] for owner in owners), strict=True)]
+            tempo = paces(split.null_paces())
+            own_ns += [ns - probes.estimate / US_PER_NS * pace for ns, pace in zip(together, tempo, strict=True)]
+            resumed = sum(median(split.resumed[owner]) for owner in owners)
     steppers = Estimate(*[step_us * resumed] * 3)
-    return minus(_interval(own, alpha), plus(_spread(probes), steppers))
+    return minus(_interval(own_ns, alpha), plus(_spread(probes), steppers))
 
 
 def _spread(us: Estimate) -> Estimate:
@@ -191,11 +230,20 @@ def _spread(us: Estimate) -> Estimate:
     return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
 
 
-def _nulls(samples: Samples, alpha: float) -> dict[int, Estimate]:
+def _nulls(splits: Sequence[Split], probed: Sequence[int]) -> dict[int, list[float]]:
+    """What null layers read at each boundary, in nanoseconds at the typical tempo."""
+    nulls: dict[int, list[float]] = {index: [] for index in probed}
+    for split in splits:
+        tempo = paces_of_others(split.null_paces())
+        for index, ns, pace in zip(split.doubled, split.null, tempo, strict=True):
+            nulls[index].append(ns / (pace or 1.0))
+    return nulls
+
+
+def _null_estimates(nulls: Mapping[int, list[float]], alpha: float) -> dict[int, Estimate]:
     """What a probe costs at each boundary; where there are few readings, what it costs at any boundary."""
-    readings = {index: _paced(series.quiet()) for index, series in samples.null.items()}
-    pooled = _interval(_interleaved(readings.values()), alpha)
-    return {index: _interval(own, alpha) if len(own) >= OWN_NULLS else pooled for index, own in readings.items()}
+    pooled = _interval(_interleaved(nulls.values()), alpha)
+    return {index: _interval(own, alpha) if len(own) >= OWN_NULLS else pooled for index, own in nulls.items()}
 
 
 def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
@@ -203,29 +251,26 @@ def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
-def _paced(series: Series) -> list[float]:
-    """The values at the typical pace of the machine."""
-    return [value / (tempo or 1.0) for value, tempo in zip(series.values, series.tempo(), strict=True)]
-
-
-def _step_us(samples: Samples) -> Microseconds:
+def _step_us(samples: Samples, splits: Sequence[Split], quick_ns: float) -> Microseconds:
     """What a stepper costs at one suspension: requests with steppers against requests without."""
-    resumptions = sum(median(series.values) for series in samples.resumed if series.values)
-    if not resumptions or not samples.inside_stepless.values or not samples.inside.values:
+    if not splits or not samples.inside_stepless.values or not samples.inside.values:
         return 0.0
-    added = median(samples.inside.quiet().values) - median(samples.inside_stepless.quiet().values)
+    genuine = splits[0]
+    resumptions = sum(median(column) for column in genuine.resumed.values() if column)
+    if not resumptions:
+        return 0.0
+    added = median(samples.inside.quiet(quick_ns)) - median(samples.inside_stepless.quiet(quick_ns))
     return max(0.0, added * US_PER_NS / resumptions)
 
 
-def _floor(samples: Samples, alpha: float) -> Microseconds:
+def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
     """The least overhead that the samples can tell from a null layer's, at the typical boundary.
 
     An A/A test: one half of the null layer's readings at a boundary against the other half.
     """
-    readings = [_paced(series.quiet()) for series in samples.null.values()]
-    enough = [own for own in readings if len(own) >= 2 * OWN_NULLS]
+    enough = [own for own in nulls.values() if len(own) >= 2 * OWN_NULLS]
     if not enough:
-        enough = [_interleaved(readings)]
+        enough = [_interleaved(nulls.values())]
     return median(_half_against_half(own, alpha) for own in enough)
 
 
@@ -234,7 +279,7 @@ def _half_against_half(values_ns: Sequence[float], alpha: float) -> Microseconds
     return max(abs(difference.low), abs(difference.high))
 
 
-def _probed_parent(entries: Sequence[Entry], index: int, probed: Iterable[int]) -> int | None:
+def _probed_parent(entries: Sequence[Entry], index: int, probed: Container[int]) -> int | None:
     parent = entries[index].parent
     while parent is not None and parent not in probed:
         parent = entries[parent].parent

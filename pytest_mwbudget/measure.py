@@ -46,7 +46,7 @@ FIRST_LOOK_PAIRS = 16
 # The shown precision: an interval this narrow needs no more requests for its own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
-PRECISION_TIME_S: Seconds = 1.5
+PRECISION_TIME_S: Seconds = 2.0
 # Methods that RFC 9110 calls safe: only such a request may be sent past one of its layers.
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 

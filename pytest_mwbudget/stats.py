@@ -143,14 +143,35 @@ def paces(values: Sequence[float]) -> list[float]:
     return [median(part) for part in parts for _ in part]
 
 
-def quiet(values: Sequence[float], factor: float) -> list[bool]:
-    """Which of the `values` were taken in quiet moments: at most `factor` times the pace of the quickest quarter.
+def paces_of_others(values: Sequence[float]) -> list[float]:
+    """For each value the median of the others that it stands among, itself where it is alone.
 
-    To be used with the times of something that has nothing to do with what is judged, so that the choice cannot lean
-    towards a verdict. At least a quarter is kept.
+    To set a value against its moment: against a pace that it helped to make it would look too much like it.
     """
-    if not values:
-        return []
+    found: list[float] = []
+    for start in range(0, len(values), NEAR):
+        part = values[start : start + NEAR]
+        found += [median([*part[:place], *part[place + 1 :]] or part) for place in range(len(part))]
+    return found
+
+
+def quickest_quarter(values: Sequence[float]) -> float:
+    """The pace that the quickest quarter of the values kept; infinite for none."""
+    ordered = sorted(paces(values))
+    return ordered[len(ordered) // 4] if ordered else math.inf
+
+
+def quiet(values: Sequence[float], factor: float, quick: float | None = None) -> list[bool]:
+    """Which of the `values` were taken in quiet moments: at most `factor` times the pace `quick`.
+
+    `quick` is the pace of the quickest quarter, and stands in also where less than an eighth would be kept. To be used
+    with the times of something that has nothing to do with what is judged, so that the choice cannot lean towards a
+    verdict.
+    """
     pace = paces(values)
-    quick = sorted(pace)[len(pace) // 4]
-    return [value <= quick * factor for value in pace]
+    if quick is not None:
+        kept = [value <= quick * factor for value in pace]
+        if 8 * sum(kept) >= len(kept):
+            return kept
+    limit = quickest_quarter(values) * factor
+    return [value <= limit for value in pace]

@@ -20,13 +20,14 @@ class Spent:
     messages: int
 
 
-def spent(log: Log, owners: int) -> Spent:
+def spent(timeline: Log, owners: int) -> Spent:
     """Share the time between the first and the last crossing among `owners` owners, numbered from 0.
 
     The log has owner and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next: the
     event loop was on its way to it.
     """
     ns, resumed = [0] * owners, [0] * owners
+    log = list(timeline)
     if len(log) < 4:
         return Spent(tuple(ns), tuple(resumed), 0)  # the request never came to a probe
     owner, since, to_harness = HARNESS, log[3], 0

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import OWN_NULLS, Estimates, Machine, Samples, Series, estimate
+from pytest_mwbudget.estimates import OWN_NULLS, Estimates, Machine, Samples, Series, Split, estimate
+from pytest_mwbudget.stats import NEAR
 
 STEADY_NS = 1000.0
 
@@ -33,14 +34,32 @@ def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -
 
 
 def samples(
-    owned_ns: dict[int, float], nulls_ns: dict[int, float], *, null_count: int = 200, messages: int = 3
+    owned_ns: dict[int, float],
+    nulls_ns: dict[int, float],
+    *,
+    null_counts: dict[int, int] | None = None,
+    messages: int = 3,
+    resumed: dict[int, int] | None = None,
+    null_noise: float = 2.0,
 ) -> Samples:
-    """A sampled stack: what each entry owned, probes included (-1 is the server), and each null layer."""
-    found = Samples.of(len(owned_ns) + 1, nulls_ns)
-    for index, centre in owned_ns.items():
-        found.owned[index + 1] = series(centre, seed=index + 2)
-    for index, centre in nulls_ns.items():
-        found.null[index] = series(centre, null_count, seed=index + 20)
+    """A sampled stack: what each entry owned, probes included (-1 is the server), and each null layer.
+
+    `null_counts` says how many requests had the null layer at an entry, 200 where it says nothing.
+    """
+    rng = random.Random(7)
+    counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
+    doubled = [index for index in nulls_ns for _ in range(counts[index])]
+    rng.shuffle(doubled)
+    split = Split()
+    for index in doubled:
+        owned = {
+            entry + 1: (centre + rng.uniform(-2, 2), (resumed or {}).get(entry, 0))
+            for entry, centre in owned_ns.items()
+        }
+        split.add(STEADY_NS, index, nulls_ns[index] + rng.uniform(-null_noise, null_noise), owned)
+    found = Samples(tuple(nulls_ns))
+    if doubled:
+        found.splits[0] = split
     found.whole = series(sum(owned_ns.values()), seed=40)
     found.messages = messages
     return found
@@ -87,10 +106,32 @@ def test_the_app_object_is_outside_and_not_a_layer() -> None:
 
 
 def test_few_nulls_of_its_own_are_pooled_with_those_of_all_boundaries() -> None:
-    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 1000, 2: 4000}, null_count=OWN_NULLS - 1)
-    assert estimated(taken, CHAIN).split[2].estimate == near(40 - 1 / 2)
-    taken.null[2] = series(4000, OWN_NULLS)
-    assert estimated(taken, CHAIN).split[2].estimate == near(40 - 4 / 2)
+    owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 1000.0, 2: 4000.0}
+    few = samples(owned, nulls, null_counts={0: 31, 1: 31, 2: OWN_NULLS - 1})
+    assert estimated(few, CHAIN).split[2].estimate == near(40 - 1 / 2)
+    enough = samples(owned, nulls, null_counts={0: 31, 1: 31, 2: OWN_NULLS})
+    assert estimated(enough, CHAIN).split[2].estimate == near(40 - 4 / 2)
+
+
+def test_what_is_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_it() -> None:
+    taken = samples({-1: 5000, 0: 20_000}, {0: 1000})
+    taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
+    taken.probed = (0, 1)
+    found = estimated(taken, CHAIN)
+    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert found.split[1].estimate == near(30 - 2 / 2)
+
+
+def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
+    """Where the machine is slower, by less than is left out, it is slower for the probes inside the layer as well."""
+    split = Split()
+    for number in range(1400):
+        slow = 1.04 if number % 140 < 70 else 1.0
+        split.add(STEADY_NS, 0, 1000 * slow, {0: (0, 0), 1: (500 * slow, 0)})
+    taken = Samples((0,), {0: split})
+    found = estimated(taken, CHAIN).split[0]
+    assert found.estimate == pytest.approx(0, abs=1e-9)
+    assert found.half_width < 0.03
 
 
 def test_intervals_hold_the_truth_and_widen_with_every_look() -> None:
@@ -103,7 +144,7 @@ def test_intervals_hold_the_truth_and_widen_with_every_look() -> None:
 
 
 def test_rows_without_samples_are_unbounded() -> None:
-    found = estimated(Samples.of(4, [0, 1]), CHAIN)
+    found = estimated(Samples((0, 1)), CHAIN)
     for us in (found.split[0], found.split[1], found.outside, found.whole):
         assert (us.low, us.high) == (-math.inf, math.inf)
     assert found.floor_us == math.inf
@@ -127,7 +168,7 @@ def test_a_bypass_is_what_the_pairs_say() -> None:
 def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000})
     plain = estimated(taken, CHAIN)
-    taken.resumed[1], taken.resumed[2] = series(1, noise=0), series(3, noise=0)
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}, resumed={0: 1, 1: 3})
     taken.inside, taken.inside_stepless = series(98_000, noise=0), series(90_000, noise=0)
     found = estimated(taken, CHAIN)
     assert found.split[0].estimate == near(plain.split[0].estimate - 1 * 2)
@@ -135,11 +176,28 @@ def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:
     assert found.split[2] == plain.split[2]
 
 
-def test_values_from_busy_moments_are_left_out() -> None:
+def test_requests_from_busy_moments_are_left_out() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     for _ in range(300):
-        taken.owned[1].add(90_000, 1.5 * STEADY_NS)
+        taken.splits[0].add(1.5 * STEADY_NS, 0, 1000, {0: (5000, 0), 1: (90_000, 0), 2: (0, 0), 3: (0, 0)})
     assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
+
+
+def test_a_moment_is_busy_also_by_its_null_layers() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    for _ in range(150):
+        taken.splits[0].add(STEADY_NS, 0, 1400, {0: (5000, 0), 1: (90_000, 0), 2: (0, 0), 3: (0, 0)})
+    assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
+
+
+def test_a_part_that_was_busy_from_end_to_end_is_known_by_the_quickest_part() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    taken.whole = Series()
+    for number in range(400):
+        busy = number % 4 > 0
+        for _ in range(NEAR):
+            taken.whole.add(50_000 if busy else 25_000, STEADY_NS * (1.5 if busy else 1))
+    assert estimated(taken, CHAIN).whole.estimate == near(25)
 
 
 # ---- the floor --------------------------------------------------------------------------------------------------
@@ -147,8 +205,7 @@ def test_values_from_busy_moments_are_left_out() -> None:
 
 def test_the_floor_shrinks_with_more_readings_and_grows_with_their_noise() -> None:
     def floor(count: int, noise: float) -> float:
-        taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-        taken.null[0] = series(1000, count, noise)
+        taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, null_counts={0: count}, null_noise=noise)
         return estimated(taken, CHAIN).floor_us
 
     assert 0 < floor(20_000, 50) < floor(400, 50) < floor(400, 500)
@@ -156,7 +213,7 @@ def test_the_floor_shrinks_with_more_readings_and_grows_with_their_noise() -> No
 
 def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    values = taken.null[0].values
+    values = taken.splits[0].null
     halves = [sorted(values[part::2])[len(values) // 4] for part in (0, 1)]
     assert estimated(taken, CHAIN).floor_us >= abs(halves[0] - halves[1]) / 1000
 

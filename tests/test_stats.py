@@ -25,6 +25,7 @@ from pytest_mwbudget.stats import (
     minus,
     paces,
     plus,
+    quickest_quarter,
     quiet,
     scaled,
     sign_rank,
@@ -215,6 +216,17 @@ def test_one_odd_value_does_not_make_a_moment_busy() -> None:
     assert all(quiet([100.0] * (NEAR - 1) + [900.0] + [100.0] * NEAR, 1.05))
 
 
+def test_quiet_goes_by_the_pace_that_it_is_told() -> None:
+    moments = [150.0, 100.0, 100.0, 100.0]
+    values = [moment for moment in moments for _ in range(NEAR)]
+    assert quiet(values, 1.05, 100.0) == [value == 100 for value in values]
+    assert all(quiet(values, 1.05, 150.0))
+
+
+def test_quiet_does_not_leave_out_nearly_everything() -> None:
+    assert all(quiet([150.0] * 10 * NEAR, 1.05, 100.0))
+
+
 def test_quiet_of_nothing_is_nothing() -> None:
     assert quiet([], 1.15) == []
 
@@ -337,7 +349,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
         for look in (1, 2):
             for _ in range(128):
                 taken.add(*next(neighbour))
-            us = batched_interval(taken.quiet().values, spend(ALPHA, look))
+            us = batched_interval(taken.quiet(quickest_quarter(taken.reference)), spend(ALPHA, look))
             slowdown = machine.slowdown(taken.reference)
             verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts
