@@ -11,9 +11,11 @@ import asyncio
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -21,7 +23,7 @@ from urllib.parse import unquote
 import httpx
 from asgi_lifespan import LifespanManager, LifespanNotSupported
 
-from .errors import AppError, LifespanError, ResponseError
+from .errors import AppError, LifespanError, ResponseError, SettingError, near_miss
 from .model import Nanoseconds, Seconds
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -33,6 +35,7 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Observer: TypeAlias = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
 
 BASE_URL = "http://testserver"
+REQUEST_OPTIONS = ("params", "headers", "cookies", "json", "data", "files", "content", "extensions")
 BODY_CHUNK_BYTES = 65536
 BODY_EXCERPT_CHARS = 500
 
@@ -53,18 +56,48 @@ def import_app(reference: str) -> object:
             f" {type(error).__name__}: {error}; correct the module's name, or make it importable from the directory in"
             f" which pytest runs (the setting `pythonpath` helps)"
         ) from error
+    place = module_name
     for name in path.split("."):
-        if not hasattr(found, name):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            names = [known for known in dir(found) if not known.startswith("_")]
             raise AppError(
-                f"mw_budget_app is {reference!r}, but {module_name!r} has no {path!r}; the names that it has are:"
-                f" {', '.join(sorted(n for n in vars(found) if not n.startswith('_'))) or 'none'}"
-            )
-        found = getattr(found, name)
+                f"mw_budget_app is {reference!r}, but {place!r} has no {name!r}.{near_miss(name, names)} The names that"
+                f" it has are: {', '.join(names) or 'none'}"
+            ) from None
+        except Exception as error:
+            raise AppError(
+                f"mw_budget_app is {reference!r}, but getting {name!r} of {place!r} failed with"
+                f" {type(error).__name__}: {error}"
+            ) from error
+        place = f"{place}.{name}"
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class NamedApp:
+    """The app that the configuration names, to be imported when a test wants it, so that what fails is that test."""
+
+    reference: str
+    root: Path
+
+    def load(self) -> object:
+        """The app, with `root` importable; AppError when there is no name or no such app."""
+        if not self.reference:
+            raise AppError(
+                "mw_budget has no app to measure: define a fixture mw_budget_app that returns it, or set"
+                " mw_budget_app = package.module:app in the pytest configuration"
+            )
+        if str(self.root) not in sys.path:
+            sys.path.insert(0, str(self.root))
+        return import_app(self.reference)
+
+
 def checked_app(app: object) -> ASGIApp:
-    """`app` itself; AppError when it cannot be an ASGI 3 app."""
+    """`app` itself, or the one it names; AppError when it cannot be an ASGI 3 app."""
+    if isinstance(app, NamedApp):
+        app = app.load()
     remedy = "return the ASGI app itself from the fixture mw_budget_app, or name it in the setting mw_budget_app"
     if not callable(app) or inspect.isclass(app):
         raise AppError(f"the app under test is {app!r}, which is not an ASGI app; {remedy}")
@@ -115,12 +148,25 @@ class RequestTemplate:
         }
 
 
-def build_request(method: str, url: str, options: dict[str, Any]) -> httpx.Request:
-    """The request that httpx builds from `options`: params, headers, cookies, json, data, files, content."""
+def build_request(method: str, url: str, options: Mapping[str, Any]) -> httpx.Request:
+    """The request that httpx builds from `options`: params, headers, cookies, json, data, files, content.
+
+    Raises SettingError for another option, and for values that httpx cannot make a request of.
+    """
+    for name in options:
+        if name not in REQUEST_OPTIONS:
+            raise SettingError(
+                f"a request has no option {name!r}.{near_miss(name, REQUEST_OPTIONS)} The options are:"
+                f" {', '.join(REQUEST_OPTIONS)}, expect_status; a redirect is measured as it is, not followed"
+            )
+    options = dict(options)
     cookies = options.pop("cookies", None)
     # A client that never sends needs no certificates, and no proxies from the environment.
     with httpx.Client(base_url=BASE_URL, cookies=cookies, transport=httpx.BaseTransport(), trust_env=False) as client:
-        return client.build_request(method, url, **options)
+        try:
+            return client.build_request(method, url, **options)
+        except (TypeError, ValueError, httpx.InvalidURL) as error:
+            raise SettingError(f"httpx cannot build {method} {url!r} from {options!r}: {error}") from error
 
 
 async def template(request: httpx.Request) -> RequestTemplate:
@@ -187,7 +233,14 @@ class Exchange:
             stream=httpx.ByteStream(b"" if self.template.request.method == "HEAD" else b"".join(self.body)),
             request=self.template.request,
         )
-        response.read()
+        try:
+            response.read()
+        except httpx.DecodingError as error:
+            encoding = response.headers.get("content-encoding")
+            raise ResponseError(
+                f"{self.template.request.method} {self.template.request.url.path}: the body cannot be decoded as its"
+                f" content-encoding {encoding!r} says: {error}; nothing was measured"
+            ) from error
         return response
 
 
@@ -211,6 +264,7 @@ class Caller:
         `extra` goes into the scope. Raises whatever the app raises, and ResponseError when the response is incomplete
         or not the expected one.
         """
+        __tracebackhide__ = True
         exchange = Exchange(self.template)
         scope = self.template.scope(self.state)
         if extra:
@@ -221,12 +275,26 @@ class Caller:
         return exchange
 
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
+        __tracebackhide__ = True
         if observer is not None:
             await observer(self.app, scope, exchange.receive, exchange.send)
             return
         begin = self.clock()
-        await self.app(scope, exchange.receive, exchange.send)
+        if not self.calls:
+            await self._first(scope, exchange)
+        else:
+            await self.app(scope, exchange.receive, exchange.send)
         exchange.elapsed_ns = self.clock() - begin
+
+    async def _first(self, scope: Scope, exchange: Exchange) -> None:
+        __tracebackhide__ = True
+        answer: object = self.app(scope, exchange.receive, exchange.send)
+        if not isinstance(answer, Awaitable):
+            raise AppError(
+                f"the app under test is {self.app!r}, which returned {answer!r} where an ASGI app returns an awaitable;"
+                f" make it `async def`, or return the ASGI app itself from the fixture mw_budget_app"
+            )
+        await answer
 
     def _check(self, exchange: Exchange) -> None:
         line = f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"

@@ -30,8 +30,6 @@ from .timeline import spent
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
 SETTLE_CALLS = 32
 SETTLE_NS = 20_000_000
-# Longer looks are taken in turns of so many requests.
-TURN_REQUESTS = 512
 # At least so many requests for the entries of a split leg.
 MIN_SHARE = 32
 BLOCK_CALLS = 4
@@ -44,7 +42,7 @@ STEPLESS_EVERY = 8
 TimedCall: TypeAlias = Callable[[Observer | None], Awaitable[Nanoseconds]]
 
 
-TICK_NS = 200_000_000
+TICK_NS = 100_000_000
 
 
 @dataclass(slots=True)
@@ -64,18 +62,21 @@ class Deadline:
             self.tick()
         return now >= self.at_ns
 
-    def halfway(self) -> Deadline:
-        """A deadline at half of the time that is left."""
-        return Deadline((self.clock() + self.at_ns) // 2, self.clock, self.tick, self.next_tick_ns)
-
 
 class Bisection:
     """Collects the samples of one stack, leg by leg."""
 
     def __init__(
-        self, probes: Probes, task_layers: Sequence[TaskLayer], call: TimedCall, clock: Clock, rng: random.Random
+        self,
+        probes: Probes,
+        task_layers: Sequence[TaskLayer],
+        call: TimedCall,
+        clock: Clock,
+        rng: random.Random,
+        turn_requests: int,
     ) -> None:
         self.probes = probes
+        self.turn_requests = turn_requests
         self.task_layers = task_layers
         self.call = call
         self.clock = clock
@@ -93,15 +94,13 @@ class Bisection:
 
         In turns, so that no kind of sample depends on one stretch of time.
         """
-        turns = max(1, requests // TURN_REQUESTS)
+        turns = max(1, requests // self.turn_requests)
         for _ in range(turns):
             await self._turn(requests // turns, max(1, pairs // turns), deadline)
             if deadline.over():
                 return
 
     async def _turn(self, requests: int, pairs: int, deadline: Deadline) -> None:
-        # Half the time is left for what comes after the whole, or a slow app would never get to it.
-        await self._leg(self.whole_leg(max(16, requests // 4), deadline.halfway()))
         passed: list[TaskLayer] = []
         for layer in self.bypassable:
             await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
@@ -109,6 +108,14 @@ class Bisection:
                 passed.append(layer)
         for level in range(len(passed) + 1):
             await self._leg(self.split_leg(requests, passed[:level], deadline))
+        await self._leg(self.whole_leg(max(2, requests // 4), deadline))
+
+    def refuse(self, index: int, reason: str) -> None:
+        """Leave a task layer to the split, and begin anew: what was measured past it was measured in another app."""
+        self.refused[index] = reason
+        kept = self.samples.requests, self.samples.rounds
+        self.samples = Samples(self.probes.probed)
+        self.samples.requests, self.samples.rounds = kept
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
@@ -193,38 +200,42 @@ class Bisection:
                 await self._settle(self.probes.watch, deadline)
                 for _ in range(pairs):
                     reference = self._reference()
-                    series.add(await self._pair(layer), reference)
-                    if deadline.over():
+                    difference = await self._pair(layer, deadline)
+                    if difference is None:
                         return
+                    series.add(difference, reference)
         except Exception as error:
             # The app as it is was called right before: what fails here fails for want of the layer.
             self.refused[layer.index] = f"{type(error).__name__} without it"
             del self.samples.bypass[layer.index]
 
-    async def _pair(self, layer: TaskLayer) -> float:
-        """Nanoseconds inside the layer's boundary with it, less those without it."""
+    async def _pair(self, layer: TaskLayer, deadline: Deadline) -> float | None:
+        """Nanoseconds inside the layer's boundary with it, less those without it; None when the time ran out."""
         inside: dict[bool, float] = {}
         for without in self.rng.sample([False, True], 2):
+            values: list[float] = []
             with self.probes.bypassed([layer] if without else []):
-                inside[without] = await self._block(layer.index)
+                for _ in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
+                    await self.call(self.probes.watch)
+                    self.samples.requests += 1
+                    values.append(spent(self.probes.log, self.probes.null_owner + 1).ns[layer.index + 1])
+                    if deadline.over():
+                        return None
+            inside[without] = median(values[BLOCK_SETTLE_CALLS:])
         return inside[False] - inside[True]
 
-    async def _block(self, index: int) -> float:
-        values = []
-        for number in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
-            await self.call(self.probes.watch)
-            self.samples.requests += 1
-            if number >= BLOCK_SETTLE_CALLS:
-                values.append(spent(self.probes.log, self.probes.null_owner + 1).ns[index + 1])
-        return median(values)
-
     def _reference(self) -> float:
-        """Nanoseconds for a fixed piece of work that has nothing to do with the app."""
-        begin = self.clock()
-        total = 0
-        for number in range(150):
-            total += number
-        return float(self.clock() - begin)
+        """Nanoseconds for a fixed piece of work that has nothing to do with the app.
+
+        Done twice, and the second time counts: after an idle wait the first one is slow without any neighbour.
+        """
+        for _ in range(2):
+            begin = self.clock()
+            total = 0
+            for number in range(150):
+                total += number
+            taken = self.clock() - begin
+        return float(taken)
 
     async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()

@@ -19,11 +19,6 @@ class Budgets:
     layers: Mapping[str, Microseconds] = field(default_factory=dict)
     total_us: Microseconds | None = None
 
-    @property
-    def declared(self) -> bool:
-        """Whether there is anything to judge."""
-        return self.us is not None or self.total_us is not None or bool(self.layers)
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -118,8 +113,10 @@ def judge(us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: f
     return Judgement("undecided", f"the interval {us.low:.2f} to {us.high:.2f} µs holds the budget of {bound:g} µs")
 
 
-def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """The worst of them: any fail, else any undecided, else pass."""
+def overall(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The worst of them: any fail, else any undecided, else pass; None when nothing was judged."""
+    if not verdicts:
+        return None
     if "fail" in verdicts:
         return "fail"
     return "undecided" if "undecided" in verdicts else "pass"

@@ -20,6 +20,19 @@ class Instruments:
 
 
 @contextmanager
+def threads_untraced() -> Iterator[None]:
+    """Threads that start inside start without tracer and profiler: they outlive what could suspend those in them."""
+    tracer, profiler = threading.gettrace(), threading.getprofile()
+    _for_new_threads(threading.settrace, None)
+    _for_new_threads(threading.setprofile, None)
+    try:
+        yield
+    finally:
+        _for_new_threads(threading.settrace, tracer)
+        _for_new_threads(threading.setprofile, profiler)
+
+
+@contextmanager
 def suspended() -> Iterator[Instruments]:
     """Suspend `sys.settrace`, `sys.setprofile` and every `sys.monitoring` tool of this thread, and restore them."""
     found = Instruments()

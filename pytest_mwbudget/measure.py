@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from time import perf_counter_ns
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from .boundaries import Clock, Probes, task_layers
 from .budgets import Judgement
 from .errors import MeasurementError
 from .estimates import ZERO, Estimates, Machine, estimate
-from .instruments import Instruments, suspended
+from .instruments import Instruments, suspended, threads_untraced
 from .model import (
     Books,
     Effort,
@@ -43,10 +44,19 @@ NS_PER_S = 1_000_000_000
 WARM_CALLS, WARM_NS = 1000, 300_000_000
 FIRST_LOOK_REQUESTS = 128
 FIRST_LOOK_PAIRS = 16
+# With fewer requests than this there may be no interval at all.
+ENOUGH_REQUESTS = 150
 # The shown precision: an interval this narrow needs no more requests for its own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
+# Looks are taken in turns of about so long, of so many requests at least and at most.
+TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, 8, 512
+# A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
+BYPASS_CALLS = 1000
+# A bypass that differs from the split by more than this share and this much has changed more than the layer: what is
+# inside it does something else without it.
+BYPASS_SHARE, BYPASS_US = 0.25, 10.0
 # Methods that RFC 9110 calls safe: only such a request may be sent past one of its layers.
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -75,13 +85,15 @@ async def measure(app: asgi.ASGIApp, request: httpx.Request, settings: Settings,
 
     Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
     """
-    async with _running(app, request, settings) as caller:
-        caller.clock = bench.clock
-        exchange = await _first_call(caller, settings)
-        with suspended() as instruments:
-            run = await _Run.prepared(caller, settings, bench, instruments)
-            await run.until_known()
-        return run.measurement(_line(request), exchange.response())
+    __tracebackhide__ = True
+    with threads_untraced():
+        async with _running(app, request, settings) as caller:
+            caller.clock = bench.clock
+            response = (await _first_call(caller, settings)).response()
+            with suspended() as instruments:
+                run = await _Run.prepared(caller, settings, bench, instruments)
+                await run.until_known()
+            return run.measurement(_line(request), response)
 
 
 @asynccontextmanager
@@ -98,10 +110,14 @@ async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings
 
 async def _first_call(caller: asgi.Caller, settings: Settings) -> asgi.Exchange:
     """The reference response, from a request that coverage and debuggers may watch."""
+    __tracebackhide__ = True
+    limit = asyncio.timeout(settings.startup_timeout_s)
     try:
-        async with asyncio.timeout(settings.startup_timeout_s):
+        async with limit:
             return await caller()
     except TimeoutError:
+        if not limit.expired():
+            raise  # the app's own
         raise MeasurementError(
             f"{_line(caller.template.request)}: the app did not finish its response within"
             f" {settings.startup_timeout_s:g} s; an endless stream cannot be measured, and a slow start needs a higher"
@@ -131,7 +147,7 @@ class _Row:
     @property
     def open(self) -> bool:
         """Whether more requests could settle its verdict."""
-        return self.judgement is not None and self.judgement.verdict == "undecided"
+        return self.layer.entered and self.judgement is not None and self.judgement.verdict == "undecided"
 
     @property
     def precise(self) -> bool:
@@ -165,11 +181,12 @@ class _Run:
         self.total: Judgement | None = None
         self.estimates: Estimates | None = None
         self.begun_ns = bench.clock()
+        self.limit = asyncio.timeout(None)
 
     @classmethod
     async def prepared(cls, caller: asgi.Caller, settings: Settings, bench: Bench, instruments: Instruments) -> _Run:
         """Warm the app, find its layers and their budgets."""
-        await _warm(caller, bench.clock)
+        request_ns = await _warm(caller, bench.clock)
 
         async def traced(trace: discovery.Trace) -> None:
             async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -187,21 +204,29 @@ class _Run:
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
         safe = caller.template.request.method in SAFE_METHODS
         rows = [_Row(entry, layer, bounds.get(layer.index)) for entry, layer in stack.layers]
-        spared = [entry for entry, layer in stack.layers if layer.entered]
-        passable = [layer for layer in task_layers(stack) if layer.index in spared] if safe else []
-        bisection = Bisection(Probes(stack, bench.clock), passable, timed, bench.clock, bench.rng)
+        shown = [entry for entry, layer in stack.layers if layer.entered]
+        passable = [layer for layer in task_layers(stack) if layer.index in shown] if safe else []
+        affordable = settings.max_time_s * NS_PER_S >= len(passable) * BYPASS_CALLS * request_ns
+        turn = round(min(max(TURN_NS / max(request_ns, 1.0), SHORTEST_TURN), LONGEST_TURN))
+        bisection = Bisection(
+            Probes(stack, bench.clock), passable if affordable else [], timed, bench.clock, bench.rng, turn
+        )
         return cls(stack, bisection, settings, bench, instruments, rows)
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
     async def until_known(self) -> None:
         """Look again and again, at twice as many requests each time, until all is known or the time is over."""
+        __tracebackhide__ = True
+        self.limit = asyncio.timeout(self.settings.startup_timeout_s)
         try:
-            async with asyncio.timeout(self.settings.max_time_s + self.settings.startup_timeout_s):
+            async with self.limit:
                 while self.look == 0 or not (self._known() or self.seconds >= self.settings.max_time_s):
                     await self._sample()
                     self._judge()
         except TimeoutError:
+            if not self.limit.expired():
+                raise  # the app's own
             raise MeasurementError(
                 "the app stopped answering while it was measured: a request did not end within"
                 f" {self.settings.startup_timeout_s:g} s although requests before it did"
@@ -223,6 +248,8 @@ class _Run:
         await self.bisection.look(FIRST_LOOK_REQUESTS * factor, FIRST_LOOK_PAIRS * factor, deadline)
 
     def _tick(self) -> None:
+        # It answers: from here on it has the whole time again.
+        self.limit.reschedule(asyncio.get_running_loop().time() + self.settings.startup_timeout_s)
         self.bench.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
     # ---- judging ------------------------------------------------------------------------------------------------
@@ -237,26 +264,62 @@ class _Run:
             machine=self.bench.machine,
         )
         self.estimates = found
+        if self._refused_bypasses(found):
+            return
         for row in self.rows:
             if row.entry in found.bypass and math.isfinite(found.bypass[row.entry].half_width):
                 row.us, row.method = found.bypass[row.entry], "bypass"
             elif row.entry in found.split:
                 row.us, row.method = found.split[row.entry], "split"
-            row.judgement = self._judgement(row)
+            row.judgement = self._judgement(row, found)
         bound = self.settings.budgets.total_us
         if bound is not None:
             self.total = self._judged(found.whole, bound)
 
-    def _judgement(self, row: _Row) -> Judgement | None:
-        if row.budget_us is None or not row.layer.entered:
+    def _refused_bypasses(self, found: Estimates) -> bool:
+        """Whether a bypass turned out to change more than its layer; sampling then begins anew without it."""
+        refused = False
+        for layer in self.bisection.bypassable:
+            bypass, split = found.bypass.get(layer.index), found.split[layer.index]
+            if bypass is None or not math.isfinite(bypass.half_width) or not math.isfinite(split.half_width):
+                continue
+            slack = BYPASS_SHARE * abs(split.estimate) + BYPASS_US
+            if bypass.low > split.high + slack or bypass.high < split.low - slack:
+                reason = (
+                    f"the app takes another way without it: {bypass.estimate:.0f} µs less, not {split.estimate:.0f}"
+                )
+                self.bisection.refuse(layer.index, reason)
+                refused = True
+        if refused:
+            for row in self.rows:
+                row.us, row.method = None, None
+                row.judgement = (
+                    None if row.budget_us is None else Judgement("undecided", "it was measured anew too late")
+                )
+        return refused
+
+    def _judgement(self, row: _Row, found: Estimates) -> Judgement | None:
+        if row.budget_us is None:
             return None
+        if not row.layer.entered:
+            named = set(self.settings.budgets.layers)
+            expected = named & {row.layer.name, row.layer.qualname, *row.layer.aliases}
+            return (
+                Judgement("undecided", "the request did not come to it: a layer outside answered") if expected else None
+            )
         if row.layer.merged_with is not None:
             return self._merged_judgement(row, row.budget_us)
         assert row.us is not None
         pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
         if pending and self.seconds < self.settings.max_time_s:
             return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
-        return self._judged(row.us, row.budget_us)
+        judgement = self._judged(row.us, row.budget_us)
+        if row.method == "bypass" and judgement.verdict == "fail":
+            assert row.entry is not None
+            # Two methods must agree before a test fails.
+            if self._judged(found.split[row.entry], row.budget_us).verdict != "fail":
+                return Judgement("undecided", "the bypass says it is over its budget, the split does not")
+        return judgement
 
     def _merged_judgement(self, row: _Row, bound: Microseconds) -> Judgement:
         """A merged layer is within its budget when it and its neighbour together are."""
@@ -278,6 +341,8 @@ class _Run:
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
+        if any(row.us is None and row.entry in self.bisection.probes.probed for row in self.rows):
+            return False
         return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
 
     def _open(self) -> bool:
@@ -313,13 +378,19 @@ class _Run:
     def _report(self, row: _Row) -> LayerReport:
         verdict: Verdict | None = row.judgement.verdict if row.judgement else None
         reason = self._reason(row.judgement, row.us, row.budget_us)
+        if row.us is not None and not math.isfinite(row.us.half_width):
+            return LayerReport(row.layer, None, None, row.budget_us, verdict, reason)
         return LayerReport(row.layer, row.us, row.method, row.budget_us, verdict, reason)
 
     def _reason(self, judgement: Judgement | None, us: Estimate | None, bound: Microseconds | None) -> str | None:
         """Why it is undecided, and how long a verdict would take."""
         if judgement is None or judgement.reason is None or us is None or bound is None:
             return judgement.reason if judgement else None
-        if not us.low <= bound <= us.high or not math.isfinite(us.half_width):
+        if not math.isfinite(us.half_width):
+            rate = self.bisection.samples.requests / max(self.seconds, 1e-9)
+            enough = math.ceil(ENOUGH_REQUESTS / max(rate, 1e-9))
+            return f"there were too few requests for an interval; try --mw-budget-max-time={enough}"
+        if not us.low <= bound <= us.high:
             return judgement.reason
         needed = budgets.seconds_needed(us, bound, self.seconds)
         if needed is None or needed > 3600:
@@ -330,11 +401,12 @@ class _Run:
         """The rows beside the whole."""
         endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
         parts = [row.us for row in self.rows if row.us is not None] + [endpoint or ZERO, found.outside]
+        bounded = all(math.isfinite(part.half_width) for part in [*parts, found.whole])
         return Books(
             total=found.whole,
             outside=found.outside,
             endpoint=endpoint,
-            residue_us=math.fsum(part.estimate for part in parts) - found.whole.estimate,
+            residue_us=math.fsum(p.estimate for p in parts) - found.whole.estimate if bounded else math.nan,
         )
 
     def _notes(self) -> Iterator[str]:
@@ -355,10 +427,14 @@ class _Run:
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be some per cent too high."
 
 
-async def _warm(caller: asgi.Caller, clock: Clock) -> None:
-    """Call until caches are filled and the bytecode is specialised."""
-    begin = clock()
-    for _ in range(WARM_CALLS):
+async def _warm(caller: asgi.Caller, clock: Clock) -> float:
+    """Call until caches are filled and the bytecode is specialised; returns the typical nanoseconds of a call."""
+    __tracebackhide__ = True
+    begin = last = clock()
+    taken: list[int] = []
+    while len(taken) < WARM_CALLS and last - begin < WARM_NS:
         await caller()
-        if clock() - begin >= WARM_NS:
-            return
+        now = clock()
+        taken.append(now - last)
+        last = now
+    return median(taken)

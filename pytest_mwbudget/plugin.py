@@ -30,7 +30,6 @@ CONFIGURABLE = ("us", "layers", "total_us", "expect_status", "lifespan", "max_ti
 FAILURE_WIDTH = 79
 
 _client: pytest.StashKey[MwBudget] = pytest.StashKey()
-_settings: pytest.StashKey[Settings] = pytest.StashKey()
 _machine: pytest.StashKey[Machine] = pytest.StashKey()
 
 
@@ -84,9 +83,22 @@ def pytest_configure(config: pytest.Config) -> None:
         except SettingError as error:
             raise pytest.UsageError(str(error)) from None
     path = config.getoption("mw_budget_json")
-    if path is not None and (not path or Path(path).is_dir()):
-        raise pytest.UsageError(f"--mw-budget-json={path!r} is not a file; give the path of the file to write")
+    if path is not None:
+        _check_json(config, path)
     config.pluginmanager.register(_Collected(config), "mw-budget-collected")
+
+
+def _check_json(config: pytest.Config, path: str) -> None:
+    if not enforced(config):
+        raise pytest.UsageError(f"--mw-budget-json={path!r} has nothing to write without measuring; add --mw-budget")
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("a"):
+            pass
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--mw-budget-json={path!r} cannot be written: {error}; give the path of a file to write"
+        ) from None
 
 
 def _configured(config: pytest.Config) -> dict[str, Any]:
@@ -110,41 +122,26 @@ def enforced(config: pytest.Config) -> bool:
 @pytest.fixture
 def mw_budget_app(pytestconfig: pytest.Config) -> Any:
     """The ASGI app under test: override this fixture, or set `mw_budget_app` in the configuration."""
-    reference = pytestconfig.getini("mw_budget_app")
-    if not reference:
-        pytest.fail(
-            "mw_budget has no app to measure: define a fixture mw_budget_app that returns it, or set"
-            " mw_budget_app = package.module:app in the pytest configuration",
-            pytrace=False,
-        )
-    from .asgi import import_app
-    from .errors import AppError
+    from .asgi import NamedApp
 
-    root = str(pytestconfig.rootpath)
-    if root not in sys.path:
-        sys.path.insert(0, root)
-    try:
-        return import_app(reference)
-    except AppError as error:
-        raise _failed(error) from None
+    return NamedApp(pytestconfig.getini("mw_budget_app") or "", pytestconfig.rootpath)
 
 
 @pytest.fixture
 def mw_budget(request: pytest.FixtureRequest, mw_budget_app: Any) -> MwBudget:
     """An HTTP client of the app under test: each request is measured when `--mw-budget` is on."""
-    from .asgi import checked_app
-    from .errors import AppError
+    from .errors import SettingError
     from .fixture import MwBudget
     from .measure import Bench
+    from .settings import Settings
 
-    try:
-        app = checked_app(mw_budget_app)
-    except AppError as error:
-        raise _failed(error) from None
-    item = request.node
-    config = request.config
+    item, config = request.node, request.config
     bench = Bench(machine=_shared_machine(config), progress=_Progress(config))
-    client = MwBudget(app, item.stash[_settings], enforced(config), bench)
+    try:
+        settings = _settings_of(item)
+    except SettingError:
+        settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
+    client = MwBudget(mw_budget_app, settings, enforced(config), bench)
     item.stash[_client] = client
     return client
 
@@ -158,44 +155,51 @@ def _shared_machine(config: pytest.Config) -> Machine:
 # ---- running a test ---------------------------------------------------------------------------------------------
 
 
-def _concerned(item: pytest.Item) -> bool:
-    return "mw_budget" in getattr(item, "fixturenames", ()) or item.get_closest_marker("mw_budget") is not None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if not _concerned(item):
-        return
+def _settings_of(item: pytest.Item) -> Settings:
+    """What the test's markers, the command line and the configuration say; SettingError when one is unusable."""
     from .errors import SettingError
     from .settings import MARKER_KEYS, merge
 
     markers = list(item.iter_markers("mw_budget"))
     for marker in markers:
         if marker.args:
-            pytest.fail(
+            raise SettingError(
                 f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
-                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}",
-                pytrace=False,
+                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
             )
-    try:
-        item.stash[_settings] = merge([marker.kwargs for marker in markers], _configured(item.config))
-    except SettingError as error:
-        raise _failed(error) from None
+    return merge([marker.kwargs for marker in markers], _configured(item.config))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _explained(item))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    outcome = yield from _explained(item, check_settings=True)
+    _require_request(item)
+    _enforce(item)
+    return outcome
+
+
+def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[None, object, object]:
+    """Run a phase of a test; an error of this package fails it with what it says, and not with where it was raised."""
     if not _concerned(item):
         return (yield)
     from .errors import MwBudgetError
 
     try:
-        outcome = yield
+        if check_settings:
+            _settings_of(item)
+        return (yield)
     except MwBudgetError as error:
         raise _failed(error) from error.__cause__
-    _require_request(item)
-    _enforce(item)
-    return outcome
+
+
+def _concerned(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("mw_budget") is not None
+    return marked or _client in item.stash or "mw_budget" in getattr(item, "fixturenames", ())
 
 
 def _failed(error: Exception) -> BaseException:
@@ -204,13 +208,16 @@ def _failed(error: Exception) -> BaseException:
 
 
 def _require_request(item: pytest.Item) -> None:
-    """A marked test that measures nothing would be a gate that is always open."""
+    """A marked test that measures nothing would be a gate that is always open.
+
+    A marker on a class or module is for the tests there that take the fixture; one on a function means that function.
+    """
     client = item.stash.get(_client, None)
-    if client is not None and client.results:
+    if (client is not None and client.results) or not enforced(item.config):
         return
-    if enforced(item.config) and item.get_closest_marker("mw_budget") is not None:
+    if client is not None or any(marker.name == "mw_budget" for marker in item.own_markers):
         pytest.fail(
-            "this test is marked mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
+            "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
             " take the fixture as an argument and call for example mw_budget.get('/health')",
             pytrace=False,
         )
@@ -232,8 +239,9 @@ def _enforce(item: pytest.Item) -> None:
         pytest.fail("\n\n".join(texts), pytrace=False)
     if action == "warn":
         for result in client.results:
-            for sentence in undecided(result):
-                item.warn(BudgetWarning(f"{result.request}: {sentence}"))
+            sentences = list(undecided(result))
+            if sentences:
+                item.warn(BudgetWarning(f"{result.request}: {' '.join(sentences)}"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -246,7 +254,10 @@ def pytest_runtest_makereport(
         from .report.json import to_json
 
         # A plain attribute of plain data travels with the report, also from pytest-xdist's workers.
-        report.mw_budget = [to_json(result, item.nodeid) for result in client.results]  # type: ignore[attr-defined]
+        # Once each: there are reports also for subtests.
+        fresh = client.results[client.reported :]
+        client.reported = len(client.results)
+        report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
     return report
 
 
@@ -271,10 +282,8 @@ class _Collected:
 
         from .report.json import document
 
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(document(self.measurements), indent=1, ensure_ascii=False, allow_nan=False)
-        target.write_text(text + "\n", encoding="utf-8")
+        Path(path).write_text(text + "\n", encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         verbosity = self.config.get_verbosity()

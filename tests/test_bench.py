@@ -24,7 +24,7 @@ def script(name: str) -> ModuleType:
 def test_accuracy_reads_every_layer_at_every_place_and_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     accuracy = script("accuracy")
     monkeypatch.setattr(accuracy, "WARM_CALLS", 5)
-    readings = accuracy.worker(max_time_s=0.05)
+    readings = accuracy.worker(max_time_s=0.3)
     seen = {(reading["endpoint"], reading["place"], reading["spin_us"]) for reading in readings}
     assert len(seen) == len(readings) == 2 * 3 * 6
     text = accuracy.table(readings)

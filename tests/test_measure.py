@@ -225,6 +225,42 @@ def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
     assert any("Giver could not be bypassed (KeyError without it)" in note for note in measurement.notes)
 
 
+def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_split() -> None:
+    """The endpoint works for a tenant only; the status is the same for nobody."""
+    server = Server()
+
+    class Tenant(Silent):
+        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+            request.scope["tenant"] = "t"
+            return await super().dispatch(request, call_next)
+
+    class Work(Costly):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if "tenant" in scope:
+                self.clock.let_pass(400)
+            await self.app(scope, receive, send)
+
+    measurement = server.measure(
+        [Middleware(Tenant, clock=server.clock, us=50), Middleware(Work, clock=server.clock)],
+        budgets=Budgets(layers={"Tenant": 300}),
+    )
+    assert measurement.layer("Tenant").method == "split"
+    assert us(measurement, "Tenant") == pytest.approx(50, abs=0.01)
+    assert us(measurement, "Work") == pytest.approx(400, abs=0.01)
+    assert measurement.layer("Tenant").verdict == "pass"
+    assert any("Tenant could not be bypassed" in note for note in measurement.notes)
+
+
+def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
+    server = Server(endpoint_us=50_000)
+    measurement = server.measure([Middleware(Silent, clock=server.clock, us=100)], max_time_s=5)
+    assert measurement.layer("Silent").method == "split"
+    assert us(measurement, "Silent") == pytest.approx(100, abs=0.01)
+    assert measurement.effort is not None
+    assert measurement.effort.seconds < 6
+    assert measurement.layer("ServerErrorMiddleware").us is not None
+
+
 def test_progress_is_reported_as_a_share_of_the_time() -> None:
     server = Server()
     shares: list[float | None] = []

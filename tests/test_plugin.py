@@ -215,7 +215,7 @@ def test_a_marked_test_that_measures_nothing_fails(shop: pytest.Pytester) -> Non
     run(shop).assert_outcomes(passed=1)
     result = run(shop, "--mw-budget")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["this test is marked mw_budget but made no request*"])
+    result.stdout.fnmatch_lines(["this test is for mw_budget but made no request*"])
 
 
 # ---- the marker and its values ----------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_an_unusable_marker_says_what_is_wrong_also_without_enforcement(
 ) -> None:
     shop.makepyfile(marked(keywords))
     result = run(shop)
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
 
 
@@ -284,11 +284,19 @@ def test_an_unusable_configuration_is_a_usage_error(shop: pytest.Pytester, ini: 
     result.stderr.fnmatch_lines([message])
 
 
-@pytest.mark.parametrize("option", ["--mw-budget-max-time=soon", "--mw-budget-undecided=maybe", "--mw-budget-json=."])
+@pytest.mark.parametrize(
+    "option", ["--mw-budget-max-time=soon", "--mw-budget-undecided=maybe", "--mw-budget-json=mw.json"]
+)
 def test_an_unusable_option_is_a_usage_error(shop: pytest.Pytester, option: str) -> None:
     result = run(shop, option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *mw*budget*"])
+
+
+def test_a_json_path_that_cannot_be_written_is_a_usage_error(shop: pytest.Pytester) -> None:
+    result = run(shop, "--mw-budget", "--mw-budget-json=.")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --mw-budget-json='.' cannot be written: *"])
 
 
 def test_a_layer_name_that_matches_nothing_is_explained(shop: pytest.Pytester) -> None:
@@ -298,6 +306,96 @@ def test_a_layer_name_that_matches_nothing_is_explained(shop: pytest.Pytester) -
     result.stdout.fnmatch_lines(
         ["*layer 'Spinn' that is not in the stack. Did you mean 'Spin'? The layers are: ServerErrorMiddleware, Spin,*"]
     )
+
+
+def test_a_marker_on_a_module_is_for_its_tests_that_take_the_fixture(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.mw_budget(us=5000)
+
+
+        def test_without():
+            pass
+
+
+        def test_with(mw_budget):
+            mw_budget.get("/health")
+        """
+    )
+    run(shop, "--mw-budget", QUICK).assert_outcomes(passed=2)
+
+
+def test_the_fixture_can_be_asked_for_at_run_time(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        """
+        import pytest
+
+
+        @pytest.mark.mw_budget(us=20)
+        def test_it(request):
+            request.getfixturevalue("mw_budget").get("/health")
+        """
+    )
+    run(shop, "--mw-budget", QUICK).assert_outcomes(failed=1)
+
+
+def test_a_request_in_another_fixture_is_explained_as_well(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        """
+        import pytest
+
+
+        @pytest.fixture
+        def prepared(mw_budget):
+            return mw_budget.get("/missing")
+
+
+        def test_it(prepared):
+            pass
+        """
+    )
+    result = run(shop)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*"])
+    result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
+
+
+def test_what_is_named_but_not_entered_is_undecided(shop: pytest.Pytester) -> None:
+    shop.makeconftest(
+        """
+        import pytest
+        from shop import create_app
+        from starlette.responses import PlainTextResponse
+
+
+        class Doorkeeper:
+            def __init__(self, app):
+                self.app = app
+
+            async def __call__(self, scope, receive, send):
+                await PlainTextResponse("closed")(scope, receive, send)
+
+
+        class Inner(Doorkeeper):
+            pass
+
+
+        @pytest.fixture
+        def mw_budget_app():
+            return Doorkeeper(Inner(create_app()))
+        """
+    )
+    shop.makepyfile(marked("us=5000, layers={'Inner': 5}"))
+    result = shop.runpytest_subprocess("--mw-budget", QUICK)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*Inner is undecided: the request did not come to it*", "Inner * - * 5 * undecided"])
+
+
+def test_nothing_is_judged_without_a_budget(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("", "assert mw_budget.get('/health').verdict is None"))
+    run(shop, "--mw-budget", QUICK).assert_outcomes(passed=1)
 
 
 # ---- the app ----------------------------------------------------------------------------------------------------
@@ -314,7 +412,8 @@ def test_the_app_can_be_named_in_the_configuration(pytester: pytest.Pytester) ->
     ("reference", "message"),
     [
         ("shopp:app", "mw_budget_app is 'shopp:app', but importing 'shopp' failed*"),
-        ("shop:ap", "mw_budget_app is 'shop:ap', but 'shop' has no 'ap'; the names that it has are: *app*"),
+        ("shop:ap", "mw_budget_app is 'shop:ap', but 'shop' has no 'ap'.*The names that it has are: *app*"),
+        ("shop:app.state.shop", "*'shop.app.state' has no 'shop'*"),
         ("shop", "mw_budget_app is 'shop'; write 'package.module:app'"),
         ("shop:calls", "the app under test is *, which is not an ASGI app*"),
         ("shop:create_app", "*does not take (scope, receive, send), it looks like a factory*"),
@@ -326,7 +425,7 @@ def test_an_app_that_cannot_be_had_is_explained(pytester: pytest.Pytester, refer
     pytester.makeini(f"[pytest]\nmw_budget_app = {reference}\n")
     pytester.makepyfile(marked("us=5"))
     result = run(pytester)
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
 
 
@@ -353,6 +452,21 @@ def test_an_error_status_fails_the_test_with_the_body_and_nothing_is_measured(sh
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*", "The body begins: Not Found"])
         result.stdout.no_fnmatch_line("*µs/request*")
+
+
+def test_an_option_that_builds_no_request_is_explained(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("", "mw_budget.get('/health', header={'a': 'b'})"))
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["a request has no option 'header'. Did you mean 'headers'? The options are: *"])
+
+
+def test_the_apps_own_timeout_is_the_apps(shop: pytest.Pytester) -> None:
+    shop.makepyfile(shop=APP.replace('LookupError("no such shelf")', 'TimeoutError("pool")'))
+    shop.makepyfile(marked("", "mw_budget.get('/broken')"))
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*TimeoutError: pool"])
 
 
 def test_an_expected_error_status_is_measured(shop: pytest.Pytester) -> None:

@@ -56,7 +56,8 @@ class _Columns:
     ) -> Line:
         """A row with its numbers; a layer without numbers has dashes."""
         budget = "" if budget_us is None else bound(budget_us)
-        numbers = ("-", "") if us is None else (figure(us.estimate), interval(us))
+        known = us is not None and math.isfinite(us.half_width)
+        numbers = (figure(us.estimate), interval(us)) if us is not None and known else ("-", "")
         return Line(self.row(name, *numbers, budget, verdict or ""), STYLES[verdict])
 
 
