@@ -199,19 +199,22 @@ class Bisection:
             ):
                 await self._settle(self.probes.watch, deadline)
                 for _ in range(pairs):
-                    reference = self._reference()
-                    difference = await self._pair(layer, deadline)
-                    if difference is None:
+                    pair = await self._pair(layer, deadline)
+                    if pair is None:
                         return
-                    series.add(difference, reference)
+                    series.add(*pair)
         except Exception as error:
             # The app as it is was called right before: what fails here fails for want of the layer.
             self.refused[layer.index] = f"{type(error).__name__} without it"
             del self.samples.bypass[layer.index]
 
-    async def _pair(self, layer: TaskLayer, deadline: Deadline) -> float | None:
-        """Nanoseconds inside the layer's boundary with it, less those without it; None when the time ran out."""
+    async def _pair(self, layer: TaskLayer, deadline: Deadline) -> tuple[float, float] | None:
+        """Nanoseconds inside the layer's boundary with it, less those without it; and the reference workload's.
+
+        None when the time ran out. The reference is the slowest of those round the blocks.
+        """
         inside: dict[bool, float] = {}
+        references = [self._reference()]
         for without in self.rng.sample([False, True], 2):
             values: list[float] = []
             with self.probes.bypassed([layer] if without else []):
@@ -222,7 +225,8 @@ class Bisection:
                     if deadline.over():
                         return None
             inside[without] = median(values[BLOCK_SETTLE_CALLS:])
-        return inside[False] - inside[True]
+            references.append(self._reference())
+        return inside[False] - inside[True], max(references)
 
     def _reference(self) -> float:
         """Nanoseconds for a fixed piece of work that has nothing to do with the app.

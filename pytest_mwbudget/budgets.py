@@ -66,6 +66,11 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, Microseconds]:
     return assigned
 
 
+def named(budgets: Budgets, layer: Layer) -> bool:
+    """Whether a budget names the layer, and not only the default applies to it."""
+    return any(_rank(name, layer) is not None for name in budgets.layers)
+
+
 def _rank(name: str, layer: Layer) -> int | None:
     """How exactly `name` names `layer`: 3 by its place, 2 qualified, 1 by an alias, None not at all."""
     if name == layer.name:

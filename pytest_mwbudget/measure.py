@@ -45,7 +45,7 @@ WARM_CALLS, WARM_NS = 1000, 300_000_000
 FIRST_LOOK_REQUESTS = 128
 FIRST_LOOK_PAIRS = 16
 # With fewer requests than this there may be no interval at all.
-ENOUGH_REQUESTS = 150
+ENOUGH_REQUESTS = 40
 # The shown precision: an interval this narrow needs no more requests for its own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
@@ -153,6 +153,9 @@ class _Row:
     def precise(self) -> bool:
         """Whether its interval is as narrow as it will be shown."""
         return self.us is None or _precise(self.us)
+
+
+_ANEW = "a bypass was dropped when the time was nearly over"
 
 
 def _precise(us: Estimate) -> bool:
@@ -293,20 +296,17 @@ class _Run:
         if refused:
             for row in self.rows:
                 row.us, row.method = None, None
-                row.judgement = (
-                    None if row.budget_us is None else Judgement("undecided", "it was measured anew too late")
-                )
+                row.judgement = Judgement("undecided", _ANEW) if row.budget_us is not None else None
         return refused
 
     def _judgement(self, row: _Row, found: Estimates) -> Judgement | None:
         if row.budget_us is None:
             return None
         if not row.layer.entered:
-            named = set(self.settings.budgets.layers)
-            expected = named & {row.layer.name, row.layer.qualname, *row.layer.aliases}
-            return (
-                Judgement("undecided", "the request did not come to it: a layer outside answered") if expected else None
-            )
+            # The default is for what a request meets; who names a layer means it to be met.
+            if not budgets.named(self.settings.budgets, row.layer):
+                return None
+            return Judgement("undecided", "the request did not come to it: a layer outside answered")
         if row.layer.merged_with is not None:
             return self._merged_judgement(row, row.budget_us)
         assert row.us is not None

@@ -73,15 +73,24 @@ def test_known_costs_are_read_at_every_place(place: str) -> None:
 
 def test_nested_base_http_middlewares_cost_the_same() -> None:
     measurement = measured([Middleware(PassThrough), Middleware(Noop), Middleware(PassThrough)])
-    outer, inner = us(measurement, "PassThrough#1"), us(measurement, "PassThrough#2")
-    assert outer == pytest.approx(inner, rel=0.15)
+    outer, inner = measurement.layer("PassThrough#1").us, measurement.layer("PassThrough#2").us
+    assert outer is not None
+    assert inner is not None
+    # Beyond what the run itself says that it does not know.
+    assert outer.low <= inner.high * 1.15
+    assert inner.low <= outer.high * 1.15
+    assert 50 < outer.estimate < 2000
     assert us(measurement, "Noop") < 2
 
 
 def test_the_books_balance() -> None:
     measurement = measured([Middleware(PassThrough), Middleware(Spin, us=50), Middleware(GZipMiddleware)])
-    assert measurement.books is not None
-    assert measurement.books.residue_us == pytest.approx(0, abs=0.1 * measurement.books.total.estimate)
+    books = measurement.books
+    assert books is not None
+    assert books.endpoint is not None
+    rows = [report.us for report in measurement.layers if report.us is not None] + [books.outside, books.endpoint]
+    unsure = sum(row.half_width for row in rows) + books.total.half_width
+    assert abs(books.residue_us) <= 0.05 * books.total.estimate + unsure
 
 
 def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
