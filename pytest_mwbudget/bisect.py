@@ -35,7 +35,7 @@ MIN_SHARE = 32
 BLOCK_CALLS = 4
 BLOCK_SETTLE_CALLS = 1
 # One request in so many runs without steppers, to learn what they cost.
-STEPLESS_EVERY = 8
+STEPLESS_EVERY = 4
 
 
 # One request through the app, observed or not; returns the nanoseconds inside the app when it was not.

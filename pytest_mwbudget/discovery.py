@@ -337,7 +337,10 @@ def _arranged(entries: list[Entry], *, tasks: bool) -> Stack:
     layers: list[tuple[int | None, Layer]] = []
     for place, (callee, name) in enumerate(zip(callees, names, strict=True)):
         index = rows[place] if place < len(rows) else None
-        layer = Layer(place, name, _qualname(callee), _kind(callee), _aliases(callee, name), index is not None)
+        runs_task = index is not None and any(entry.own_task and entry.parent == index for entry in entries)
+        layer = Layer(
+            place, name, _qualname(callee), _kind(callee), _aliases(callee, name), index is not None, runs_task
+        )
         if index is not None and entries[index].function is None:
             layer = replace(layer, merged_with=_neighbour(entries, index, rows, names), merged_because=_NO_FUNCTION)
         layers.append((index, layer))

@@ -162,20 +162,20 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     `outside` says that entry 0 is the app object, whose time is not a layer's.
     """
     probed = samples.probed
-    # One share for each interval that goes into any row: times, nulls, bypasses, and the whole.
-    alpha = spend(ALPHA, look) / (2 * len(probed) + len(samples.bypass) + 2)
+    # One share for each interval that goes into any row: times, nulls, bypasses, steppers, the whole.
+    alpha = spend(ALPHA, look) / (2 * len(probed) + len(samples.bypass) + 4)
     quick_ns = samples.quick_ns()
     splits = [split.steady(quick_ns) for split in samples.splits.values()]
     nulls = _nulls(splits, probed)
     halves = {index: scaled(null, 0.5) for index, null in _null_estimates(nulls, alpha).items()}
-    step_us = _step_us(samples, splits, quick_ns)
+    step = _step(samples, splits, quick_ns, alpha)
 
     def probes_at(index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
         return plus(halves[index], *(halves[i] for i in probed if _probed_parent(entries, i, probed) == index))
 
     def row(owners: Sequence[int], probes: Estimate) -> Estimate:
-        return _row(splits, owners, probes, alpha, step_us)
+        return _row(splits, owners, probes, alpha, step)
 
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
@@ -206,7 +206,7 @@ def _row(
     owners: Sequence[int],
     probes: Estimate,
     alpha: float,
-    step_us: Microseconds,
+    step: Estimate,
 ) -> Estimate:
     """What these owners spent together, less what the probes and the steppers cost them.
 
@@ -221,7 +221,7 @@ def _row(
             tempo = paces(split.null_paces())
             own_ns += [ns - probes.estimate / US_PER_NS * pace for ns, pace in zip(together, tempo, strict=True)]
             resumed = sum(median(split.resumed[owner]) for owner in owners)
-    steppers = Estimate(*[step_us * resumed] * 3)
+    steppers = scaled(step, resumed) if resumed else ZERO
     return minus(_interval(own_ns, alpha), plus(_spread(probes), steppers))
 
 
@@ -251,16 +251,17 @@ def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
-def _step_us(samples: Samples, splits: Sequence[Split], quick_ns: float) -> Microseconds:
+def _step(samples: Samples, splits: Sequence[Split], quick_ns: float, alpha: float) -> Estimate:
     """What a stepper costs at one suspension: requests with steppers against requests without."""
     if not splits or not samples.inside_stepless.values or not samples.inside.values:
-        return 0.0
-    genuine = splits[0]
-    resumptions = sum(median(column) for column in genuine.resumed.values() if column)
+        return ZERO
+    resumptions = sum(median(column) for column in splits[0].resumed.values() if column)
     if not resumptions:
-        return 0.0
-    added = median(samples.inside.quiet(quick_ns)) - median(samples.inside_stepless.quiet(quick_ns))
-    return max(0.0, added * US_PER_NS / resumptions)
+        return ZERO
+    with_steppers = _interval(samples.inside.quiet(quick_ns), alpha)
+    added = minus(with_steppers, _interval(samples.inside_stepless.quiet(quick_ns), alpha))
+    cost = scaled(added, 1 / resumptions)
+    return Estimate(max(0.0, cost.estimate), max(0.0, cost.low), max(0.0, cost.high))
 
 
 def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:

@@ -39,7 +39,8 @@ class Layer:
     """One layer of a discovered stack.
 
     `index` counts from the outermost layer, 0. `name` is unique in its stack; `qualname` is `module.QualName`;
-    `aliases` are the further names by which a budget may call it. `merged_with` names the neighbour whose figures
+    `aliases` are the further names by which a budget may call it. `runs_task` says that it runs what is inside it in a
+    task of its own. `merged_with` names the neighbour whose figures
     include this layer's, where no probe can stand at its boundary; `merged_because` says why.
     """
 
@@ -49,6 +50,7 @@ class Layer:
     kind: Kind
     aliases: frozenset[str] = frozenset()
     entered: bool = True
+    runs_task: bool = False
     merged_with: str | None = None
     merged_because: str | None = None
 

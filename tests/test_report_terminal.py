@@ -202,7 +202,7 @@ def test_a_failure_holds_the_table() -> None:
 
 
 def test_a_layer_that_runs_its_inside_in_a_task_is_told_about_pure_asgi() -> None:
-    text = flat(failure(result(replace(FAILING, method="bypass"), verdict="fail"), 79))
+    text = flat(failure(result(replace(FAILING, layer=replace(FAILING.layer, runs_task=True)), verdict="fail"), 79))
     assert "pure ASGI" in text
     assert "layers={'AuthMiddleware': 160}" in text
 

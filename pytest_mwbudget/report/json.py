@@ -86,6 +86,7 @@ def _layer(report: LayerReport) -> dict[str, Any]:
         "qualname": report.layer.qualname,
         "kind": report.layer.kind,
         "entered": report.layer.entered,
+        "runs_task": report.layer.runs_task,
         "us": _estimate(report.us),
         "method": report.method,
         "budget_us": report.budget_us,
@@ -135,6 +136,7 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
         data["qualname"],
         data["kind"],
         entered=data["entered"],
+        runs_task=data["runs_task"],
         merged_with=data["merged_with"],
         merged_because=data["merged_because"],
     )

@@ -78,7 +78,7 @@ def _foot(result: Result, width: int) -> Iterator[str]:
     assert result.effort is not None
     residue = result.books.residue_us
     total = result.books.total.estimate
-    share = f" ({residue / total:+.1%})" if total else ""
+    share = f" ({residue / total:+.1%})" if total and math.isfinite(residue) else ""
     effort = result.effort
     yield f"floor {figure(result.floor_us)} µs; rows minus total {figure(residue)} µs{share}"
     yield f"{effort.rounds} rounds, {effort.requests} requests, {effort.seconds:.1f} s"
@@ -152,7 +152,7 @@ def _excess(us: Estimate, budget_us: float) -> str:
 def _next_step(report: LayerReport) -> str:
     assert report.us is not None
     raise_it = f"if the cost is intended, say layers={{{report.name!r}: {_roomy(report.us)}}}"
-    if report.method == "bypass":
+    if report.layer.runs_task:
         return (
             "Next: it runs everything inside it in a task of its own, which costs most of this; written as a pure ASGI"
             f" class it needs no task. Or, {raise_it}."
