@@ -13,7 +13,14 @@ def measured(pytester: pytest.Pytester, example: str, tests: int) -> dict[str, d
     """The measurements of an example's tests by test name."""
     report = pytester.path / "budgets.json"
     # A machine too busy for a verdict is no fault of the example.
-    options = ["--mw-budget", f"--mw-budget-json={report}", "--mw-budget-undecided=pass", "-p", "no:cacheprovider"]
+    options = [
+        "--mw-budget",
+        "--mw-budget-max-time=1.5",
+        f"--mw-budget-json={report}",
+        "--mw-budget-undecided=pass",
+        "-p",
+        "no:cacheprovider",
+    ]
     result = pytester.runpytest_subprocess(*options, HERE / example)
     result.assert_outcomes(passed=tests)
     measurements = json.loads(report.read_text(encoding="utf-8"))["measurements"]

@@ -168,7 +168,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     splits = [split.steady(quick_ns) for split in samples.splits.values()]
     nulls = _nulls(splits, probed)
     halves = {index: scaled(null, 0.5) for index, null in _null_estimates(nulls, alpha).items()}
-    step = _step(samples, splits, quick_ns, alpha)
+    step = _step(samples, splits, nulls, quick_ns, alpha)
 
     def probes_at(index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
@@ -251,7 +251,9 @@ def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
-def _step(samples: Samples, splits: Sequence[Split], quick_ns: float, alpha: float) -> Estimate:
+def _step(
+    samples: Samples, splits: Sequence[Split], nulls: Mapping[int, list[float]], quick_ns: float, alpha: float
+) -> Estimate:
     """What a stepper costs at one suspension: requests with steppers against requests without."""
     if not splits or not samples.inside_stepless.values or not samples.inside.values:
         return ZERO
@@ -261,7 +263,9 @@ def _step(samples: Samples, splits: Sequence[Split], quick_ns: float, alpha: flo
     with_steppers = _interval(samples.inside.quiet(quick_ns), alpha)
     added = minus(with_steppers, _interval(samples.inside_stepless.quiet(quick_ns), alpha))
     cost = scaled(added, 1 / resumptions)
-    return Estimate(max(0.0, cost.estimate), max(0.0, cost.low), max(0.0, cost.high))
+    # A stepper does less at one suspension than a probe does in a whole request.
+    most = median(_interleaved(nulls.values()) or [0.0]) * US_PER_NS
+    return Estimate(*(min(max(0.0, us), most) for us in (cost.estimate, cost.low, cost.high)))
 
 
 def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:

@@ -74,7 +74,7 @@ def mw_budget_app():
     return create_app()
 """
 
-QUICK = "--mw-budget-max-time=0.2"
+QUICK = "--mw-budget-max-time=0.6"
 
 
 @pytest.fixture
