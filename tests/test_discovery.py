@@ -284,7 +284,7 @@ def test_fastapi(url: str) -> None:
     names = [name for name, _ in found]
     assert names[0] == "ServerErrorMiddleware"
     assert names[names.index("GZipMiddleware") + 1] == "BaseHTTPMiddleware[timing]"
-    assert names[-1] == "AsyncExitStackMiddleware"
+    assert "ExceptionMiddleware" in names
 
 
 def test_an_app_that_is_entered_again_inside_its_layers_is_no_layer() -> None:
