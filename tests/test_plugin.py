@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -584,11 +585,25 @@ def test_results_come_home_from_xdist_workers(shop: pytest.Pytester) -> None:
 # ---- living with other tools ------------------------------------------------------------------------------------
 
 
-def test_coverage_is_suspended_while_the_clock_runs_and_loses_nothing(shop: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("core", "name"),
+    [
+        ("ctrace", "a tracer (coverage.*)"),
+        pytest.param(
+            "sysmon",
+            "a sys.monitoring tool (coverage*)",
+            marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in Python 3.12"),
+        ),
+    ],
+)
+def test_coverage_is_suspended_while_the_clock_runs_and_loses_nothing(
+    shop: pytest.Pytester, core: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COVERAGE_CORE", core)
     shop.makepyfile(marked("us=2000"))
     result = shop.runpytest_subprocess("--mw-budget", QUICK, "--cov=shop", "--cov-report=term-missing")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["note: *was suspended while the clock ran.*"])
+    result.stdout.fnmatch_lines([f"note: {name} was suspended while the clock ran."])
     plain = shop.runpytest_subprocess("--cov=shop", "--cov-report=term-missing")
     assert _coverage_line(result) == _coverage_line(plain)
 
