@@ -147,7 +147,8 @@ def worker(max_time_s: float) -> list[dict[str, Any]]:
             measurement = asyncio.run(measure(app, request, Settings(max_time_s=max_time_s), Bench()))
             reports = [r for r in measurement.layers if r.name.partition("#")[0] in ("Noop", "Spin")]
             for layer, report in zip(reversed(known), reports, strict=True):
-                assert report.us is not None
+                if report.us is None:
+                    continue  # the machine was too busy for an interval in the time
                 truth = spin_us + median(layer.really_ns) / 1000 if isinstance(layer, Spin) else noop_us
                 readings.append(
                     {
@@ -181,6 +182,8 @@ def table(readings: list[dict[str, Any]]) -> str:
         for spin_us in (0, *SPINS_US):
             for place in PLACES:
                 rows = [r for r in readings if (r["endpoint"], r["spin_us"], r["place"]) == (endpoint, spin_us, place)]
+                if not rows:
+                    continue
                 errors = [row["error_us"] for row in rows]
                 truth = median(row["truth_us"] for row in rows)
                 met = sum(abs(row["error_us"]) <= 0.1 + 0.01 * row["truth_us"] for row in rows)
