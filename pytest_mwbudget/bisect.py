@@ -205,8 +205,7 @@ class Bisection:
                     series.add(*pair)
         except Exception as error:
             # The app as it is was called right before: what fails here fails for want of the layer.
-            self.refused[layer.index] = f"{type(error).__name__} without it"
-            del self.samples.bypass[layer.index]
+            self.refuse(layer.index, f"{type(error).__name__} without it")
 
     async def _pair(self, layer: TaskLayer, deadline: Deadline) -> tuple[float, float] | None:
         """Nanoseconds inside the layer's boundary with it, less those without it; and the reference workload's.

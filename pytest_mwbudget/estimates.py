@@ -151,7 +151,7 @@ class Machine:
             return 1.0
         ordered = sorted(reference)
         self.quickest_ns = min(self.quickest_ns, ordered[len(ordered) // 10])
-        kept = [value for value, is_kept in zip(reference, quiet(reference, QUIET_REFERENCE), strict=True) if is_kept]
+        kept = list(compress(reference, quiet(reference, QUIET_REFERENCE)))
         ratio = median(kept) / self.quickest_ns if self.quickest_ns > 0 else 1.0
         return ratio if ratio > STEADY else 1.0
 
@@ -174,8 +174,10 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
         return plus(halves[index], *(halves[i] for i in probed if _probed_parent(entries, i, probed) == index))
 
+    paced = [(split, paces(split.null_paces())) for split in splits]
+
     def row(owners: Sequence[int], probes: Estimate) -> Estimate:
-        return _row(splits, owners, probes, alpha, step)
+        return _row(paced, owners, probes, alpha, step)
 
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
@@ -202,7 +204,7 @@ def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
 
 
 def _row(
-    splits: Sequence[Split],
+    paced: Sequence[tuple[Split, list[float]]],
     owners: Sequence[int],
     probes: Estimate,
     alpha: float,
@@ -210,15 +212,14 @@ def _row(
 ) -> Estimate:
     """What these owners spent together, less what the probes and the steppers cost them.
 
-    A busy machine slows the layer and its probes alike, so the probes are taken off at the tempo of the moment:
-    paired, most of the noise that requests have in common goes.
+    A busy machine slows the layer and its probes alike, so the probes are taken off at the tempo of the moment, which
+    stands beside each split: paired, most of the noise that requests have in common goes.
     """
     own_ns: list[float] = []
     resumed = 0.0
-    for split in splits:
+    for split, tempo in paced:
         if all(owner in split.owned for owner in owners):
             together = [sum(values) for values in zip(*(split.owned[owner] for owner in owners), strict=True)]
-            tempo = paces(split.null_paces())
             own_ns += [ns - probes.estimate / US_PER_NS * pace for ns, pace in zip(together, tempo, strict=True)]
             resumed = sum(median(split.resumed[owner]) for owner in owners)
     steppers = scaled(step, resumed) if resumed else ZERO
