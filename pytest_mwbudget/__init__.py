@@ -7,18 +7,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import BudgetWarning, MwBudgetError
     from .fixture import MwBudget
-    from .model import Estimate, Layer, LayerReport, Measurement
+    from .model import Count, Counts, Estimate, Judged, Layer, LayerReport, Measurement, Occupation
 
-__all__ = ["BudgetWarning", "Estimate", "Layer", "LayerReport", "Measurement", "MwBudget", "MwBudgetError"]
+__all__ = [
+    "BudgetWarning",
+    "Count",
+    "Counts",
+    "Estimate",
+    "Judged",
+    "Layer",
+    "LayerReport",
+    "Measurement",
+    "MwBudget",
+    "MwBudgetError",
+    "Occupation",
+]
 
 _HOMES = {
     "BudgetWarning": "errors",
     "MwBudgetError": "errors",
     "MwBudget": "fixture",
+    "Count": "model",
+    "Counts": "model",
     "Estimate": "model",
+    "Judged": "model",
     "Layer": "model",
     "LayerReport": "model",
     "Measurement": "model",
+    "Occupation": "model",
 }
 
 

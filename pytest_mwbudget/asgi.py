@@ -7,7 +7,6 @@ disconnect, errors for messages out of order. httpx builds the request; nothing 
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import os
@@ -23,6 +22,7 @@ from urllib.parse import unquote
 import httpx
 from asgi_lifespan import LifespanManager, LifespanNotSupported
 
+from . import loops
 from .errors import AppError, LifespanError, ResponseError, SettingError, near_miss
 from .model import Nanoseconds, Seconds
 
@@ -195,7 +195,7 @@ class Exchange:
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
-    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    complete: loops.Event = field(default_factory=lambda: loops.current().event())
     received: int = 0
     elapsed_ns: Nanoseconds = 0
 
@@ -253,6 +253,7 @@ class Caller:
     state: MutableMapping[str, Any] | None
     expect_status: int | None = None
     clock: Callable[[], Nanoseconds] = perf_counter_ns
+    loop: loops.Loop = field(default_factory=loops.current)
     calls: int = 0
     status: int = 0
 
@@ -265,11 +266,11 @@ class Caller:
         or not the expected one.
         """
         __tracebackhide__ = True
-        exchange = Exchange(self.template)
+        exchange = Exchange(self.template, complete=self.loop.event())
         scope = self.template.scope(self.state)
         if extra:
             scope.update(extra)
-        await asyncio.create_task(self._run(exchange, scope, observer))
+        await self.loop.in_task(self._run, exchange, scope, observer)
         self.calls += 1
         self._check(exchange)
         return exchange
@@ -376,24 +377,32 @@ async def _started(manager: LifespanManager) -> bool:
     """Whether the app has a lifespan, which then has started."""
     try:
         await manager.__aenter__()
-    except (LifespanNotSupported, _NoLifespanError):
-        return False
+    except Exception as error:
+        if isinstance(_alone(error), (LifespanNotSupported, _NoLifespanError)):
+            return False
+        raise
     return True
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The error in a group of one: trio puts what a task raises into a group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 @contextmanager
 def _lifespan_errors(watched: _WatchedLifespan, phase: str, timeout_s: Seconds) -> Iterator[None]:
     try:
         yield
-    except LifespanError:
-        raise
-    except _ReportedError as reported:
-        reason = reported.__context__ or reported
-        raise LifespanError(_failed(phase, reason)) from reason
-    except Exception as error:
+    except Exception as raised:
+        error = _alone(raised)
+        if isinstance(error, LifespanError):
+            raise error from error.__cause__
         if isinstance(error, TimeoutError) and error is not watched.error:
             raise LifespanError(_timed_out(phase, timeout_s)) from None
-        raise LifespanError(_failed(phase, error)) from error
+        reason = (error.__context__ or error) if isinstance(error, _ReportedError) else error
+        raise LifespanError(_failed(phase, reason)) from reason
 
 
 class _WatchedLifespan:

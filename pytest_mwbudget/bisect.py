@@ -36,6 +36,8 @@ BLOCK_CALLS = 4
 BLOCK_SETTLE_CALLS = 1
 # One request in so many runs without steppers, to learn what they cost.
 STEPLESS_EVERY = 4
+# For so many requests one more is made whose probes read the processor's time instead.
+CPU_EVERY = 4
 
 
 # One request through the app, observed or not; returns the nanoseconds inside the app when it was not.
@@ -74,12 +76,14 @@ class Bisection:
         clock: Clock,
         rng: random.Random,
         turn_requests: int,
+        cpu_clock: Clock | None = None,
     ) -> None:
         self.probes = probes
         self.turn_requests = turn_requests
         self.task_layers = task_layers
         self.call = call
         self.clock = clock
+        self.cpu_clock = cpu_clock
         self.rng = rng
         self.samples = Samples(probes.probed)
         self.refused: dict[int, str] = {}
@@ -108,6 +112,9 @@ class Bisection:
                 passed.append(layer)
         for level in range(len(passed) + 1):
             await self._leg(self.split_leg(requests, passed[:level], deadline))
+            if self.cpu_clock is not None:
+                share = max(1, requests // CPU_EVERY)
+                await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
         await self._leg(self.whole_leg(max(2, requests // 4), deadline))
 
     def refuse(self, index: int, reason: str) -> None:
@@ -138,8 +145,12 @@ class Bisection:
             if deadline.over():
                 return
 
-    async def split_leg(self, count: int, passed: Sequence[TaskLayer], deadline: Deadline) -> None:
+    async def split_leg(
+        self, count: int, passed: Sequence[TaskLayer], deadline: Deadline, cpu_clock: Clock | None = None
+    ) -> None:
         """Rounds with every probe in place and requests going past the layers in `passed`.
+
+        With a `cpu_clock`, the probes read that one, and the samples are kept apart.
 
         Measures the entries that have just these bypassable layers outside them; their share of about `count`
         requests is theirs.
@@ -147,16 +158,20 @@ class Bisection:
         segment = [i for i in self.probes.probed if len(self._outside(i)) == len(passed)]
         if not segment:
             return
-        with self.probes.installed(self.probes.probed), self.probes.bypassed(passed):
+        with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
-            share = max(count * len(segment) / len(self.probes.probed), MIN_SHARE)
+            fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
+            share = max(count * len(segment) / len(self.probes.probed), fewest)
             for _ in range(round(share / len(segment)) or 1):
                 for index in self.rng.sample(segment, len(segment)):
                     with self.probes.doubled(index):
-                        await self._split_request(index, segment, len(passed))
+                        if cpu_clock is None:
+                            await self._split_request(index, segment, len(passed))
+                        else:
+                            await self._cpu_request(index, segment, len(passed))
                     if deadline.over():
                         return
-                self.samples.rounds += 1
+                self.samples.rounds += cpu_clock is None
 
     def _outside(self, index: int) -> list[TaskLayer]:
         """The bypassable layers outside entry `index`."""
@@ -168,21 +183,28 @@ class Bisection:
 
     async def _split_request(self, doubled: int, segment: Sequence[int], passed: int) -> None:
         samples, probes = self.samples, self.probes
-        stepless = not passed and probes.stack.tasks and self.rng.randrange(STEPLESS_EVERY) == 0
+        stepless = not passed and probes.steppable and self.rng.randrange(STEPLESS_EVERY) == 0
         reference = self._reference()
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
-        used = spent(probes.log, probes.null_owner + 1)
+        used = spent(probes.read(), probes.null_owner + 1)
         owners = [index + 1 for index in segment]
         if not passed:
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
             samples.messages = used.messages
             owners.append(HARNESS)
         if not stepless:
-            owned = {owner: (used.ns[owner], used.resumed[owner]) for owner in owners}
-            split = samples.splits.setdefault(passed, Split())
-            split.add(reference, doubled, used.ns[probes.null_owner], owned)
+            samples.splits.setdefault(passed, Split()).add(reference, doubled, used, probes.null_owner, owners)
+
+    async def _cpu_request(self, doubled: int, segment: Sequence[int], passed: int) -> None:
+        probes = self.probes
+        reference = self._reference()
+        await self.call(probes.watch)
+        self.samples.requests += 1
+        used = spent(probes.read(), probes.null_owner + 1)
+        owners = [index + 1 for index in segment]
+        self.samples.cpu.setdefault(passed, Split()).add(reference, doubled, used, probes.null_owner, owners)
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
@@ -220,7 +242,7 @@ class Bisection:
                 for _ in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
                     await self.call(self.probes.watch)
                     self.samples.requests += 1
-                    values.append(spent(self.probes.log, self.probes.null_owner + 1).ns[layer.index + 1])
+                    values.append(spent(self.probes.read(), self.probes.null_owner + 1).ns[layer.index + 1])
                     if deadline.over():
                         return None
             inside[without] = median(values[BLOCK_SETTLE_CALLS:])

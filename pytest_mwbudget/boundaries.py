@@ -24,11 +24,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any, TypeAlias
 
 from .asgi import ASGIApp
-from .discovery import Entry, Function, Stack
+from .discovery import Entry, Stack
+from .exchange import Function, Parameters, mentioned_cells, trampoline, twin
 
 Clock: TypeAlias = Callable[[], int]
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
@@ -72,64 +73,30 @@ def make({cells}):
 }
 
 
-def _trampoline(original: CodeType, probe: Callable[..., Awaitable[Any]], twin: Function) -> CodeType:
-    """Code that can stand in for `original` in its function and calls `probe` instead.
-
-    It has the parameters, the cells and the kind of the original: a function refuses code with other cells, a caller
-    may use names, and some ask whether a function is a coroutine function.
-    """
-    code = _compiled(_source(original))
-    stand_ins: dict[object, object] = {_PROBE: probe, _PASSING: twin}
-    return code.replace(
-        co_consts=tuple(stand_ins.get(constant, constant) for constant in code.co_consts),
-        co_freevars=original.co_freevars,
-        co_posonlyargcount=original.co_posonlyargcount,
-        co_name=original.co_name,
-        co_qualname=original.co_qualname,
-    )
+def _trampoline(original: CodeType, probe: Callable[..., Awaitable[Any]], passing: Function) -> CodeType:
+    """Code that can stand in for `original` in its function and calls `probe` instead."""
+    return trampoline(original, _source(original), {_PROBE: probe, _PASSING: passing})
 
 
 def _source(original: CodeType) -> str:
-    arguments, starred, double_starred = inspect.getargs(original)
-    positional, keywords = arguments[: original.co_argcount], arguments[original.co_argcount :]
-    signature = list(positional)
-    if starred or keywords:
-        signature.append(f"*{starred or ''}")
-    signature += keywords
-    named = "".join(f", {name}={name}" for name in keywords)
-    if double_starred:
-        signature.append(f"**{double_starred}")
-        named += f", **{double_starred}"
+    parameters = Parameters.of(original)
+    named = "".join(f", {name}={name}" for name in parameters.keywords)
+    if parameters.double_starred:
+        named += f", **{parameters.double_starred}"
     coroutine = bool(original.co_flags & inspect.CO_COROUTINE)
-    return _SHAPES[bool(starred)].format(
-        # The compiler makes a cell of what the trampoline mentions, though it never comes to it.
-        cells="".join(f"_cell_{number}_, " for number in range(len(original.co_freevars))),
+    return _SHAPES[bool(parameters.starred)].format(
+        cells=mentioned_cells(original),
         kind="async def" if coroutine else "def",
         wait="await" if coroutine else "",
-        signature=", ".join(signature),
-        positional="".join(f"{name}, " for name in positional),
-        starred=f"*{starred}",
-        leads="".join(f"{name}, " for name in positional[:-3]),
-        last=", ".join(positional[-3:]),
+        signature=parameters.signature,
+        positional="".join(f"{name}, " for name in parameters.positional),
+        starred=f"*{parameters.starred}",
+        leads="".join(f"{name}, " for name in parameters.positional[:-3]),
+        last=", ".join(parameters.positional[-3:]),
         named=named,
         probe=_PROBE,
         passing=_PASSING,
     )
-
-
-def _compiled(source: str) -> CodeType:
-    """The code of the function inside the function in `source`."""
-    code = compile(source, "<probe of pytest-mwbudget>", "exec")
-    for _ in range(2):
-        code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return code
-
-
-def _twin(function: Function, code: CodeType) -> Function:
-    """A function like `function` in everything, the cells and globals shared, but with `code`."""
-    twin = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    twin.__kwdefaults__ = function.__kwdefaults__
-    return twin
 
 
 # ---- probes -----------------------------------------------------------------------------------------------------
@@ -259,14 +226,15 @@ class Probes:
     and its objects stay alive as long as this does.
     """
 
-    def __init__(self, stack: Stack, clock: Clock = perf_counter_ns) -> None:
+    def __init__(self, stack: Stack, clock: Clock = perf_counter_ns, *, suspending: bool = False) -> None:
         self.stack = stack
         self.clock = clock
+        # Whether there is anything for steppers to note: tasks that take turns, or one that waits.
+        self.steppable = stack.tasks or suspending
         self.log: Log = deque((HARNESS, clock()))
         self.null_owner = len(stack.entries) + 1
-        self.stepping = stack.tasks
-        last = len(stack.entries) if stack.endpoint is None else stack.endpoint + 1
-        self.probed = tuple(i for i in range(last) if stack.entries[i].function is not None)
+        self.stepping = self.steppable
+        self.probed = stack.probeable
         self._sites: dict[int, _Site] = {}
 
     def owner_of_parent(self, index: int) -> int:
@@ -281,6 +249,10 @@ class Probes:
         self.log.clear()
         self.log += (HARNESS, self.clock())
 
+    def read(self) -> list[int]:
+        """The log of the latest request: owners and nanoseconds in turn."""
+        return list(self.log)
+
     async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> None:
         """Call the app with a log of its own."""
         self.start()
@@ -290,8 +262,12 @@ class Probes:
             await app(scope, receive, send)
 
     @contextmanager
-    def installed(self, indexes: Iterable[int]) -> Iterator[None]:
-        """Place the probes of these entries, and take them all away at the end, whatever happens."""
+    def installed(self, indexes: Iterable[int], clock: Clock | None = None) -> Iterator[None]:
+        """Place the probes of these entries, and take them all away at the end, whatever happens.
+
+        They read `clock`, if one is given, in place of their own.
+        """
+        own_clock, self.clock = self.clock, clock or self.clock
         try:
             for index in indexes:
                 self._add(index)
@@ -302,6 +278,7 @@ class Probes:
             for site in self._sites.values():
                 site.function.__code__ = site.code
             self._sites.clear()
+            self.clock = own_clock
 
     def _add(self, index: int) -> None:
         entry = self.stack.entries[index]
@@ -309,9 +286,9 @@ class Probes:
         site = self._sites.get(id(entry.function))
         if site is None:
             code = entry.function.__code__
-            site = self._sites[id(entry.function)] = _Site(entry.function, code, _twin(entry.function, code))
+            site = self._sites[id(entry.function)] = _Site(entry.function, code, twin(entry.function, code))
             inner = _probe(site.inner_targets, site.twin, self.log, self.clock)
-            site.doubled = _twin(entry.function, _trampoline(code, inner, site.twin))
+            site.doubled = twin(entry.function, _trampoline(code, inner, site.twin))
         key = key_of(entry.leads)
         site.targets[key] = site.inner_targets[key] = (index + 1, site.twin)
         if entry.own_task:
@@ -356,7 +333,7 @@ class Probes:
         for layer in layers:
             site, key = self._site_of(layer.index)
             present.append((site, key, site.targets[key]))
-            site.targets[key] = (layer.index + 1, _straight_to(self.stack.entries[layer.child]))
+            site.targets[key] = (layer.index + 1, straight_to(self.stack.entries[layer.child]))
         try:
             yield
         finally:
@@ -365,15 +342,15 @@ class Probes:
 
     @contextmanager
     def stepping_set(self, *, on: bool) -> Iterator[None]:
-        """Steppers on (where the stack has tasks at all) or off."""
-        before, self.stepping = self.stepping, on and self.stack.tasks
+        """Steppers on (where there is anything for them to note) or off."""
+        before, self.stepping = self.stepping, on and self.steppable
         try:
             yield
         finally:
             self.stepping = before
 
 
-def _straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
+def straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
     """What can be called in place of the layer outside `entry`, with its arguments, and goes on to `entry`."""
     assert entry.function is not None
     child = functools.partial(entry.function, *entry.leads)

@@ -1,23 +1,40 @@
-"""Budgets: which one applies to which layer, and whether an estimate keeps it."""
+"""Budgets: which one applies to which layer, and whether a measurement keeps it."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TypeAlias
 
 from .errors import LayerNameError, SettingError, near_miss
-from .model import Estimate, Layer, Microseconds, Verdict
+from .model import COUNTED, Count, Estimate, Layer, Microseconds, Quantity, Verdict
+
+# Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for what is counted.
+Bounds: TypeAlias = Mapping[Quantity, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Upper bounds in microseconds per request: for every middleware, for named layers, for the whole request."""
+    """Upper bounds per request: for every middleware, for named layers, and of time for the whole request."""
 
-    us: Microseconds | None = None
-    layers: Mapping[str, Microseconds] = field(default_factory=dict)
+    default: Bounds = field(default_factory=dict)
+    layers: Mapping[str, Bounds] = field(default_factory=dict)
     total_us: Microseconds | None = None
+
+    @property
+    def quantities(self) -> set[Quantity]:
+        """Every quantity that has a bound somewhere."""
+        return set(self.default).union(*self.layers.values())
+
+    @property
+    def need_clock(self) -> bool:
+        """Whether time has to be measured; also when nothing has a bound, to be reported."""
+        counted = self.quantities and self.quantities.issubset(COUNTED)
+        return not counted or self.total_us is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +45,15 @@ class Judgement:
     reason: str | None = None
 
 
-def budget_us(value: object, where: str) -> Microseconds:
-    """`value` as a budget in microseconds; SettingError unless it is a finite number above zero.
+def bound(quantity: Quantity, value: object, where: str) -> float:
+    """`value` as a budget of `quantity`; SettingError when it cannot be one. `where` names its place."""
+    if quantity == "bytes":
+        return size(value, where)
+    return number(value, where) if quantity in COUNTED else budget_us(value, where)
 
-    `where` names the place the value came from, for the message.
-    """
+
+def budget_us(value: object, where: str) -> Microseconds:
+    """`value` as a budget in microseconds; SettingError unless it is a finite number above zero."""
     remedy = "give a number of microseconds per request above 0, for example 50"
     if isinstance(value, str):
         try:
@@ -46,29 +67,59 @@ def budget_us(value: object, where: str) -> Microseconds:
     return float(value)
 
 
-def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, Microseconds]:
-    """The budget of each layer that has one, by layer index.
+def number(value: object, where: str) -> int:
+    """`value` as a count; SettingError unless it is a whole number from zero on."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")
+    return value
+
+
+UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def size(value: object, where: str) -> int:
+    """`value` as a number of bytes: a whole number, or a text like "16 KiB" (1024 bytes each) or "16 kB" (1000)."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None or match[2].lower() not in UNITS:
+            raise SettingError(
+                f"{where} is {value!r}; give a number of bytes per request, or one with a unit, for example '16 KiB'."
+                f" The units are: B, kB, MB, GB, KiB, MiB, GiB"
+            )
+        return math.floor(Decimal(match[1]) * UNITS[match[2].lower()])
+    return number(value, where)
+
+
+def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity, float]]:
+    """The bounds of each layer that has any, by layer index.
 
     A name is a layer's name in the table, its class name, or its qualified name (`module:Class` or `module.Class`);
     the more exact name wins over the less exact. Without a name the default applies to middleware, not to routing.
     Raises LayerNameError when a name matches nothing.
     """
-    assigned = {layer.index: budgets.us for layer in stack if budgets.us is not None and layer.kind == "middleware"}
-    ranked: dict[int, int] = {}
-    for name, bound in budgets.layers.items():
+    assigned: dict[int, dict[Quantity, float]] = {
+        layer.index: dict(budgets.default) for layer in stack if budgets.default and layer.kind == "middleware"
+    }
+    ranked: dict[tuple[int, Quantity], int] = {}
+    for name, bounds in budgets.layers.items():
         ranks = {layer.index: _rank(name, layer) for layer in stack}
         matches = {index: rank for index, rank in ranks.items() if rank is not None}
         if not matches:
             raise LayerNameError(_no_such_layer(name, stack))
         for index, rank in matches.items():
-            if rank >= ranked.get(index, 0):
-                assigned[index], ranked[index] = bound, rank
+            for quantity, value in bounds.items():
+                if rank >= ranked.get((index, quantity), 0):
+                    assigned.setdefault(index, {})[quantity] = value
+                    ranked[index, quantity] = rank
     return assigned
 
 
-def named(budgets: Budgets, layer: Layer) -> bool:
-    """Whether a budget names the layer, and not only the default applies to it."""
-    return any(_rank(name, layer) is not None for name in budgets.layers)
+def named(budgets: Budgets, layer: Layer, quantity: Quantity) -> bool:
+    """Whether a budget of the quantity names the layer, and not only the default applies to it."""
+    return any(_rank(name, layer) is not None and quantity in bounds for name, bounds in budgets.layers.items())
 
 
 def _rank(name: str, layer: Layer) -> int | None:
@@ -118,13 +169,9 @@ def judge(us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: f
     return Judgement("undecided", f"the interval {us.low:.2f} to {us.high:.2f} µs holds the budget of {bound:g} µs")
 
 
-def overall(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The worst of them: any fail, else any undecided, else pass; None when nothing was judged."""
-    if not verdicts:
-        return None
-    if "fail" in verdicts:
-        return "fail"
-    return "undecided" if "undecided" in verdicts else "pass"
+def judge_count(count: Count, most: float) -> Judgement:
+    """Whether the typical request keeps `most`. There is nothing to be undecided about."""
+    return Judgement("pass" if count.count <= most else "fail")
 
 
 def seconds_needed(us: Estimate, bound: Microseconds, spent_s: float) -> float | None:

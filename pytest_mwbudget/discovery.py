@@ -8,7 +8,6 @@ responder, an exception wrapper) belongs to the layer that made it.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import gc
 import inspect
@@ -18,35 +17,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from types import CellType, CodeType, CoroutineType, FrameType, FunctionType, MemberDescriptorType, MethodType
-from typing import Any, Protocol
+from types import CodeType, CoroutineType, FrameType, FunctionType, MemberDescriptorType, MethodType
+from typing import Any
 
+from . import loops
+from .exchange import Function
 from .model import Kind, Layer
 
 # Put into the scope of a traced request: a request that the app itself makes to another app has a scope without it.
 TRACE_KEY = "pytest_mwbudget.trace"
 
 _MISSING = object()
-
-
-class Function(Protocol):
-    """A function written in Python, as an attribute has it: FunctionType itself would read as a method there."""
-
-    __code__: CodeType
-    __name__: str
-    __defaults__: tuple[Any, ...] | None
-    __kwdefaults__: dict[str, Any] | None
-
-    @property
-    def __globals__(self) -> dict[str, Any]:
-        """The names of its module."""
-
-    @property
-    def __closure__(self) -> tuple[CellType, ...] | None:
-        """Its cells."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +63,12 @@ class Stack:
     outside: bool
     layers: tuple[tuple[int | None, Layer], ...]
     tasks: bool
+
+    @property
+    def probeable(self) -> tuple[int, ...]:
+        """The entries at whose boundary a probe can stand, down to the endpoint's."""
+        last = len(self.entries) if self.endpoint is None else self.endpoint + 1
+        return tuple(i for i in range(last) if self.entries[i].function is not None)
 
 
 @dataclass(slots=True, eq=False)
@@ -201,7 +188,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _task() -> object:
     try:
-        return asyncio.current_task()
+        return loops.current().task()
     except RuntimeError:
         return None
 

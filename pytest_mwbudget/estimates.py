@@ -17,6 +17,7 @@ from .boundaries import HARNESS
 from .discovery import Entry
 from .model import Estimate, Microseconds
 from .stats import batched_interval, minus, paces, paces_of_others, plus, quickest_quarter, quiet, scaled, spend
+from .timeline import Spent
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
@@ -53,24 +54,26 @@ class Series:
 class Split:
     """Requests with every probe in place, one after the other: a column has one value for each.
 
-    `doubled` is the entry that held the null layer, `null` what it read. `owned` is what an owner spent, `resumed` how
-    often it was resumed, by owner. All times are nanoseconds.
+    `doubled` is the entry that held the null layer, `null` what it read. `owned` is what an owner spent, `suspended`
+    the part of it in suspensions, `resumed` how often it was resumed, by owner. All times are nanoseconds.
     """
 
     reference: list[float] = field(default_factory=list)
     doubled: list[int] = field(default_factory=list)
     null: list[float] = field(default_factory=list)
     owned: dict[int, list[float]] = field(default_factory=dict)
+    suspended: dict[int, list[float]] = field(default_factory=dict)
     resumed: dict[int, list[float]] = field(default_factory=dict)
 
-    def add(self, reference: float, doubled: int, null: float, owned: Mapping[int, tuple[float, float]]) -> None:
-        """Append one request; `owned` has nanoseconds and resumptions by owner, the same owners every time."""
+    def add(self, reference: float, doubled: int, used: Spent, null_owner: int, owners: Iterable[int]) -> None:
+        """Append one request; the same owners every time."""
         self.reference.append(reference)
         self.doubled.append(doubled)
-        self.null.append(null)
-        for owner, (ns, times) in owned.items():
-            self.owned.setdefault(owner, []).append(ns)
-            self.resumed.setdefault(owner, []).append(times)
+        self.null.append(used.ns[null_owner])
+        for owner in owners:
+            self.owned.setdefault(owner, []).append(used.ns[owner])
+            self.suspended.setdefault(owner, []).append(used.suspended[owner])
+            self.resumed.setdefault(owner, []).append(used.resumed[owner])
 
     def steady(self, quick_ns: float) -> Split:
         """The requests that ran while the machine was at its speed, the reference workload taking `quick_ns`."""
@@ -91,6 +94,7 @@ class Split:
             list(compress(self.doubled, kept)),
             list(compress(self.null, kept)),
             {owner: list(compress(column, kept)) for owner, column in self.owned.items()},
+            {owner: list(compress(column, kept)) for owner, column in self.suspended.items()},
             {owner: list(compress(column, kept)) for owner, column in self.resumed.items()},
         )
 
@@ -99,7 +103,8 @@ class Split:
 class Samples:
     """Everything measured so far.
 
-    `splits` are by the number of task layers that requests went past, `bypass` by entry of the stack. `inside` is the
+    `splits` are by the number of task layers that requests went past, and so are those of `cpu`, whose probes read the
+    processor's time. `bypass` is by entry of the stack. `inside` is the
     whole time between the first and the last crossing, `inside_stepless` the same in requests without steppers,
     `whole` that of requests without any probe. `messages` is the number of calls of the server's receive and send in
     one request.
@@ -107,6 +112,7 @@ class Samples:
 
     probed: tuple[int, ...]
     splits: dict[int, Split] = field(default_factory=dict)
+    cpu: dict[int, Split] = field(default_factory=dict)
     whole: Series = field(default_factory=Series)
     bypass: dict[int, Series] = field(default_factory=dict)
     inside: Series = field(default_factory=Series)
@@ -127,12 +133,18 @@ class Estimates:
     """Microseconds per request by entry of the stack, and for the whole.
 
     `split` has every probed entry but the app object, the endpoint included; `bypass` those that could be bypassed.
+    `holding` is the split's time without suspensions, `suspended` the typical time in them; `cpu` and `suspended_cpu`
+    are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
     `outside` is the app object with the server's receive and send. `slowdown` is how much slower the machine ran than
     at its best.
     """
 
     split: dict[int, Estimate]
     bypass: dict[int, Estimate]
+    holding: dict[int, Estimate]
+    suspended: dict[int, Microseconds]
+    cpu: dict[int, Estimate] | None
+    suspended_cpu: dict[int, Microseconds]
     outside: Estimate
     whole: Estimate
     floor_us: float
@@ -163,37 +175,82 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     """
     probed = samples.probed
     # One share for each interval that goes into any row: times, nulls, bypasses, steppers, the whole.
-    alpha = spend(ALPHA, look) / (2 * len(probed) + len(samples.bypass) + 4)
+    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 4)
     quick_ns = samples.quick_ns()
-    splits = [split.steady(quick_ns) for split in samples.splits.values()]
-    nulls = _nulls(splits, probed)
-    halves = {index: scaled(null, 0.5) for index, null in _null_estimates(nulls, alpha).items()}
-    step = _step(samples, splits, nulls, quick_ns, alpha)
-
-    def probes_at(index: int) -> Estimate:
-        """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        return plus(halves[index], *(halves[i] for i in probed if _probed_parent(entries, i, probed) == index))
-
-    paced = [(split, paces(split.null_paces())) for split in splits]
-
-    def row(owners: Sequence[int], probes: Estimate) -> Estimate:
-        return _row(paced, owners, probes, alpha, step)
+    wall = _Legs(samples.splits.values(), probed, entries, alpha, quick_ns)
+    # No verdict hangs on the processor's time, so its rows share their chances with nobody.
+    cpu = _Legs(samples.cpu.values(), probed, entries, ALPHA, quick_ns) if samples.cpu else None
+    step = _step(samples, wall, quick_ns, alpha)
 
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
         # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
-        probes_around.append(scaled(halves[probed[0]], samples.messages / (samples.messages + 1)))
+        probes_around.append(scaled(wall.halves[probed[0]], samples.messages / (samples.messages + 1)))
     if outside and 0 in probed:
         around.append(1)
-        probes_around.append(probes_at(0))
+        probes_around.append(wall.probes_at(0))
+    rows = [index for index in probed if not (outside and index == 0)]
     return Estimates(
-        split={index: row([index + 1], probes_at(index)) for index in probed if not (outside and index == 0)},
+        split={index: wall.row([index + 1], wall.probes_at(index), step) for index in rows},
         bypass={i: _interval(series.quiet(quick_ns), alpha) for i, series in samples.bypass.items() if series.values},
-        outside=row(around, plus(*probes_around)),
+        holding={index: wall.row([index + 1], wall.probes_at(index), step, holding=True) for index in rows},
+        suspended={index: wall.suspended(index + 1) for index in rows},
+        cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
+        suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
+        outside=wall.row(around, plus(*probes_around), step),
         whole=_interval(samples.whole.quiet(quick_ns), alpha),
-        floor_us=_floor(nulls, alpha),
+        floor_us=_floor(wall.nulls, alpha),
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
+
+
+class _Legs:
+    """Requests whose probes read one clock: what the probes cost, and what is left for the rows."""
+
+    def __init__(
+        self, splits: Iterable[Split], probed: Sequence[int], entries: Sequence[Entry], alpha: float, quick_ns: float
+    ) -> None:
+        self.splits = [split.steady(quick_ns) for split in splits]
+        self.probed = probed
+        self.entries = entries
+        self.alpha = alpha
+        self.nulls = _nulls(self.splits, probed)
+        self.halves = {index: scaled(null, 0.5) for index, null in _null_estimates(self.nulls, alpha).items()}
+        self.tempo = [paces(split.null_paces()) for split in self.splits]
+
+    def probes_at(self, index: int) -> Estimate:
+        """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
+        children = (i for i in self.probed if _probed_parent(self.entries, i, self.probed) == index)
+        return plus(self.halves[index], *(self.halves[i] for i in children))
+
+    def row(self, owners: Sequence[int], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
+        """What these owners spent together, less what the probes and the steppers cost them.
+
+        `holding` leaves out suspensions. A busy machine slows the layer and its probes alike, so the probes are taken
+        off at the tempo of the moment: paired, most of the noise that requests have in common goes.
+        """
+        own_ns: list[float] = []
+        resumed = 0.0
+        for split, tempo in zip(self.splits, self.tempo, strict=True):
+            if all(owner in split.owned for owner in owners):
+                own_ns += self._less_probes(split, tempo, owners, probes, holding)
+                resumed = sum(median(split.resumed[owner]) for owner in owners)
+        steppers = scaled(step, resumed) if resumed else ZERO
+        return minus(_interval(own_ns, self.alpha), plus(_spread(probes), steppers))
+
+    def _less_probes(
+        self, split: Split, tempo: Sequence[float], owners: Sequence[int], probes: Estimate, holding: bool
+    ) -> list[float]:
+        columns = [split.owned[owner] for owner in owners]
+        if holding:
+            columns += [[-ns for ns in split.suspended[owner]] for owner in owners]
+        together = [sum(values) for values in zip(*columns, strict=True)]
+        return [ns - probes.estimate / US_PER_NS * pace for ns, pace in zip(together, tempo, strict=True)]
+
+    def suspended(self, owner: int) -> Microseconds:
+        """How long the owner was typically suspended."""
+        values = [ns for split in self.splits for ns in split.suspended.get(owner, ())]
+        return median(values) * US_PER_NS if values else 0.0
 
 
 def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
@@ -201,29 +258,6 @@ def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
     if not values_ns:
         return Estimate(0.0, -math.inf, math.inf)
     return scaled(batched_interval(values_ns, alpha), US_PER_NS)
-
-
-def _row(
-    paced: Sequence[tuple[Split, list[float]]],
-    owners: Sequence[int],
-    probes: Estimate,
-    alpha: float,
-    step: Estimate,
-) -> Estimate:
-    """What these owners spent together, less what the probes and the steppers cost them.
-
-    A busy machine slows the layer and its probes alike, so the probes are taken off at the tempo of the moment, which
-    stands beside each split: paired, most of the noise that requests have in common goes.
-    """
-    own_ns: list[float] = []
-    resumed = 0.0
-    for split, tempo in paced:
-        if all(owner in split.owned for owner in owners):
-            together = [sum(values) for values in zip(*(split.owned[owner] for owner in owners), strict=True)]
-            own_ns += [ns - probes.estimate / US_PER_NS * pace for ns, pace in zip(together, tempo, strict=True)]
-            resumed = sum(median(split.resumed[owner]) for owner in owners)
-    steppers = scaled(step, resumed) if resumed else ZERO
-    return minus(_interval(own_ns, alpha), plus(_spread(probes), steppers))
 
 
 def _spread(us: Estimate) -> Estimate:
@@ -252,20 +286,18 @@ def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
-def _step(
-    samples: Samples, splits: Sequence[Split], nulls: Mapping[int, list[float]], quick_ns: float, alpha: float
-) -> Estimate:
+def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:
     """What a stepper costs at one suspension: requests with steppers against requests without."""
-    if not splits or not samples.inside_stepless.values or not samples.inside.values:
+    if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
         return ZERO
-    resumptions = sum(median(column) for column in splits[0].resumed.values() if column)
+    resumptions = sum(median(column) for column in legs.splits[0].resumed.values() if column)
     if not resumptions:
         return ZERO
     with_steppers = _interval(samples.inside.quiet(quick_ns), alpha)
     added = minus(with_steppers, _interval(samples.inside_stepless.quiet(quick_ns), alpha))
     cost = scaled(added, 1 / resumptions)
     # A stepper does less at one suspension than a probe does in a whole request.
-    most = median(_interleaved(nulls.values()) or [0.0]) * US_PER_NS
+    most = median(_interleaved(legs.nulls.values()) or [0.0]) * US_PER_NS
     return Estimate(*(min(max(0.0, us), most) for us in (cost.estimate, cost.low, cost.high)))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import asgi
+from . import asgi, loops
 from .errors import MeasurementError
-from .measure import Bench, measure, send_once
+from .measure import measure, send_once
 from .model import Measurement
 from .settings import Settings, status_code
+from .timing import Bench
 
 
 @dataclass
@@ -33,9 +32,9 @@ class MwBudget:
     reported: int = 0
 
     async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
-        """Make and measure a request on the running event loop, which must be asyncio's (or uvloop's)."""
+        """Make and measure a request on the running event loop."""
         __tracebackhide__ = True
-        _require_asyncio()
+        self._require_loop()
         app = asgi.checked_app(self.app)
         settings = self.settings
         if expect_status is not None:
@@ -52,7 +51,23 @@ class MwBudget:
         """Make and measure a request on an event loop of its own."""
         __tracebackhide__ = True
         _require_no_loop(method)
-        return _run(self.arequest(method, url, expect_status=expect_status, **options))
+        name = self.settings.loop or "asyncio"
+        return loops.run(name, lambda: self.arequest(method, url, expect_status=expect_status, **options))
+
+    def _require_loop(self) -> None:
+        try:
+            running = loops.current().name
+        except RuntimeError:
+            raise MeasurementError(
+                "no event loop that can be measured is running; the choices are asyncio, uvloop and trio"
+            ) from None
+        wanted = self.settings.loop
+        if wanted is not None and wanted != running:
+            raise MeasurementError(
+                f"this test runs on {running}, but its loop is to be {wanted!r}; run it on {wanted} (for anyio, the"
+                f" fixture anyio_backend), use the methods without `a` in a test that is not async, or say nothing"
+                f" of loop"
+            )
 
     def get(self, url: str, **options: Any) -> Measurement:
         """Shorthand for `request("GET", …)`."""
@@ -126,28 +141,8 @@ class MwBudget:
 
 
 def _require_no_loop(method: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise MeasurementError(
-        f"mw_budget.{method.lower()}(...) was called while an event loop runs in this thread; in an async test write"
-        f" await mw_budget.a{method.lower()}(...)"
-    )
-
-
-def _require_asyncio() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if loops.running():
         raise MeasurementError(
-            "the running event loop is not asyncio's; run this test on asyncio (for anyio: the fixture anyio_backend"
-            " returning 'asyncio')"
-        ) from None
-
-
-def _run(coroutine: Coroutine[Any, Any, Measurement]) -> Measurement:
-    __tracebackhide__ = True
-    # A factory of its own keeps the runner from replacing the thread's current loop, which other plugins may own.
-    with asyncio.Runner(debug=False, loop_factory=asyncio.new_event_loop) as runner:
-        return runner.run(coroutine)
+            f"mw_budget.{method.lower()}(...) was called while an event loop runs in this thread; in an async test"
+            f" write await mw_budget.a{method.lower()}(...)"
+        )

@@ -5,8 +5,9 @@ All times are microseconds per request unless a name says `_ns` or `_s`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     import httpx
@@ -16,8 +17,15 @@ Nanoseconds: TypeAlias = int
 Seconds: TypeAlias = float
 
 Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
+LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Kind: TypeAlias = Literal["middleware", "routing"]
 Method: TypeAlias = Literal["split", "bypass"]
+
+# What a layer can have a budget for. The first two are microseconds and need a clock; the others are counted.
+Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes", "tasks", "threads", "retained"]
+CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +64,109 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerReport:
-    """What was measured of one layer, and how its budget was judged.
+class Count:
+    """A number per request: the typical one (the median), the least and the most that a counted request had.
 
-    `us` is None when the layer was not entered or is merged with a neighbour. `reason` explains an undecided verdict.
+    `kinds` shares the typical number out by type or name; a request that differs from the typical one may have others.
+    """
+
+    count: int
+    low: int
+    high: int
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every request had the same."""
+        return self.low == self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was charged to one row per request. None for what cannot be counted here.
+
+    `objects` and `retained` are by type; `tasks` by coroutine and `threads` by function. `retained` are objects that
+    were still alive after a garbage collection. `allocations` and `bytes` are what was requested of Python's
+    allocators. `received` and `sent` are messages through the row's outer boundary. `suspensions` says how often a
+    task stood still there. `own_types` are types that no other row created.
+    """
+
+    objects: Count | None
+    allocations: Count | None
+    bytes: Count | None
+    tasks: Count
+    threads: Count
+    retained: Count | None
+    received: Count
+    sent: Count
+    suspensions: Count
+    own_types: tuple[str, ...] = ()
+
+    def of(self, quantity: CountedQuantity) -> Count | None:
+        """The count of a quantity, None when it cannot be counted here."""
+        found: Count | None = getattr(self, quantity)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Occupation:
+    """How a layer spends its time, in microseconds per request.
+
+    `busy` is the time in which it held the event loop, `wait_us` the time in which it was suspended; together they are
+    the layer's time. `cpu_us` is the part of `busy` in which the processor worked for it, None when the clock of this
+    platform cannot tell. `blocking` says that it holds the event loop for long without working.
+    """
+
+    busy: Estimate
+    wait_us: Microseconds
+    cpu_us: Microseconds | None
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A budget and what came of it. `reason` explains an undecided verdict."""
+
+    bound: float
+    verdict: Verdict
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """What was found out about one layer, and how its budgets were judged.
+
+    `us` is None when the layer was not entered, is merged with a neighbour, or was not timed; `counts` likewise.
     """
 
     layer: Layer
-    us: Estimate | None
-    method: Method | None
-    budget_us: Microseconds | None = None
-    verdict: Verdict | None = None
-    reason: str | None = None
+    us: Estimate | None = None
+    method: Method | None = None
+    occupation: Occupation | None = None
+    counts: Counts | None = None
+    judged: Mapping[Quantity, Judged] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The layer's name, unique in its stack."""
         return self.layer.name
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict on its budgets, None when it has none."""
+        return worst(judged.verdict for judged in self.judged.values())
+
+    @property
+    def budget_us(self) -> Microseconds | None:
+        """Its budget of time, None when it has none."""
+        return self.judged["us"].bound if "us" in self.judged else None
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Any fail, else any undecided, else pass; None when there is none."""
+    found = set(verdicts)
+    ranked: tuple[Verdict, ...] = ("fail", "undecided", "pass")
+    return next((verdict for verdict in ranked if verdict in found), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +181,21 @@ class Books:
     outside: Estimate
     endpoint: Estimate | None
     residue_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The counts that are no layer's, and the sum of all rows.
+
+    `outside` is the app object with the server's receive and send, `endpoint` what is inside the innermost layer.
+    `requests` were counted. `why` says what could not be counted, by quantity.
+    """
+
+    outside: Counts
+    endpoint: Counts | None
+    total: Counts
+    requests: int
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +222,17 @@ class RequestLine:
 class Result:
     """What is known of one request of a test: its status and, when `--mw-budget` is on, what each layer costs.
 
-    Without enforcement only `request` and `status` are set, `layers` is empty and `verdict` is None.
-    `total_budget_us` and `total_verdict` belong to the budget on the whole request. `notes` are remarks on how far
-    the figures can be trusted, one sentence each.
+    Without enforcement only `request` and `status` are set, `layers` is empty and `verdict` is None. When every budget
+    is a count, nothing is timed: `books`, `floor_us` and `effort` are None. `total_budget_us` and `total_verdict`
+    belong to the budget on the whole request. `notes` are remarks on how far the figures can be trusted, one sentence
+    each.
     """
 
     request: RequestLine
     status: int
     loop: str = "asyncio"
     layers: tuple[LayerReport, ...] = ()
+    ledger: Ledger | None = None
     books: Books | None = None
     floor_us: Microseconds | None = None
     effort: Effort | None = None

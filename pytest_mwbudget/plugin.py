@@ -20,12 +20,34 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 MARKER = (
-    "mw_budget(us=..., layers={...}, total_us=..., expect_status=..., lifespan=..., max_time=..., undecided=...): "
-    "measure every middleware layer of the app on the requests made through the fixture mw_budget, and with "
-    "--mw-budget fail the test when a layer costs more than its budget in microseconds per request"
+    "mw_budget(us=..., busy_us=..., objects=..., allocations=..., bytes=..., tasks=..., threads=..., retained=..., "
+    "layers={...}, total_us=..., expect_status=..., lifespan=..., loop=..., max_time=..., undecided=...): measure "
+    "every middleware layer of the app on the requests made through the fixture mw_budget, and with --mw-budget fail "
+    "the test when a layer takes or creates more per request than its budget"
 )
 # Settings that the command line or the configuration may give, by their marker keyword.
-CONFIGURABLE = ("us", "layers", "total_us", "expect_status", "lifespan", "max_time", "undecided", "startup_timeout")
+COUNTED = {
+    "objects": "objects created",
+    "allocations": "requests to Python's allocators",
+    "bytes": "bytes requested of them, for example 16 KiB",
+    "tasks": "tasks spawned",
+    "threads": "calls handed to worker threads",
+    "retained": "objects left alive",
+}
+CONFIGURABLE = (
+    "us",
+    "busy_us",
+    *COUNTED,
+    "layers",
+    "total_us",
+    "expect_status",
+    "lifespan",
+    "loop",
+    "max_time",
+    "undecided",
+    "startup_timeout",
+)
+ON_COMMAND_LINE = ("loop", "max_time", "undecided")
 
 FAILURE_WIDTH = 79
 
@@ -48,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--mw-budget-json", metavar="PATH", default=None, help="write everything that was measured to PATH as JSON"
     )
     group.addoption(
+        "--mw-budget-loop",
+        metavar="asyncio|uvloop|trio",
+        default=None,
+        help="the event loop of requests in tests that are not async (default: asyncio)",
+    )
+    group.addoption(
         "--mw-budget-max-time",
         metavar="SECONDS",
         default=None,
@@ -62,10 +90,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("mw_budget", "measure and enforce in every run, as with --mw-budget", type="bool", default=False)
     parser.addini("mw_budget_app", "the app under test as package.module:attribute")
     parser.addini("mw_budget_us", "default budget of every middleware layer, microseconds per request")
-    parser.addini("mw_budget_layers", "budgets by layer name, NAME = MICROSECONDS, one a line", type="linelist")
+    parser.addini("mw_budget_busy_us", "default budget for holding the event loop, microseconds per request")
+    for quantity, meaning in COUNTED.items():
+        parser.addini(f"mw_budget_{quantity}", f"default budget of every middleware layer: {meaning} per request")
+    parser.addini(
+        "mw_budget_layers",
+        "budgets by layer name, one a line: NAME = MICROSECONDS, or NAME = us: 80, tasks: 0",
+        type="linelist",
+    )
     parser.addini("mw_budget_total_us", "default budget of the whole request, microseconds")
     parser.addini("mw_budget_expect_status", "the response status to expect; any below 400 when nothing is said")
     parser.addini("mw_budget_lifespan", "false to leave the app's lifespan alone")
+    parser.addini("mw_budget_loop", "asyncio, uvloop or trio: the event loop of tests that are not async")
     parser.addini("mw_budget_max_time", "seconds of timing for one request, at most (default: 5)")
     parser.addini("mw_budget_undecided", "warn, fail or pass when there is no verdict in time (default: warn)")
     parser.addini("mw_budget_startup_timeout", "seconds for the app's startup, and for one request (default: 30)")
@@ -104,7 +140,7 @@ def _check_json(config: pytest.Config, path: str) -> None:
 def _configured(config: pytest.Config) -> dict[str, Any]:
     """The command line's and the configuration's values by marker keyword, None where nothing was said."""
     values: dict[str, Any] = {key: config.getini(f"mw_budget_{key}") or None for key in CONFIGURABLE}
-    for key in ("max_time", "undecided"):
+    for key in ON_COMMAND_LINE:
         option = config.getoption(f"mw_budget_{key}")
         if option is not None:
             values[key] = option
@@ -132,8 +168,8 @@ def mw_budget(request: pytest.FixtureRequest, mw_budget_app: Any) -> MwBudget:
     """An HTTP client of the app under test: each request is measured when `--mw-budget` is on."""
     from .errors import SettingError
     from .fixture import MwBudget
-    from .measure import Bench
     from .settings import Settings
+    from .timing import Bench
 
     item, config = request.node, request.config
     bench = Bench(machine=_shared_machine(config), progress=_Progress(config))

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from .budgets import Budgets, budget_us
+from .budgets import Bounds, Budgets, bound, budget_us
 from .errors import SettingError, near_miss
-from .model import Microseconds, Seconds
+from .model import QUANTITIES, LoopName, Quantity, Seconds
 
 WhenUndecided: TypeAlias = Literal["warn", "fail", "pass"]
 
-MARKER_KEYS = ("us", "layers", "total_us", "expect_status", "lifespan", "max_time", "undecided")
+MARKER_KEYS = (*QUANTITIES, "layers", "total_us", "expect_status", "lifespan", "loop", "max_time", "undecided")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,13 @@ class Settings:
     """Everything that a test has to say about its measurement.
 
     `max_time_s` bounds the timing of one request, `startup_timeout_s` the app's startup and its shutdown.
-    `expect_status` None means any status below 400.
+    `expect_status` None means any status below 400; `loop` None means asyncio, in an async test the test's own.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
     expect_status: int | None = None
     lifespan: bool = True
+    loop: LoopName | None = None
     max_time_s: Seconds = 5.0
     startup_timeout_s: Seconds = 30.0
     when_undecided: WhenUndecided = "warn"
@@ -44,7 +46,7 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     have `startup_timeout`. Raises SettingError for an unknown keyword or an unusable value.
     """
     said: dict[str, tuple[str, Any]] = {}
-    layers: dict[str, Microseconds] = {}
+    layers: dict[str, Bounds] = {}
     sources: list[tuple[str, tuple[str, ...], Mapping[str, Any]]] = [
         ("mw_budget marker: {}", MARKER_KEYS, marker) for marker in markers
     ]
@@ -60,13 +62,14 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
             if value is None:
                 continue
             if key == "layers":
-                layers = {**layer_budgets(value, where), **layers}
+                wider = layer_budgets(value, where)
+                layers = {name: {**wider.get(name, {}), **layers.get(name, {})} for name in {**wider, **layers}}
             else:
                 said.setdefault(key, (where, value))
     return _checked(said, layers)
 
 
-def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Microseconds]) -> Settings:
+def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Bounds]) -> Settings:
     """The record, every value checked with the name of the place it came from."""
 
     def get(key: str, default: Any, check: Any) -> Any:
@@ -76,30 +79,62 @@ def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Microseco
         return check(value, where)
 
     default = Settings()
+    bounds = {
+        quantity: bound(quantity, said[quantity][1], said[quantity][0]) for quantity in QUANTITIES if quantity in said
+    }
     return Settings(
-        budgets=Budgets(get("us", None, budget_us), layers, get("total_us", None, budget_us)),
+        budgets=Budgets(bounds, layers, get("total_us", None, budget_us)),
         expect_status=get("expect_status", default.expect_status, status_code),
         lifespan=get("lifespan", default.lifespan, truth),
+        loop=get("loop", default.loop, loop_name),
         max_time_s=get("max_time", default.max_time_s, seconds),
         startup_timeout_s=get("startup_timeout", default.startup_timeout_s, seconds),
         when_undecided=get("undecided", default.when_undecided, when_undecided),
     )
 
 
-def layer_budgets(value: object, where: str) -> dict[str, Microseconds]:
-    """Budgets by layer name, from a mapping or from `NAME = NUMBER` lines."""
+def layer_budgets(value: object, where: str) -> dict[str, Bounds]:
+    """Budgets by layer name, from a mapping or from lines.
+
+    A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. Lines say the same:
+    `A = 80`, `B = us: 80, tasks: 0`.
+    """
     if isinstance(value, Mapping):
-        return {_layer_name(name, where): budget_us(bound, f"{where}[{name!r}]") for name, bound in value.items()}
+        return {_layer_name(name, where): _bounds(bounds, f"{where}[{name!r}]") for name, bounds in value.items()}
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        pairs = [line.rpartition("=") for line in value]
-        for (name, equals, _), line in zip(pairs, value, strict=True):
-            if not (equals and name.strip()):
-                raise SettingError(f"{where} has the line {line!r}; write NAME = MICROSECONDS, one layer a line")
-        return {name.strip(): budget_us(bound.strip(), f"{where}: {name.strip()}") for name, _, bound in pairs}
+        return dict(_line(line, where) for line in value)
     raise SettingError(
-        f"{where} is {value!r}; give a mapping of layer names to microseconds, for example"
-        f" layers={{'GZipMiddleware': 80}}"
+        f"{where} is {value!r}; give a mapping of layer names to microseconds or to budgets, for example"
+        f" layers={{'GZipMiddleware': 80, 'AuthMiddleware': {{'us': 50, 'tasks': 0}}}}"
     )
+
+
+def _line(line: str, where: str) -> tuple[str, Bounds]:
+    name, equals, text = (part.strip() for part in line.rpartition("="))
+    if not (equals and name):
+        raise SettingError(
+            f"{where} has the line {line!r}; write NAME = MICROSECONDS or NAME = QUANTITY: NUMBER, ..., one layer a"
+            f" line"
+        )
+    place = f"{where}: {name}"
+    if ":" not in text:
+        return name, _bounds(text, place)
+    pairs = [pair.partition(":") for pair in text.split(",")]
+    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place)
+
+
+def _bounds(value: object, where: str) -> Bounds:
+    """Bounds by quantity; a plain number is one of microseconds."""
+    if not isinstance(value, Mapping):
+        return {"us": budget_us(value, where)}
+    for quantity in value:
+        if quantity not in QUANTITIES:
+            raise SettingError(
+                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), QUANTITIES)} The quantities are:"
+                f" {', '.join(QUANTITIES)}"
+            )
+    known: dict[Quantity, Any] = dict(value)
+    return {quantity: bound(quantity, most, f"{where}[{quantity!r}]") for quantity, most in known.items()}
 
 
 def _layer_name(name: object, where: str) -> str:
@@ -147,3 +182,18 @@ def when_undecided(value: object, where: str) -> WhenUndecided:
         miss = near_miss(value, choices) if isinstance(value, str) else ""
         raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
     return cast("WhenUndecided", value)
+
+
+def loop_name(value: object, where: str) -> LoopName:
+    """`value` as the name of an event loop whose library is installed."""
+    choices = get_args(LoopName)
+    if value not in choices:
+        miss = near_miss(value, choices) if isinstance(value, str) else ""
+        raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
+    name = cast("LoopName", value)
+    if find_spec(name) is None:
+        raise SettingError(
+            f"{where} is {name!r}, but {name} is not installed here; install it (pip install {name}), or choose another"
+            f" of: {', '.join(choices)}"
+        )
+    return name

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .boundaries import HARNESS, SUSPENDED, Log
+from .boundaries import HARNESS, SUSPENDED
 from .model import Nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One request: nanoseconds by owner, and how often each owner was resumed after a suspension.
+    """One request: nanoseconds by owner, those of them in suspensions, and how often each owner was resumed after one.
 
     `messages` is the number of calls of the server's receive and send.
     """
 
     ns: tuple[Nanoseconds, ...]
+    suspended: tuple[Nanoseconds, ...]
     resumed: tuple[int, ...]
     messages: int
 
 
-def spent(timeline: Log, owners: int) -> Spent:
+def spent(log: Sequence[int], owners: int) -> Spent:
     """Share the time between the first and the last crossing among `owners` owners, numbered from 0.
 
     The log has owner and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next: the
     event loop was on its way to it.
     """
-    ns, resumed = [0] * owners, [0] * owners
-    log = list(timeline)
+    ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
-        return Spent(tuple(ns), tuple(resumed), 0)  # the request never came to a probe
+        return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request never came to a probe
     owner, since, to_harness = HARNESS, log[3], 0
     for position in range(2, len(log), 2):
         following, now = log[position], log[position + 1]
@@ -38,9 +39,10 @@ def spent(timeline: Log, owners: int) -> Spent:
             since = now
         elif following != SUSPENDED:
             ns[following] += now - since
+            suspended[following] += now - since
             resumed[following] += 1
             since = now
         if following == HARNESS and owner != SUSPENDED:
             to_harness += 1
         owner = following
-    return Spent(tuple(ns), tuple(resumed), max(0, to_harness - 1))
+    return Spent(tuple(ns), tuple(suspended), tuple(resumed), max(0, to_harness - 1))

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+import pytest
+
 from pytest_mwbudget import asgi, discovery
-from pytest_mwbudget.measure import Bench
+from pytest_mwbudget.counters import counters
 from pytest_mwbudget.measure import measure as _measure
-from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.model import CountedQuantity, Measurement
 from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
 
 App = Callable[..., Any]
 
@@ -70,6 +73,13 @@ def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> M
     """A short measurement on a loop of its own, after which every function must have the code that it had before."""
     with unchanged_code():
         return asyncio.run(measured_async(app, method, url, **options))
+
+
+def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
+    """For a test that counts these: skipped where they cannot be counted."""
+    why_not = counters().why_not
+    reasons = [f"{quantity}: {why_not[quantity]}" for quantity in quantities if quantity in why_not]
+    return pytest.mark.skipif(bool(reasons), reason="; ".join(reasons))
 
 
 @contextmanager
@@ -403,6 +413,18 @@ async def _with_option(option: str, app: App, scope: Any, receive: Any, send: An
 
 def partial(app: App) -> App:
     return functools.partial(_with_option, "option", app)
+
+
+def indistinct(app: App) -> App:
+    """Called with another function of the same code beside it: nobody can tell which of the two runs."""
+
+    def make() -> App:
+        async def layer(other: App, app: App, scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+
+        return layer
+
+    return functools.partial(make(), make(), app)
 
 
 class NotCalled:

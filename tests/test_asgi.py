@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from pytest_mwbudget import asgi
+from pytest_mwbudget import asgi, loops
 from pytest_mwbudget.errors import AppError, ResponseError
+from pytest_mwbudget.model import LoopName
 
 from .apps import App, Endpoint, Noop, RateLimit, caller, echo, hello, measured, respond
 
@@ -254,8 +256,6 @@ def test_what_runs_after_the_response_runs_before_the_call_ends() -> None:
 
 
 def test_every_call_has_a_task_and_a_context_of_its_own() -> None:
-    from contextvars import ContextVar
-
     variable: ContextVar[int] = ContextVar("variable", default=0)
     tasks: set[Any] = set()
 
@@ -267,6 +267,73 @@ def test_every_call_has_a_task_and_a_context_of_its_own() -> None:
 
     exchanged(app, calls=3)
     assert len(tasks) == 3
+
+
+@pytest.fixture(params=["asyncio", "uvloop", "trio"])
+def loop(request: pytest.FixtureRequest) -> LoopName:
+    """Each loop that is installed."""
+    pytest.importorskip(request.param)
+    name: LoopName = request.param
+    return name
+
+
+def called(app: App, loop: LoopName, calls: int = 1) -> list[asgi.Exchange]:
+    """Calls on that loop."""
+
+    async def main() -> list[asgi.Exchange]:
+        call = await caller(app)
+        assert call.loop.name == loop
+        return [await call() for _ in range(calls)]
+
+    return loops.run(loop, main)
+
+
+def test_a_call_is_the_same_on_every_loop(loop: LoopName) -> None:
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+    tasks: list[object] = []
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert variable.get() == 0
+        variable.set(1)
+        tasks.append(loops.current().task())
+        told.append((await receive())["type"])
+        await respond(send)
+        told.append((await receive())["type"])
+
+    exchanges = called(app, loop, calls=3)
+    assert [exchange.response().text for exchange in exchanges] == ["ok"] * 3
+    assert len(set(map(id, tasks))) == 3
+    assert told == ["http.request", "http.disconnect"] * 3
+
+
+def test_an_exception_of_the_app_comes_out_as_it_is_on_every_loop(loop: LoopName) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise LookupError("no such shelf")
+
+    with pytest.raises(LookupError, match="no such shelf") as caught:
+        called(app, loop)
+    assert caught.value.__cause__ is None
+
+
+def test_an_app_that_does_not_end_is_cancelled_on_every_loop(loop: LoopName) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        try:
+            await receive()
+        finally:
+            seen.append("cancelled")
+
+    async def main() -> None:
+        call = await caller(app)
+        async with call.loop.limited(0.05):
+            await call()
+
+    with pytest.raises(loops.OutOfTimeError):
+        loops.run(loop, main)
+    assert seen == ["cancelled"]
 
 
 def test_time_inside_the_app() -> None:

@@ -646,3 +646,51 @@ def test_a_stack_that_has_tasks_is_stepped_only_when_asked() -> None:
     plain = Probes(stack_of(Noop(hello)))
     with plain.stepping_set(on=True):
         assert not plain.stepping
+
+
+def test_a_stack_in_which_a_task_waits_is_stepped_as_well() -> None:
+    """Nothing but a stepper sees that a task which has no other beside it stands still."""
+
+    class Waits(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0)
+            await self.app(scope, receive, send)
+
+    async def suspensions(suspending: bool) -> int:
+        call = await caller(Waits(hello))
+        stack = await discovered(call)
+        assert not stack.tasks
+        probes = Probes(stack, suspending=suspending)
+        assert probes.steppable == probes.stepping == suspending
+        with probes.stepping_set(on=False):
+            assert not probes.stepping
+        with probes.installed(probes.probed):
+            await call(probes.watch)
+        return list(probes.log)[::2].count(SUSPENDED)
+
+    assert asyncio.run(suspensions(True)) == 1
+    assert asyncio.run(suspensions(False)) == 0
+
+
+def test_probes_read_another_clock_for_as_long_as_it_is_given() -> None:
+    async def main() -> None:
+        call = await caller(Noop(Slots(hello)))
+        own, other = Ticks(), Ticks()
+        probes = Probes(await discovered(call), own)
+
+        async def reads(clock: Ticks | None) -> tuple[int, int]:
+            before = own.now, other.now
+            with probes.installed(probes.probed, clock):
+                await call(probes.watch)
+            return own.now - before[0], other.now - before[1]
+
+        plain = (await reads(None))[0]
+        assert plain > 6
+        assert await reads(other) == (0, plain)
+        assert await reads(None) == (plain, 0)
+        with suppress(LookupError), probes.installed(probes.probed, other):
+            raise LookupError
+        assert await reads(None) == (plain, 0)
+
+    with unchanged_code():
+        asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Which budget applies to which layer, and whether an estimate keeps it."""
+"""Which budget applies to which layer, and whether an estimate or a count keeps it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import math
 
 import pytest
 
-from pytest_mwbudget.budgets import Budgets, assign, budget_us, judge, overall, seconds_needed
+from pytest_mwbudget.budgets import (
+    Bounds,
+    Budgets,
+    assign,
+    bound,
+    budget_us,
+    judge,
+    judge_count,
+    named,
+    number,
+    seconds_needed,
+    size,
+)
 from pytest_mwbudget.errors import LayerNameError, SettingError
-from pytest_mwbudget.model import Estimate, Kind, Layer, Verdict
+from pytest_mwbudget.model import COUNTED, QUANTITIES, Count, Estimate, Kind, Layer, Quantity, Verdict, worst
 
 
 def layer(index: int, name: str, qualname: str, kind: Kind = "middleware") -> Layer:
@@ -61,15 +73,119 @@ def test_the_message_shows_the_value_as_it_was_written() -> None:
         budget_us("much", "us")
 
 
+@pytest.mark.parametrize(("value", "expected"), [(0, 0), (7, 7), ("0", 0), (" 12 ", 12)])
+def test_a_whole_number_from_zero_on_is_a_count(value: object, expected: int) -> None:
+    assert number(value, "tasks") == expected
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, 2.0, "2.5", "-3", "many", "", True, False, None, [1], math.nan])
+def test_anything_else_is_no_count(value: object) -> None:
+    with pytest.raises(SettingError) as caught:
+        number(value, "mw_budget marker: tasks")
+    message = str(caught.value)
+    assert message.startswith(f"mw_budget marker: tasks is {value!r}; ")
+    assert "a whole number per request from 0 on, for example 100" in message
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, 0),
+        (4096, 4096),
+        ("0", 0),
+        ("4096", 4096),
+        ("512 B", 512),
+        ("16 KiB", 16 * 1024),
+        ("16KiB", 16 * 1024),
+        (" 16 kib ", 16 * 1024),
+        ("16 kB", 16_000),
+        ("16 KB", 16_000),
+        ("1.5 MiB", 3 * 512 * 1024),
+        ("2 MB", 2_000_000),
+        ("1 GiB", 1024**3),
+        ("1 GB", 10**9),
+        ("0.3 B", 0),
+        ("1.0009 kB", 1000),
+        ("9007199254740993", 9007199254740993),
+        pytest.param("1" + "0" * 400, 10**400, id="huge"),
+    ],
+)
+def test_a_size_has_a_unit_or_is_in_bytes(value: object, expected: int) -> None:
+    found = size(value, "bytes")
+    assert (found, type(found)) == (expected, int)
+
+
+@pytest.mark.parametrize("value", ["16 KiBs", "KiB", "-1 KiB", "1,5 KiB", "1e3", "1 2 KiB", "much", "", "16 Kibit"])
+def test_a_text_that_is_no_size_has_the_units_in_its_message(value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        size(value, "mw_budget_bytes")
+    message = str(caught.value)
+    assert message.startswith(f"mw_budget_bytes is {value!r}; ")
+    assert "'16 KiB'" in message
+    assert "B, kB, MB, GB, KiB, MiB, GiB" in message
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, None, [16]])
+def test_a_value_that_is_no_text_and_no_count_is_no_size(value: object) -> None:
+    with pytest.raises(SettingError, match=r"bytes is .*; give a whole number"):
+        size(value, "bytes")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "expected"),
+    [("us", "1.5", 1.5), ("busy_us", 3, 3.0), ("bytes", "2 KiB", 2048), *((q, "0", 0) for q in COUNTED)],
+)
+def test_each_quantity_has_its_own_kind_of_bound(quantity: Quantity, value: object, expected: float) -> None:
+    assert bound(quantity, value, quantity) == expected
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value"),
+    [("us", 0), ("busy_us", 0), ("us", "2 KiB"), *((q, 0.5) for q in COUNTED), ("objects", "2 KiB")],
+)
+def test_a_bound_that_its_quantity_cannot_have_is_refused(quantity: Quantity, value: object) -> None:
+    with pytest.raises(SettingError, match=rf"^here is {value!r}"):
+        bound(quantity, value, "here")
+
+
+# ---- what has to be measured ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budgets", "clock"),
+    [
+        (Budgets(), True),
+        (Budgets(default={"us": 5}), True),
+        (Budgets(default={"busy_us": 5}), True),
+        (Budgets(layers={"A": {"us": 5}}), True),
+        (Budgets(total_us=5), True),
+        (Budgets(default={"tasks": 0}, total_us=5), True),
+        (Budgets(default={"tasks": 0}, layers={"A": {"objects": 5, "busy_us": 5}}), True),
+        (Budgets(layers={"A": {}}), True),
+        *((Budgets(default={quantity: 0}), False) for quantity in COUNTED),
+        (Budgets(layers={"A": {"tasks": 0}}), False),
+        (Budgets(default={"tasks": 0, "bytes": 4096}, layers={"A": {"objects": 5}, "B": {}}), False),
+    ],
+)
+def test_a_clock_is_needed_unless_every_budget_is_a_count(budgets: Budgets, clock: bool) -> None:
+    assert budgets.need_clock is clock
+
+
+def test_the_quantities_are_those_of_the_default_and_of_every_layer() -> None:
+    budgets = Budgets(default={"us": 5}, layers={"A": {"tasks": 0}, "B": {"us": 5, "bytes": 1}})
+    assert budgets.quantities == {"us", "tasks", "bytes"}
+    assert Budgets(total_us=5).quantities == set()
+
+
 # ---- names ------------------------------------------------------------------------------------------------------
 
 
 def test_the_default_applies_to_middleware_and_not_to_routing() -> None:
-    assert assign(Budgets(us=50), STACK) == {0: 50, 1: 50, 3: 50, 4: 50}
+    assert assign(Budgets(default={"us": 50}), STACK) == {index: {"us": 50} for index in (0, 1, 3, 4)}
 
 
 def test_without_a_default_only_named_layers_have_a_budget() -> None:
-    assert assign(Budgets(layers={"GZipMiddleware": 80}), STACK) == {1: 80}
+    assert assign(Budgets(layers={"GZipMiddleware": {"us": 80}}), STACK) == {1: {"us": 80}}
 
 
 @pytest.mark.parametrize(
@@ -85,19 +201,60 @@ def test_without_a_default_only_named_layers_have_a_budget() -> None:
     ],
 )
 def test_a_name_applies_to_every_layer_it_matches(name: str, indexes: set[int]) -> None:
-    assert assign(Budgets(layers={name: 7}), STACK) == dict.fromkeys(indexes, 7)
+    assert assign(Budgets(layers={name: {"us": 7}}), STACK) == {index: {"us": 7} for index in indexes}
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_more_exact_name_wins_in_any_order(reverse: bool, quantity: Quantity) -> None:
+    names: dict[str, Bounds] = {"Noop": {quantity: 1}, "shop.asgi:Noop": {quantity: 2}, "Noop#2": {quantity: 3}}
+    ordered = {name: names[name] for name in sorted(names, reverse=reverse)}
+    found = assign(Budgets(default={quantity: 50}, layers=ordered), STACK)
+    assert found == {0: {quantity: 2}, 1: {quantity: 50}, 3: {quantity: 3}, 4: {quantity: 50}}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_the_more_exact_name_wins_in_any_order(reverse: bool) -> None:
-    names = {"Noop": 1.0, "shop.asgi:Noop": 2.0, "Noop#2": 3.0}
-    ordered = dict(sorted(names.items(), reverse=reverse))
-    assert assign(Budgets(us=50, layers=ordered), STACK) == {0: 2, 1: 50, 3: 3, 4: 50}
+def test_the_more_exact_name_wins_for_its_quantities_only(reverse: bool) -> None:
+    names: dict[str, Bounds] = {"Noop": {"us": 1, "tasks": 1, "bytes": 1}, "Noop#2": {"tasks": 3}}
+    ordered = {name: names[name] for name in sorted(names, reverse=reverse)}
+    found = assign(Budgets(layers=ordered), STACK)
+    assert found == {0: {"us": 1, "tasks": 1, "bytes": 1}, 3: {"us": 1, "tasks": 3, "bytes": 1}}
+
+
+def test_a_named_layer_keeps_the_defaults_of_the_quantities_that_its_name_does_not_mention() -> None:
+    found = assign(Budgets(default={"us": 50, "tasks": 0}, layers={"GZipMiddleware": {"tasks": 2, "bytes": 9}}), STACK)
+    assert found[1] == {"us": 50, "tasks": 2, "bytes": 9}
+    assert found[0] == {"us": 50, "tasks": 0}
+    assert 2 not in found
+
+
+def test_no_layer_shares_its_bounds_with_another() -> None:
+    default: dict[Quantity, float] = {"us": 50}
+    found = assign(Budgets(default=default, layers={"Noop#1": {"tasks": 0}}), STACK)
+    assert found[3] == default == {"us": 50}
+
+
+@pytest.mark.parametrize(
+    ("layers", "us", "tasks"),
+    [
+        ({}, False, False),
+        ({"Noop": {"us": 5}}, True, False),
+        ({"shop.asgi:Noop": {"tasks": 0}}, False, True),
+        ({"Noop": {"us": 5}, "Noop#1": {"tasks": 0}}, True, True),
+        ({"GZipMiddleware": {"us": 5, "tasks": 0}}, False, False),
+    ],
+)
+def test_a_layer_is_named_for_the_quantities_that_stand_by_a_name_of_its(
+    layers: dict[str, Bounds], us: bool, tasks: bool
+) -> None:
+    budgets = Budgets(default={"us": 50, "tasks": 9}, layers=layers)
+    assert named(budgets, STACK[0], "us") is us
+    assert named(budgets, STACK[0], "tasks") is tasks
 
 
 def test_a_name_that_matches_nothing_is_an_error_with_the_near_miss_and_the_names() -> None:
     with pytest.raises(LayerNameError) as caught:
-        assign(Budgets(layers={"GzipMidleware": 80}), STACK)
+        assign(Budgets(layers={"GzipMidleware": {"us": 80}}), STACK)
     message = str(caught.value)
     assert "'GzipMidleware'" in message
     assert "Did you mean 'GZipMiddleware'?" in message
@@ -106,12 +263,12 @@ def test_a_name_that_matches_nothing_is_an_error_with_the_near_miss_and_the_name
 
 def test_a_name_unlike_any_other_has_no_near_miss() -> None:
     with pytest.raises(LayerNameError, match=r"'Zzz' that is not in the stack\. The layers are: Noop#1"):
-        assign(Budgets(layers={"Zzz": 80}), STACK)
+        assign(Budgets(layers={"Zzz": {"us": 80}}), STACK)
 
 
 def test_a_named_layer_in_an_empty_stack_is_an_error() -> None:
     with pytest.raises(LayerNameError, match="The stack has no layers"):
-        assign(Budgets(layers={"Noop": 80}), [])
+        assign(Budgets(layers={"Noop": {"us": 80}}), [])
 
 
 # ---- verdicts ---------------------------------------------------------------------------------------------------
@@ -163,7 +320,7 @@ def test_a_slow_machine_does_not_turn_an_excess_into_a_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "worst"),
+    ("verdicts", "expected"),
     [
         ([], None),
         (["pass", "pass"], "pass"),
@@ -171,8 +328,21 @@ def test_a_slow_machine_does_not_turn_an_excess_into_a_pass() -> None:
         (["undecided", "fail", "pass"], "fail"),
     ],
 )
-def test_the_worst_verdict_is_the_overall_one(verdicts: list[Verdict], worst: Verdict) -> None:
-    assert overall(verdicts) == worst
+def test_the_worst_verdict_is_the_overall_one(verdicts: list[Verdict], expected: Verdict | None) -> None:
+    assert worst(verdicts) == expected
+    assert worst(iter(verdicts)) == expected
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(4, "fail"), (5, "pass"), (6, "pass")])
+def test_the_typical_count_is_held_against_the_budget_and_may_reach_it(most: int, verdict: Verdict) -> None:
+    for count in (Count(5, 5, 5), Count(5, 0, 99)):
+        judgement = judge_count(count, most)
+        assert (judgement.verdict, judgement.reason) == (verdict, None)
+
+
+def test_a_budget_of_zero_allows_nothing() -> None:
+    assert judge_count(Count(0, 0, 0), 0).verdict == "pass"
+    assert judge_count(Count(1, 0, 1), 0).verdict == "fail"
 
 
 # ---- time -------------------------------------------------------------------------------------------------------

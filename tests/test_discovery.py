@@ -52,6 +52,7 @@ from .apps import (
     Underscore,
     Unhashable,
     hello,
+    indistinct,
     names_of,
     not_found,
     outer,
@@ -122,6 +123,23 @@ def test_two_functions_that_cannot_be_told_apart_by_what_they_hold() -> None:
     stack = stack_of(Noop(outer(hello)))
     assert stack.entries[1].function is not other
     assert stack.layers[1][1].merged_with is None
+
+
+def test_a_function_that_cannot_be_told_from_another_is_merged_with_the_layer_outside_it() -> None:
+    stack = stack_of(Noop(indistinct(indistinct(Slots(hello)))))
+    layers = [layer for _, layer in stack.layers]
+    assert [layer.merged_with for layer in layers] == [None, "Noop", "Noop", None]
+    assert layers[1].merged_because == "the function behind it cannot be told from others made of the same code"
+    assert stack.probeable == (0, 3, 4)
+    assert stack_of(indistinct(hello)).layers[0][1].merged_with == "the outside of the stack"
+
+
+def test_a_probe_can_stand_at_every_boundary_down_to_the_endpoints() -> None:
+    stack = stack_of(Noop(Slots(Noop(Endpoint()))))
+    assert (stack.endpoint, stack.probeable) == (3, (0, 1, 2, 3))
+    # What answers by itself has none inside it.
+    stack = stack_of(Noop(Answering(Noop(hello))), expect_status=401)
+    assert (stack.endpoint, stack.probeable) == (None, (0, 1))
 
 
 def test_wrapt_proxies() -> None:

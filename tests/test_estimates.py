@@ -11,12 +11,34 @@ import pytest
 from pytest_mwbudget.discovery import Entry
 from pytest_mwbudget.estimates import OWN_NULLS, Estimates, Machine, Samples, Series, Split, estimate
 from pytest_mwbudget.stats import NEAR
+from pytest_mwbudget.timeline import Spent
 
 STEADY_NS = 1000.0
 
 
 def entry(parent: int | None) -> Entry:
     return Entry(callee=object(), function=None, leads=(), parent=parent, own_task=False, kind="middleware")
+
+
+def put(
+    split: Split,
+    null_ns: float,
+    owned_ns: dict[int, float],
+    *,
+    reference: float = STEADY_NS,
+    doubled: int = 0,
+    suspended_ns: dict[int, float] | None = None,
+    resumed: dict[int, int] | None = None,
+) -> None:
+    """Add a request: what its null layer read and what each entry owned, was suspended and resumed (-1: the server)."""
+    null_owner = max(owned_ns) + 2
+
+    def column(by_entry: dict[int, float] | dict[int, int]) -> tuple[int, ...]:
+        # Kept as it is and not rounded: the arithmetic does not ask, and the truth stays exact.
+        return tuple(by_entry.get(owner - 1, 0) for owner in range(null_owner))  # type: ignore[misc]
+
+    used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0), 0)  # type: ignore[arg-type]
+    split.add(reference, doubled, used, null_owner, [index + 1 for index in owned_ns])
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
@@ -40,9 +62,12 @@ def samples(
     null_counts: dict[int, int] | None = None,
     messages: int = 3,
     resumed: dict[int, int] | None = None,
+    suspended_ns: dict[int, float] | None = None,
     null_noise: float = 2.0,
 ) -> Samples:
     """A sampled stack: what each entry owned, probes included (-1 is the server), and each null layer.
+
+    `suspended_ns` is the part of what an entry owned in suspensions.
 
     `null_counts` says how many requests had the null layer at an entry, 200 where it says nothing.
     """
@@ -52,11 +77,14 @@ def samples(
     rng.shuffle(doubled)
     split = Split()
     for index in doubled:
-        owned = {
-            entry + 1: (centre + rng.uniform(-2, 2), (resumed or {}).get(entry, 0))
-            for entry, centre in owned_ns.items()
-        }
-        split.add(STEADY_NS, index, nulls_ns[index] + rng.uniform(-null_noise, null_noise), owned)
+        put(
+            split,
+            nulls_ns[index] + rng.uniform(-null_noise, null_noise),
+            {entry: centre + rng.uniform(-2, 2) for entry, centre in owned_ns.items()},
+            doubled=index,
+            suspended_ns=suspended_ns,
+            resumed=resumed,
+        )
     found = Samples(tuple(nulls_ns))
     if doubled:
         found.splits[0] = split
@@ -127,7 +155,7 @@ def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
     split = Split()
     for number in range(1400):
         slow = 1.04 if number % 140 < 70 else 1.0
-        split.add(STEADY_NS, 0, 1000 * slow, {0: (0, 0), 1: (500 * slow, 0)})
+        put(split, 1000 * slow, {-1: 0, 0: 500 * slow})
     taken = Samples((0,), {0: split})
     found = estimated(taken, CHAIN).split[0]
     assert found.estimate == pytest.approx(0, abs=1e-9)
@@ -179,14 +207,14 @@ def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:
 def test_requests_from_busy_moments_are_left_out() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     for _ in range(300):
-        taken.splits[0].add(1.5 * STEADY_NS, 0, 1000, {0: (5000, 0), 1: (90_000, 0), 2: (0, 0), 3: (0, 0)})
+        put(taken.splits[0], 1000, {-1: 5000, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
     assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
 
 
 def test_a_moment_is_busy_also_by_its_null_layers() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     for _ in range(150):
-        taken.splits[0].add(STEADY_NS, 0, 1400, {0: (5000, 0), 1: (90_000, 0), 2: (0, 0), 3: (0, 0)})
+        put(taken.splits[0], 1400, {-1: 5000, 0: 90_000, 1: 0, 2: 0})
     assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
 
 
@@ -198,6 +226,100 @@ def test_a_part_that_was_busy_from_end_to_end_is_known_by_the_quickest_part() ->
         for _ in range(NEAR):
             taken.whole.add(50_000 if busy else 25_000, STEADY_NS * (1.5 if busy else 1))
     assert estimated(taken, CHAIN).whole.estimate == near(25)
+
+
+# ---- how time is spent ------------------------------------------------------------------------------------------
+
+OWNED, NULLS = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}
+
+
+def test_holding_leaves_out_the_suspensions_of_each_row_and_takes_off_the_same_probes() -> None:
+    plain = estimated(samples(OWNED, NULLS), CHAIN)
+    found = estimated(samples(OWNED, NULLS, suspended_ns={0: 12_000, 2: 3000}, resumed={0: 1, 2: 1}), CHAIN)
+    assert found.split == plain.split
+    assert found.holding[0].estimate == near(found.split[0].estimate - 12)
+    assert found.holding[1].estimate == near(found.split[1].estimate)
+    assert found.holding[2].estimate == near(found.split[2].estimate - 3)
+    assert found.suspended == {0: near(12), 1: 0, 2: near(3)}
+
+
+def test_without_suspensions_holding_is_the_whole_of_a_row() -> None:
+    found = estimated(samples(OWNED, NULLS), CHAIN)
+    assert found.holding == found.split
+    assert found.suspended == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
+    """A request that waits longer owns as much more as it is suspended longer."""
+    rng, split = random.Random(11), Split()
+    for _ in range(400):
+        waited = rng.uniform(10_000, 90_000)
+        put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})
+    found = estimated(Samples((0,), {0: split}), CHAIN)
+    assert found.holding[0].estimate == pytest.approx(7, abs=1e-9)
+    assert found.holding[0].half_width < 0.1
+    assert found.split[0].half_width > 1
+    assert found.suspended[0] == pytest.approx(50, abs=5)
+
+
+def test_without_requests_on_the_processors_clock_there_is_no_such_row() -> None:
+    found = estimated(samples(OWNED, NULLS), CHAIN)
+    assert found.cpu is None
+    assert found.suspended_cpu == {0: 0, 1: 0, 2: 0}
+
+
+def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers() -> None:
+    taken = samples(OWNED, NULLS)
+    plain = estimated(taken, CHAIN)
+    cpu = samples(
+        {-1: 900, 0: 8000, 1: 9000, 2: 10_000},
+        {0: 100, 1: 200, 2: 400},
+        suspended_ns={1: 600},
+        resumed={1: 1},
+    )
+    taken.cpu = cpu.splits
+    found = estimated(taken, CHAIN)
+    assert found.cpu is not None
+    assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
+    assert found.cpu[1].estimate == near(9 - (0.2 + 0.4) / 2)
+    assert found.cpu[2].estimate == near(10 - 0.4 / 2)
+    assert found.suspended_cpu == {0: 0, 1: near(0.6), 2: 0}
+    assert (found.split, found.holding, found.suspended) == (plain.split, plain.holding, plain.suspended)
+    assert (found.outside, found.floor_us) == (plain.outside, plain.floor_us)
+
+
+def test_the_app_object_has_no_row_of_any_kind() -> None:
+    taken = samples(OWNED, NULLS)
+    taken.cpu = samples(OWNED, NULLS).splits
+    found = estimated(taken, CHAIN, outside=True)
+    assert found.cpu is not None
+    for rows in (found.split, found.holding, found.suspended, found.cpu, found.suspended_cpu):
+        assert set(rows) == {1, 2}
+
+
+def test_the_processors_time_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_it() -> None:
+    taken = samples({-1: 5000, 0: 20_000}, {0: 1000})
+    taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
+    taken.cpu = {
+        0: samples({-1: 900, 0: 8000}, {0: 100}).splits[0],
+        1: samples({1: 9000}, {1: 200}, suspended_ns={1: 700}, resumed={1: 1}).splits[0],
+    }
+    taken.probed = (0, 1)
+    found = estimated(taken, CHAIN)
+    assert found.cpu is not None
+    assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
+    assert found.cpu[1].estimate == near(9 - 0.2 / 2)
+    assert found.suspended_cpu == {0: 0, 1: near(0.7)}
+
+
+def test_requests_on_the_processors_clock_from_busy_moments_are_left_out() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    taken.cpu = samples({-1: 900, 0: 8000, 1: 0, 2: 0}, {0: 100}).splits
+    for _ in range(300):
+        put(taken.cpu[0], 100, {-1: 900, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
+    found = estimated(taken, CHAIN)
+    assert found.cpu is not None
+    assert found.cpu[0].estimate == near(8 - 0.05)
 
 
 # ---- the floor --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,19 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+import pytest_mwbudget.measure
+import pytest_mwbudget.timing
 from pytest_mwbudget import asgi
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.errors import MeasurementError
+from pytest_mwbudget.budgets import Bounds, Budgets
+from pytest_mwbudget.counters import Counters, PythonCore
+from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.estimates import Machine
-from pytest_mwbudget.measure import Bench, measure, send_once
-from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.measure import measure, send_once
+from pytest_mwbudget.model import COUNTED, CountedQuantity, LayerReport, Measurement, Occupation, Verdict
 from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench, cpu_clock
+
+from .apps import Answering, Noop, RateLimit, hello, indistinct, needs
 
 
 @dataclass
@@ -39,6 +46,29 @@ class FakeClock:
 
     def let_pass(self, us: float) -> None:
         self.now_ns += round(us * 1000)
+
+
+@dataclass
+class Clocks:
+    """The clock on the wall and the processor's, for what an app does with its time."""
+
+    wall: FakeClock = field(default_factory=FakeClock)
+    cpu: FakeClock = field(default_factory=FakeClock)
+
+    def work(self, us: float) -> None:
+        self.wall.let_pass(us)
+        self.cpu.let_pass(us)
+
+    def block(self, us: float) -> None:
+        """Hold the event loop, and let the processor do something else."""
+        self.wall.let_pass(us)
+
+    async def wait(self, us: float, loops_us: float = 0.0) -> None:
+        """Be suspended; the event loop works for `loops_us` of it."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.block, us - loops_us)
+        loop.call_soon(self.work, loops_us)
+        await asyncio.sleep(0)
 
 
 @dataclass
@@ -76,18 +106,21 @@ class Silent(BaseHTTPMiddleware):
 
 @dataclass
 class Server:
-    """Measures a Starlette app on a fake clock."""
+    """Measures a Starlette app on a fake clock; `requests` came to its endpoint."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     endpoint_us: float = 40.0
+    cpu_clock: FakeClock | None = None
+    requests: int = 0
 
     def measure(self, layers: list[Middleware], method: str = "GET", **settings: Any) -> Measurement:
         async def endpoint(request: Any) -> PlainTextResponse:
+            self.requests += 1
             self.clock.let_pass(self.endpoint_us)
             return PlainTextResponse("ok")
 
         app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])], middleware=layers)
-        bench = Bench(self.clock, random.Random(7), Machine())
+        bench = Bench(self.clock, self.cpu_clock, random.Random(7), Machine())
         request = asgi.build_request(method, "/", {})
         return asyncio.run(measure(app, request, Settings(**settings), bench))
 
@@ -96,6 +129,20 @@ def us(measurement: Measurement, name: str) -> float:
     estimate = measurement.layer(name).us
     assert estimate is not None
     return estimate.estimate
+
+
+def reason(report: LayerReport, quantity: str = "us") -> str:
+    """Why a budget of a layer is undecided."""
+    judged = {str(key): judged for key, judged in report.judged.items()}[quantity]
+    assert judged.verdict == "undecided"
+    assert judged.reason is not None
+    return judged.reason
+
+
+def occupation(measurement: Measurement, name: str) -> Occupation:
+    found = measurement.layer(name).occupation
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("read_ns", [0, 70])
@@ -148,7 +195,7 @@ def test_an_unsafe_request_is_never_sent_past_a_layer() -> None:
 def test_budgets_are_judged_and_the_run_stops_when_all_is_known() -> None:
     server = Server()
     layers = [Middleware(Costly, clock=server.clock, before=20), Middleware(Costly, clock=server.clock, before=5)]
-    measurement = server.measure(layers, budgets=Budgets(us=10, total_us=100))
+    measurement = server.measure(layers, budgets=Budgets({"us": 10}, total_us=100))
     verdicts = {report.name: report.verdict for report in measurement.layers}
     assert verdicts == {
         "ServerErrorMiddleware": "pass",
@@ -174,11 +221,10 @@ def test_a_cost_that_wavers_about_its_budget_is_undecided_when_the_time_is_over(
             server.clock.let_pass(chance.choice([8, 12]))
             await self.app(scope, receive, send)
 
-    measurement = server.measure([Middleware(Wavering)], budgets=Budgets(us=10), max_time_s=0.1)
+    measurement = server.measure([Middleware(Wavering)], budgets=Budgets({"us": 10}), max_time_s=0.1)
     report = measurement.layer("Wavering")
     assert report.verdict == "undecided"
-    assert report.reason is not None
-    assert "the interval" in report.reason
+    assert "the interval" in reason(report)
     assert measurement.effort is not None
     assert measurement.effort.seconds == pytest.approx(0.1, rel=0.1)
 
@@ -195,12 +241,11 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
 
     layer = Costly(app, clock, before=15)
     request = asgi.build_request("GET", "/", {})
-    settings = Settings(budgets=Budgets(us=10), max_time_s=0.05)
-    measurement = asyncio.run(measure(layer, request, settings, Bench(clock, random.Random(7), machine)))
+    settings = Settings(budgets=Budgets({"us": 10}), max_time_s=0.05)
+    measurement = asyncio.run(measure(layer, request, settings, Bench(clock, None, random.Random(7), machine)))
     report = measurement.layer("Costly")
     assert report.verdict == "undecided"
-    assert report.reason is not None
-    assert "2.00 times slower" in report.reason
+    assert "2.00 times slower" in reason(report)
 
 
 def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
@@ -242,7 +287,7 @@ def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_spl
 
     measurement = server.measure(
         [Middleware(Tenant, clock=server.clock, us=50), Middleware(Work, clock=server.clock)],
-        budgets=Budgets(layers={"Tenant": 300}),
+        budgets=Budgets(layers={"Tenant": {"us": 300}}),
     )
     assert measurement.layer("Tenant").method == "split"
     assert us(measurement, "Tenant") == pytest.approx(50, abs=0.01)
@@ -264,7 +309,7 @@ def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
 def test_progress_is_reported_as_a_share_of_the_time() -> None:
     server = Server()
     shares: list[float | None] = []
-    bench = Bench(server.clock, random.Random(7), Machine(), shares.append)
+    bench = Bench(server.clock, None, random.Random(7), Machine(), shares.append)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         server.clock.let_pass(random.choice([5, 15]))
@@ -304,5 +349,496 @@ def test_the_app_is_as_it_was_after_a_request_that_fails_midway() -> None:
     codes = Costly.__call__.__code__, app.__code__
     request = asgi.build_request("GET", "/", {})
     with pytest.raises(LookupError, match="worn out"):
-        asyncio.run(measure(layer, request, Settings(lifespan=False), Bench(clock, random.Random(7), Machine())))
+        asyncio.run(measure(layer, request, Settings(lifespan=False), Bench(clock, None, random.Random(7), Machine())))
     assert (Costly.__call__.__code__, app.__code__) == codes
+
+
+def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
+    """The progress is told while the clock runs, and at no other time."""
+    clock, begun = FakeClock(read_ns=1000), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if begun.is_set():
+            await asyncio.sleep(60)
+        await hello(scope, receive, send)
+
+    bench = Bench(clock, None, random.Random(7), Machine(), lambda share: begun.set())
+    request = asgi.build_request("GET", "/", {})
+    settings = Settings(startup_timeout_s=0.5, lifespan=False)
+    with pytest.raises(MeasurementError, match=r"stopped answering while it was measured: .* within 0\.5 s"):
+        asyncio.run(measure(Costly(app, clock), request, settings, bench))
+
+
+# ---- waiting, blocking, working ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Spends:
+    """A layer that works, blocks and waits, in microseconds; the event loop works for `loops` of the wait."""
+
+    app: Any
+    clocks: Clocks
+    work: float = 0.0
+    block: float = 0.0
+    wait: float = 0.0
+    loops: float = 0.0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clocks.work(self.work)
+        self.clocks.block(self.block)
+        if self.wait:
+            await self.clocks.wait(self.wait, self.loops)
+        await self.app(scope, receive, send)
+
+
+class SpendsInATask(BaseHTTPMiddleware):
+    """A task layer that works and waits."""
+
+    def __init__(self, app: Any, clocks: Clocks, work: float = 0.0, wait: float = 0.0) -> None:
+        super().__init__(app)
+        self.clocks, self.work, self.wait = clocks, work, wait
+
+    async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        self.clocks.work(self.work)
+        await self.clocks.wait(self.wait)
+        return await call_next(request)
+
+
+def spending(*layers: dict[str, float], cpu: bool = True, **settings: Any) -> Measurement:
+    """An app with a layer `Spends` for each of these, on both clocks or on that of the wall only."""
+    clocks = Clocks()
+    server = Server(clocks.wall, cpu_clock=clocks.cpu if cpu else None)
+    return server.measure([Middleware(Spends, clocks=clocks, **spent) for spent in layers], **settings)
+
+
+def exactly(us: float) -> object:
+    return pytest.approx(us, abs=0.01)
+
+
+def test_a_layer_that_works_is_busy_all_the_time() -> None:
+    measurement = spending({"work": 200})
+    found = occupation(measurement, "Spends")
+    assert us(measurement, "Spends") == exactly(200)
+    assert found.busy == measurement.layer("Spends").us
+    assert (found.wait_us, found.cpu_us, found.blocking) == (0, exactly(200), False)
+
+
+def test_a_layer_that_waits_is_not_busy_meanwhile() -> None:
+    measurement = spending({"work": 20, "wait": 300})
+    found = occupation(measurement, "Spends")
+    assert us(measurement, "Spends") == exactly(320)
+    assert (found.busy.estimate, found.busy.low, found.busy.high) == (exactly(20), exactly(20), exactly(20))
+    assert (found.wait_us, found.cpu_us, found.blocking) == (exactly(300), exactly(20), False)
+
+
+def test_a_layer_that_blocks_is_busy_without_the_processor() -> None:
+    measurement = spending({"work": 20, "block": 200})
+    found = occupation(measurement, "Spends")
+    assert us(measurement, "Spends") == exactly(220)
+    assert found.busy == measurement.layer("Spends").us
+    assert (found.wait_us, found.cpu_us, found.blocking) == (0, exactly(20), True)
+
+
+def test_a_layer_may_work_block_and_wait() -> None:
+    measurement = spending({"work": 100, "block": 200, "wait": 400})
+    found = occupation(measurement, "Spends")
+    assert us(measurement, "Spends") == exactly(700)
+    assert (found.busy.estimate, found.wait_us, found.cpu_us) == (exactly(300), exactly(400), exactly(100))
+    assert found.blocking
+
+
+def test_each_layer_has_its_own_share_of_the_time() -> None:
+    measurement = spending({"work": 30}, {"wait": 300}, {"block": 200}, {"work": 40})
+    rows = [occupation(measurement, f"Spends#{number}") for number in (1, 2, 3, 4)]
+    assert [row.busy.estimate for row in rows] == [exactly(30), exactly(0), exactly(200), exactly(40)]
+    assert [row.wait_us for row in rows] == [0, exactly(300), 0, 0]
+    assert [row.cpu_us for row in rows] == [exactly(30), exactly(0), exactly(0), exactly(40)]
+    assert [row.blocking for row in rows] == [False, False, True, False]
+
+
+def test_without_a_clock_of_the_processor_nobody_is_said_to_block() -> None:
+    measurement = spending({"work": 20, "block": 200}, {"wait": 300}, cpu=False)
+    blocks, waits = occupation(measurement, "Spends#1"), occupation(measurement, "Spends#2")
+    assert (blocks.busy.estimate, blocks.cpu_us, blocks.blocking) == (exactly(220), None, False)
+    assert (waits.busy.estimate, waits.wait_us, waits.cpu_us) == (exactly(0), exactly(300), None)
+
+
+@pytest.mark.parametrize(
+    ("wait", "loops", "wait_us"),
+    [
+        (4, 0, 0),  # the event loop's own way from one step to the next
+        (300, 300, 0),
+        (300, 230, 0),
+        (300, 200, 100),
+        (300, 100, 200),
+    ],
+)
+def test_what_the_event_loop_works_during_a_suspension_is_no_wait(wait: float, loops: float, wait_us: float) -> None:
+    measurement = spending({"work": 20, "wait": wait, "loops": loops})
+    found = occupation(measurement, "Spends")
+    assert us(measurement, "Spends") == exactly(20 + wait)
+    assert found.wait_us == exactly(wait_us)
+    assert found.busy.estimate == exactly(20 + wait - wait_us)
+    assert not found.blocking
+
+
+@pytest.mark.parametrize(
+    ("work", "block", "blocking"), [(0, 45, False), (0, 55, True), (600, 150, False), (600, 250, True)]
+)
+def test_a_little_time_without_the_processor_is_no_blocking(work: float, block: float, blocking: bool) -> None:
+    assert occupation(spending({"work": work, "block": block}), "Spends").blocking is blocking
+
+
+def test_a_task_layer_that_waits_is_told_from_its_bypass() -> None:
+    clocks = Clocks()
+    server = Server(clocks.wall, cpu_clock=clocks.cpu)
+    measurement = server.measure([Middleware(SpendsInATask, clocks=clocks, work=50, wait=300)])
+    assert measurement.layer("SpendsInATask").method == "bypass"
+    assert us(measurement, "SpendsInATask") == exactly(350)
+    found = occupation(measurement, "SpendsInATask")
+    assert (found.busy.estimate, found.wait_us, found.cpu_us) == (exactly(50), exactly(300), exactly(50))
+    assert not found.blocking
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdicts"),
+    [
+        ({"busy_us": 50}, {"busy_us": "pass"}),
+        ({"busy_us": 10}, {"busy_us": "fail"}),
+        ({"busy_us": 50, "us": 50}, {"busy_us": "pass", "us": "fail"}),
+        ({"busy_us": 10, "us": 500}, {"busy_us": "fail", "us": "pass"}),
+    ],
+)
+def test_a_budget_for_holding_the_event_loop_is_held_against_what_is_busy(
+    bounds: Bounds, verdicts: dict[str, Verdict]
+) -> None:
+    measurement = spending({"work": 20, "wait": 300}, budgets=Budgets(layers={"Spends": bounds}))
+    report = measurement.layer("Spends")
+    assert {quantity: judged.verdict for quantity, judged in report.judged.items()} == verdicts
+    assert {quantity: judged.bound for quantity, judged in report.judged.items()} == bounds
+    assert report.verdict == measurement.verdict == ("fail" if "fail" in verdicts.values() else "pass")
+
+
+def test_blocking_is_busy() -> None:
+    measurement = spending({"block": 200}, budgets=Budgets({"busy_us": 100}))
+    assert measurement.layer("Spends").verdict == "fail"
+    assert measurement.layer("ExceptionMiddleware").verdict == "pass"
+
+
+def test_a_busy_time_that_wavers_about_its_budget_is_undecided() -> None:
+    clocks, chance = Clocks(), random.Random(3)
+
+    class Wavering(Spends):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            self.work = chance.choice([8, 12])
+            await super().__call__(scope, receive, send)
+
+    measurement = Server(clocks.wall, cpu_clock=clocks.cpu).measure(
+        [Middleware(Wavering, clocks=clocks, wait=300)], budgets=Budgets({"busy_us": 10}), max_time_s=0.5
+    )
+    assert "the interval" in reason(measurement.layer("Wavering"), "busy_us")
+
+
+@pytest.mark.parametrize(("resolution", "usable"), [(1e-9, True), (1e-6, True), (0.0156, False)])
+def test_a_clock_of_the_processor_that_ticks_too_slowly_is_not_used(
+    resolution: float, usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = time.get_clock_info("thread_time")
+    info.resolution = resolution
+    monkeypatch.setattr(pytest_mwbudget.timing, "get_clock_info", lambda name: info)
+    assert (cpu_clock() is not None) == (Bench().cpu_clock is not None) == usable
+
+
+# ---- counting ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Spawner:
+    """A layer that spawns tasks."""
+
+    app: Any
+    tasks: int = 1
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.gather(*(self.rest() for _ in range(self.tasks)))
+        await self.app(scope, receive, send)
+
+    async def rest(self) -> None:
+        pass
+
+
+@dataclass
+class Keeper:
+    """A layer that keeps something of every request for ever."""
+
+    app: Any
+    kept: list[bytearray] = field(default_factory=list)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.kept.append(bytearray(10_000))
+        await self.app(scope, receive, send)
+
+
+def counted(app: Any, bounds: Bounds | None = None, clock: Any = None, **settings: Any) -> Measurement:
+    """A measurement of an app that is no framework's; `bounds` are the default."""
+    budgets = {"budgets": Budgets(bounds)} if bounds else {}
+    bench = Bench(clock or FakeClock(), None, random.Random(7), Machine())
+    request = asgi.build_request("GET", "/", {})
+    return asyncio.run(measure(app, request, Settings(**{"lifespan": False} | budgets | settings), bench))
+
+
+def count(measurement: Measurement, name: str, quantity: CountedQuantity) -> int:
+    counts = measurement.layer(name).counts
+    assert counts is not None
+    found = counts.of(quantity)
+    assert found is not None
+    return found.count
+
+
+def test_when_every_budget_is_a_count_nothing_is_timed() -> None:
+    server = Server()
+    layers = [Middleware(Costly, clock=server.clock, before=20), Middleware(Spawner, tasks=3)]
+    measurement = server.measure(layers, budgets=Budgets({"tasks": 2}))
+    assert (measurement.books, measurement.floor_us, measurement.effort) == (None, None, None)
+    assert (measurement.total_verdict, measurement.verdict) == (None, "fail")
+    verdicts = {report.name: report.verdict for report in measurement.layers}
+    assert verdicts == {
+        "ServerErrorMiddleware": "pass",
+        "Costly": "pass",
+        "Spawner": "fail",
+        "ExceptionMiddleware": "pass",
+    }
+    for report in measurement.layers:
+        assert (report.us, report.method, report.occupation) == (None, None, None)
+        assert report.counts is not None
+        assert set(report.judged) == {"tasks"}
+    assert count(measurement, "Spawner", "tasks") == 3
+    assert measurement.ledger is not None
+    assert measurement.ledger.requests == 21
+    # Warming up is nearly all of it.
+    assert server.requests < 150
+
+
+def test_when_a_budget_is_a_time_counts_are_reported_as_well() -> None:
+    server = Server()
+    measurement = server.measure([Middleware(Spawner, tasks=3)], budgets=Budgets({"us": 10}))
+    assert count(measurement, "Spawner", "tasks") == 3
+    assert measurement.layer("Spawner").verdict == "pass"
+    assert measurement.books is not None
+
+
+def test_without_a_budget_everything_is_reported_and_nothing_judged() -> None:
+    measurement = counted(Spawner(hello, 2))
+    report = measurement.layer("Spawner")
+    assert (report.judged, report.verdict, measurement.verdict) == ({}, None, None)
+    assert count(measurement, "Spawner", "tasks") == 2
+    assert report.us is not None
+    assert report.occupation is not None
+
+
+@pytest.mark.parametrize(
+    ("us_bound", "tasks", "verdicts"),
+    [
+        (10, 5, {"us": "fail", "tasks": "pass"}),
+        (50, 2, {"us": "pass", "tasks": "fail"}),
+        (50, 3, {"us": "pass", "tasks": "pass"}),
+    ],
+)
+def test_a_layer_may_have_a_budget_of_time_and_one_of_a_count(
+    us_bound: float, tasks: int, verdicts: dict[str, Verdict]
+) -> None:
+    server = Server()
+
+    class SlowSpawner(Spawner):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            server.clock.let_pass(20)
+            await super().__call__(scope, receive, send)
+
+    budgets = Budgets(layers={"SlowSpawner": {"us": us_bound, "tasks": tasks}})
+    measurement = server.measure([Middleware(SlowSpawner, tasks=3)], budgets=budgets)
+    report = measurement.layer("SlowSpawner")
+    assert {quantity: judged.verdict for quantity, judged in report.judged.items()} == verdicts
+    assert us(measurement, "SlowSpawner") == exactly(20)
+    assert report.verdict == measurement.verdict == ("fail" if "fail" in verdicts.values() else "pass")
+
+
+def test_a_budget_on_the_whole_request_needs_the_clock_beside_counts() -> None:
+    server = Server()
+    measurement = server.measure([Middleware(Spawner)], budgets=Budgets({"tasks": 1}, total_us=20))
+    assert measurement.total_verdict == "fail"
+    assert measurement.layer("Spawner").verdict == "pass"
+    assert measurement.verdict == "fail"
+
+
+@pytest.mark.parametrize(("tasks", "verdict"), [(2, "fail"), (3, "pass"), (4, "pass")])
+def test_no_clock_however_wild_changes_the_verdict_on_a_count(tasks: int, verdict: Verdict) -> None:
+    wild = random.Random(5)
+    for clock in (FakeClock(), FakeClock(read_ns=2_000_000_000), lambda: wild.randrange(10**12)):
+        measurement = counted(Spawner(Noop(hello), 3), {"tasks": tasks}, clock)
+        assert measurement.layer("Spawner").verdict == measurement.verdict == verdict
+        assert measurement.layer("Noop").verdict == "pass"
+
+
+def test_of_a_slow_app_fewer_requests_are_counted() -> None:
+    measurement = counted(Spawner(hello, 3), {"tasks": 3}, FakeClock(read_ns=2_000_000_000))
+    assert measurement.ledger is not None
+    assert 1 <= measurement.ledger.requests < 21
+    assert count(measurement, "Spawner", "tasks") == 3
+
+
+@dataclass
+class Spender(Keeper):
+    """A layer that has some of everything."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.to_thread(len, "")
+        await asyncio.create_task(Spawner(hello).rest())
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize("quantity", [pytest.param(quantity, marks=needs(quantity)) for quantity in COUNTED])
+def test_every_count_can_have_a_budget(quantity: CountedQuantity) -> None:
+    measurement = counted(Spender(Noop(hello)), {quantity: 10**9})
+    assert {report.name: set(report.judged) for report in measurement.layers} == {
+        "Spender": {quantity},
+        "Noop": {quantity},
+    }
+    assert measurement.verdict == "pass"
+    spent = count(measurement, "Spender", quantity)
+    assert spent > count(measurement, "Noop", quantity)
+    assert counted(Spender(Noop(hello)), {quantity: spent - 1}).layer("Spender").verdict == "fail"
+
+
+def merged_layer(measurement: Measurement) -> LayerReport:
+    return next(report for report in measurement.layers if report.layer.merged_with is not None)
+
+
+def test_a_layer_that_is_merged_is_within_a_count_when_both_together_are() -> None:
+    app = Spawner(indistinct(Noop(hello)), 3)
+    within = counted(app, {"tasks": 3})
+    merged = merged_layer(within)
+    assert (merged.counts, merged.layer.merged_with) == (None, "Spawner")
+    assert [report.verdict for report in within.layers] == ["pass", "pass", "pass"]
+    above = counted(app, {"tasks": 2})
+    assert [report.verdict for report in above.layers] == ["fail", "undecided", "pass"]
+    assert "it is measured together with Spawner" in reason(merged_layer(above), "tasks")
+    assert any(f"{merged.name} is measured with Spawner" in note for note in above.notes)
+
+
+def test_a_layer_that_is_merged_is_within_a_time_when_both_together_are() -> None:
+    clock = FakeClock()
+    app = Costly(indistinct(Costly(hello, clock, before=30)), clock, before=20)
+    within = counted(app, {"us": 25, "busy_us": 25}, clock, max_time_s=0.2)
+    assert merged_layer(within).us is None
+    assert [report.verdict for report in within.layers] == ["pass", "pass", "fail"]
+    above = counted(app, {"us": 15}, clock, max_time_s=0.2)
+    assert [report.verdict for report in above.layers] == ["fail", "undecided", "fail"]
+    assert "it is measured together with Costly#1" in reason(merged_layer(above))
+
+
+def test_what_is_merged_with_the_outside_alone_is_undecided() -> None:
+    measurement = counted(indistinct(Noop(hello)), {"tasks": 3})
+    assert [report.verdict for report in measurement.layers] == ["undecided", "pass"]
+    assert "it is measured together with the outside of the stack" in reason(merged_layer(measurement), "tasks")
+
+
+def test_a_count_of_a_layer_that_was_not_entered_is_undecided_where_it_is_named() -> None:
+    budgets = Budgets({"tasks": 0, "threads": 0}, {"Spawner": {"tasks": 9}})
+    measurement = counted(Noop(Answering(Spawner(hello), 200)), budgets=budgets)
+    absent = measurement.layer("Spawner")
+    assert (absent.counts, absent.us, set(absent.judged)) == (None, None, {"tasks"})
+    assert reason(absent, "tasks") == "the request did not come to it: a layer outside answered"
+    assert measurement.layer("Noop").verdict == "pass"
+    assert measurement.verdict == "undecided"
+
+
+def test_what_cannot_be_counted_is_undecided_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = {
+        "objects": "no extension",
+        "allocations": "no extension",
+        "bytes": "no extension",
+        "retained": "no such thing",
+    }
+    monkeypatch.setattr(pytest_mwbudget.measure, "counters", lambda: Counters(PythonCore(), why))
+    measurement = counted(Spawner(hello, 3), {"objects": 10**6, "retained": 10**6, "bytes": 10**6, "tasks": 2})
+    report = measurement.layer("Spawner")
+    assert reason(report, "objects") == "objects cannot be counted here: no extension"
+    assert reason(report, "bytes") == "bytes cannot be counted here: no extension"
+    assert reason(report, "retained") == "retained cannot be counted here: no such thing"
+    assert report.judged["tasks"].verdict == report.verdict == measurement.verdict == "fail"
+    assert report.counts is not None
+    assert (report.counts.objects, report.counts.allocations, report.counts.bytes) == (None, None, None)
+    assert (report.counts.tasks.count, report.counts.sent.count) == (3, 2)
+    assert measurement.ledger is not None
+    assert measurement.ledger.why == why
+    assert measurement.books is None
+
+
+@needs("allocations", "bytes")
+def test_the_rows_of_the_ledger_add_up_to_its_total() -> None:
+    measurement = counted(Spawner(Keeper(Noop(hello)), 2), {"tasks": 9})
+    ledger = measurement.ledger
+    assert ledger is not None
+    assert ledger.endpoint is not None
+    rows = [ledger.outside, ledger.endpoint, *(report.counts for report in measurement.layers)]
+    assert len(rows) == 5
+    for quantity in COUNTED:
+        total = ledger.total.of(quantity)
+        parts = [row.of(quantity) for row in rows if row is not None]
+        assert (total is None) == all(part is None for part in parts)
+        if total is not None and total.exact:
+            assert total.count == sum(part.count for part in parts if part is not None)
+    assert ledger.total.tasks.count == 2
+    assert (ledger.total.sent.count, ledger.total.received.count) == (2, 0)
+
+
+@needs("bytes")
+def test_what_a_layer_requests_of_the_allocators_is_its_own() -> None:
+    measurement = counted(Keeper(Noop(hello)), {"bytes": 5000})
+    assert 10_000 < count(measurement, "Keeper", "bytes") < 12_000
+    assert [report.verdict for report in measurement.layers] == ["fail", "pass"]
+
+
+@needs("objects", "retained")
+def test_what_stays_alive_is_charged_to_who_made_it() -> None:
+    measurement = counted(Keeper(Noop(hello)), {"retained": 0})
+    counts = measurement.layer("Keeper").counts
+    assert counts is not None
+    assert counts.retained is not None
+    assert counts.retained.kinds == {"builtins.bytearray": 1}
+    assert [report.verdict for report in measurement.layers] == ["fail", "pass"]
+
+
+@needs("objects")
+def test_types_that_no_other_row_creates_are_a_layers_own() -> None:
+    measurement = counted(Keeper(Noop(hello)), {"objects": 10**6})
+    own = {report.name: report.counts.own_types for report in measurement.layers if report.counts}
+    assert own["Keeper"] == ("builtins.bytearray",)
+    assert own["Noop"] == ()
+
+
+def test_an_app_that_stops_answering_while_it_is_counted_is_an_error() -> None:
+    calls = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 120:  # warm and discovered by then
+            await asyncio.sleep(60)
+        await hello(scope, receive, send)
+
+    with pytest.raises(MeasurementError, match=r"stopped answering while it was counted: .* within 0\.5 s"):
+        counted(Noop(app), {"tasks": 0}, startup_timeout_s=0.5)
+    assert calls < 135
+
+
+def test_the_app_is_as_it_was_after_a_request_that_fails_while_it_is_counted() -> None:
+    codes = Noop.__call__.__code__, hello.__code__, RateLimit.__call__.__code__
+    with pytest.raises(ResponseError, match="call 116 answered 429"):
+        counted(Noop(RateLimit(hello, 115)), {"tasks": 0})
+    assert (Noop.__call__.__code__, hello.__code__, RateLimit.__call__.__code__) == codes
+    assert counted(Noop(hello), {"tasks": 0}).verdict == "pass"
+
+
+def test_the_measurement_names_the_loop_that_it_ran_on() -> None:
+    assert counted(Noop(hello), {"tasks": 0}).loop == "asyncio"

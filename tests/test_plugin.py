@@ -7,6 +7,7 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,14 @@ import pytest
 import starlette.applications  # noqa: F401
 
 import pytest_mwbudget.fixture
+import pytest_mwbudget.measure
 import pytest_mwbudget.report.json
-import pytest_mwbudget.report.terminal  # noqa: F401
+import pytest_mwbudget.report.terminal
+import pytest_mwbudget.settings
+from pytest_mwbudget.counters import Counters, PythonCore
+from pytest_mwbudget.model import QUANTITIES
+
+from .apps import needs
 
 APP = """
 from time import perf_counter_ns
@@ -75,7 +82,9 @@ def mw_budget_app():
     return create_app()
 """
 
-QUICK = "--mw-budget-max-time=0.6"
+QUICK = "--mw-budget-max-time=0.4"
+# The filters of the run that these tests are part of would turn it into an error.
+WARNINGS_SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
 
 
 @pytest.fixture
@@ -84,6 +93,12 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(shop=APP)
     pytester.makeconftest(CONFTEST)
     return pytester
+
+
+@pytest.fixture(autouse=True)
+def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets here are so far from the truth that an app need not be at its quickest."""
+    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -202,8 +217,7 @@ def test_a_failing_assertion_of_the_test_itself_is_what_fails(shop: pytest.Pytes
 def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pytester, action: str, outcome: str) -> None:
     # A budget below any floor is always refused, however fast or slow this machine is.
     shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.2"))
-    # In a process of its own: this run's warning filters would turn the warning into an error.
-    result = shop.runpytest_subprocess("--mw-budget", f"--mw-budget-undecided={action}")
+    result = run(shop, "--mw-budget", f"--mw-budget-undecided={action}", *WARNINGS_SHOWN)
     result.assert_outcomes(**{outcome: 1}, warnings=1 if action == "warn" else 0)
     if action == "warn":
         result.stdout.fnmatch_lines(["*BudgetWarning: GET /health: Spin is undecided: * below this run's floor *"])
@@ -225,7 +239,7 @@ def test_a_marked_test_that_measures_nothing_fails(shop: pytest.Pytester) -> Non
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ("uss=5", "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, layers, *"),
+        ("uss=5", "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, busy_us, objects, * layers, *"),
         ("50", "the mw_budget marker got 50 without a keyword*us=50*"),
         ("us=0", "*us is 0, which cannot be kept*"),
         ("us=-3", "*us is -3, which cannot be kept*"),
@@ -238,6 +252,11 @@ def test_a_marked_test_that_measures_nothing_fails(shop: pytest.Pytester) -> Non
         ("undecided='wran'", "*undecided is 'wran'. Did you mean 'warn'?*"),
         ("max_time=0", "*max_time is 0*"),
         ("lifespan='maybe'", "*lifespan is 'maybe'*"),
+        ("task=0", "unknown keyword 'task'*Did you mean 'tasks'?*"),
+        ("tasks=-1", "*tasks is -1; give a whole number*"),
+        ("bytes='16 KiBs'", "*bytes is '16 KiBs'; *The units are: *"),
+        ("layers={'Spin': {'taks': 0}}", "*layers[[]'Spin'[]] has a budget of 'taks'. Did you mean 'tasks'?*"),
+        ("loop='curio'", "*loop is 'curio'.*The choices are: asyncio, uvloop, trio*"),
     ],
 )
 def test_an_unusable_marker_says_what_is_wrong_also_without_enforcement(
@@ -263,8 +282,8 @@ def test_the_closest_marker_wins_key_by_key(shop: pytest.Pytester) -> None:
             @pytest.mark.mw_budget(layers={"Spin": 2})
             def test_it(self, mw_budget):
                 budgets = mw_budget.settings.budgets
-                assert (budgets.us, budgets.total_us) == (11, 22)
-                assert budgets.layers == {"Spin": 2, "ServerErrorMiddleware": 3000}
+                assert (budgets.default, budgets.total_us) == ({"us": 11}, 22)
+                assert budgets.layers == {"Spin": {"us": 2}, "ServerErrorMiddleware": {"us": 3000}}
         """
     )
     run(shop).assert_outcomes(passed=1)
@@ -276,6 +295,10 @@ def test_the_closest_marker_wins_key_by_key(shop: pytest.Pytester) -> None:
         ("mw_budget_us = many", "*mw_budget_us is 'many', which is not a number*"),
         ("mw_budget_undecided = maybe", "*mw_budget_undecided is 'maybe'*The choices are: warn, fail, pass*"),
         ("mw_budget_lifespan = perhaps", "*mw_budget_lifespan is 'perhaps'*"),
+        ("mw_budget_tasks = -1", "*mw_budget_tasks is '-1'; give a whole number*"),
+        ("mw_budget_bytes = 16 KiBs", "*mw_budget_bytes is '16 KiBs'*The units are: *"),
+        ("mw_budget_layers = Spin = taks: 0", "*mw_budget_layers: Spin has a budget of 'taks'*"),
+        ("mw_budget_loop = curio", "*mw_budget_loop is 'curio'.*The choices are: asyncio, uvloop, trio*"),
     ],
 )
 def test_an_unusable_configuration_is_a_usage_error(shop: pytest.Pytester, ini: str, message: str) -> None:
@@ -286,7 +309,14 @@ def test_an_unusable_configuration_is_a_usage_error(shop: pytest.Pytester, ini: 
 
 
 @pytest.mark.parametrize(
-    "option", ["--mw-budget-max-time=soon", "--mw-budget-undecided=maybe", "--mw-budget-json=mw.json"]
+    "option",
+    [
+        "--mw-budget-max-time=soon",
+        "--mw-budget-undecided=maybe",
+        "--mw-budget-json=mw.json",
+        "--mw-budget-loop=nonsense",
+        "--mw-budget-loop=",
+    ],
 )
 def test_an_unusable_option_is_a_usage_error(shop: pytest.Pytester, option: str) -> None:
     result = run(shop, option)
@@ -389,7 +419,7 @@ def test_what_is_named_but_not_entered_is_undecided(shop: pytest.Pytester) -> No
         """
     )
     shop.makepyfile(marked("us=5000, layers={'Inner': 5}"))
-    result = shop.runpytest_subprocess("--mw-budget", QUICK)
+    result = run(shop, "--mw-budget", QUICK, *WARNINGS_SHOWN)
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*Inner is undecided: the request did not come to it*", "Inner * - * 5 * undecided"])
 
@@ -480,6 +510,272 @@ def test_an_exception_in_the_app_fails_the_test_with_the_apps_traceback(shop: py
     result = run(shop, "--mw-budget")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*raise LookupError*", "*shop.py:*: LookupError"])
+
+
+# ---- counts -----------------------------------------------------------------------------------------------------
+
+# Two layers that each do the same thing: one by starlette's base class, in a task, and one without.
+HABITS = """
+import asyncio
+
+import pytest
+from shop import create_app
+from starlette.middleware.base import BaseHTTPMiddleware
+
+
+class AddHeader(BaseHTTPMiddleware):
+    async def dispatch(self, request, call_next):
+        response = await call_next(request)
+        response.headers["x-added"] = "1"
+        return response
+
+
+class Keeper:
+    kept = []
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        self.kept.append(bytearray(100_000))
+        await self.app(scope, receive, send)
+
+
+class Threads(Keeper):
+    async def __call__(self, scope, receive, send):
+        await asyncio.to_thread(len, "")
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture
+def mw_budget_app():
+    app = create_app()
+    app.add_middleware(HABIT)
+    return app
+"""
+
+
+@pytest.fixture
+def with_task(shop: pytest.Pytester) -> pytest.Pytester:
+    """The shop with a layer that runs its inside in a task."""
+    return with_habit(shop, "AddHeader")
+
+
+def with_habit(shop: pytest.Pytester, habit: str) -> pytest.Pytester:
+    """The shop with one more layer."""
+    shop.makeconftest(HABITS.replace("HABIT", habit))
+    return shop
+
+
+def test_a_layer_that_spawns_a_task_fails_a_budget_of_none_with_the_name_of_the_coroutine(
+    with_task: pytest.Pytester,
+) -> None:
+    with_task.makepyfile(marked("tasks=0"))
+    result = run(with_task, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GET /health: AddHeader 1 task, budget 0 tasks (1 of 4 layers over budget)",
+            "per request * tasks * verdict",
+            "AddHeader * fail",
+            "Spin * pass",
+            "AddHeader spawns 1 task per request, its budget is 0 tasks.",
+            "    1 × starlette.middleware.base.BaseHTTPMiddleware.*coro",
+            "Next: *",
+            "* mw-budget *",
+            "21 requests counted*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*µs/request*")
+    result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
+
+
+def test_without_that_layer_the_same_budget_is_kept(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        marked(
+            "tasks=0",
+            """measurement = mw_budget.get('/health')
+    assert [report.verdict for report in measurement.layers] == ['pass'] * 3
+    assert measurement.books is None and measurement.verdict == 'pass'
+    import shop
+    assert len(shop.calls) < 150""",
+        )
+    )
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*µs/request*")
+
+
+def test_a_test_with_a_budget_of_a_count_passes_without_enforcement(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0", "assert mw_budget.get('/health').ledger is None"))
+    run(with_task).assert_outcomes(passed=1)
+
+
+def test_what_the_failure_suggests_makes_the_test_pass(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0"))
+    suggested = re.search(r"say\s+(layers=\{.*?\}\})", run(with_task, "--mw-budget").stdout.str(), re.DOTALL)
+    assert suggested is not None
+    with_task.makepyfile(marked(f"tasks=0, {' '.join(suggested[1].split())}"))
+    run(with_task, "--mw-budget").assert_outcomes(passed=1)
+
+
+COUNT_CASES = [
+    ("AddHeader", "mw_budget_tasks = 0", "AddHeader spawns 1 task per request, its budget is 0 tasks."),
+    ("Threads", "mw_budget_threads = 0", "Threads hands to worker threads 1 call per request, its budget is 0 calls."),
+    pytest.param(
+        "AddHeader",
+        "mw_budget_objects = 80",
+        r"AddHeader creates \d+ objects per request.* its budget is 80 objects\.",
+        marks=needs("objects"),
+    ),
+    pytest.param(
+        "AddHeader",
+        "mw_budget_allocations = 80",
+        r"AddHeader makes \d+ allocations per request.* its budget is 80 allocations\.",
+        marks=needs("allocations"),
+    ),
+    pytest.param(
+        "Keeper",
+        "mw_budget_bytes = 64 KiB",
+        r"Keeper requests 9\d\.\d KiB per request.* its budget is 64\.0 KiB\.",
+        marks=needs("bytes"),
+    ),
+    pytest.param(
+        "Keeper",
+        "mw_budget_retained = 0",
+        "Keeper leaves behind 1 object per request, its budget is 0 objects.",
+        marks=needs("retained"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("habit", "ini", "sentence"), COUNT_CASES)
+def test_the_configuration_can_have_a_budget_for_each_count(
+    shop: pytest.Pytester, habit: str, ini: str, sentence: str
+) -> None:
+    # What spins creates a number for every look at the clock, as many as there is time for.
+    with_habit(shop, habit).makeini(f"[pytest]\n{ini}\n")
+    shop.makepyfile(shop=APP.replace("us=100", "us=0"))
+    shop.makepyfile(marked(""))
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    text = " ".join(result.stdout.str().split())
+    assert re.search(rf"GET /health: {habit} [^()]*\(1 of 4 layers over budget\)", text)
+    assert re.search(sentence, text)
+
+
+def test_the_configuration_can_have_a_budget_for_holding_the_event_loop(shop: pytest.Pytester) -> None:
+    shop.makeini("[pytest]\nmw_budget_busy_us = 20\n")
+    shop.makepyfile(marked(""))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["Spin holds the event loop for * µs per request, its budget is 20 µs: *"])
+
+
+def test_every_quantity_can_be_given_in_the_configuration_and_the_marker_wins(shop: pytest.Pytester) -> None:
+    configured = "".join(f"mw_budget_{quantity} = 7\n" for quantity in QUANTITIES)
+    shop.makeini(f"[pytest]\n{configured}mw_budget_layers =\n    Spin = us: 8, tasks: 0\n    Other = 9\n")
+    shop.makepyfile(
+        marked(
+            "tasks=3, layers={'Spin': {'tasks': 2}}",
+            f"""budgets = mw_budget.settings.budgets
+    assert budgets.default == {dict.fromkeys(QUANTITIES, 7) | {"tasks": 3}}
+    assert budgets.layers == {{'Spin': {{'us': 8, 'tasks': 2}}, 'Other': {{'us': 9}}}}""",
+        )
+    )
+    run(shop).assert_outcomes(passed=1)
+
+
+def test_a_count_that_is_undecided_is_a_warning(shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "there is no extension")
+    monkeypatch.setattr(pytest_mwbudget.measure, "counters", lambda: Counters(PythonCore(), why))
+    shop.makepyfile(marked("layers={'Spin': {'objects': 100, 'tasks': 0}}"))
+    result = run(shop, "--mw-budget", *WARNINGS_SHOWN)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*BudgetWarning: GET /health: objects of Spin is undecided: objects cannot be counted here: there is no *",
+            "Spin * undecided",
+            "not counted: objects, retained, allocations, bytes (there is no extension)",
+        ]
+    )
+
+
+def test_json_of_a_run_in_which_every_budget_is_a_count(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0"))
+    run(with_task, "--mw-budget", "--mw-budget-json=mw.json").assert_outcomes(failed=1)
+    (measurement,) = json.loads((with_task.path / "mw.json").read_text())["measurements"]
+    check_counts(measurement)
+    assert (measurement["total_us"], measurement["seconds"]) == (None, None)
+    assert measurement["layers"][1]["why"]["us"] == "every budget is a count, so nothing was timed"
+
+
+def check_counts(measurement: dict[str, Any]) -> None:
+    """What is true of the app with a layer that spawns a task."""
+    layer = measurement["layers"][1]
+    assert (layer["name"], layer["verdict"], measurement["verdict"]) == ("AddHeader", "fail", "fail")
+    assert layer["budgets"] == {"tasks": {"bound": 0, "verdict": "fail", "reason": None}}
+    assert (layer["tasks"]["count"], layer["tasks"]["exact"]) == (1, True)
+    (name,) = layer["tasks"]["names"]
+    assert name.startswith("starlette.middleware.base.BaseHTTPMiddleware")
+    assert layer["messages"]["send"] >= 2
+    assert measurement["ledger"]["requests"] == 21
+    assert measurement["ledger"]["total"]["tasks"]["count"] == 1
+
+
+def test_quiet_has_one_line_for_a_run_in_which_every_budget_is_a_count(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=1"))
+    result = run(with_task, "--mw-budget", "-q")
+    result.stdout.fnmatch_lines(["*::test_it GET /health pass: 21 requests counted"])
+    result.stdout.no_fnmatch_line("per request*")
+
+
+# ---- loops ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+@pytest.mark.parametrize("place", ["option", "configuration", "marker"])
+def test_a_test_that_is_not_async_runs_on_the_loop_that_is_asked_for(
+    shop: pytest.Pytester, loop: str, place: str
+) -> None:
+    pytest.importorskip(loop)
+    other = "asyncio" if loop == "trio" else "trio"
+    pytest.importorskip(other)
+    # The nearer word wins.
+    shop.makeini(f"[pytest]\nmw_budget_loop = {loop if place == 'configuration' else other}\n")
+    option = {"option": [f"--mw-budget-loop={loop}"], "marker": [f"--mw-budget-loop={other}"]}.get(place, [])
+    keywords = f"loop={loop!r}, tasks=0" if place == "marker" else "tasks=0"
+    shop.makepyfile(marked(keywords, f"assert mw_budget.get('/health').loop == {loop!r}"))
+    result = run(shop, "--mw-budget", *option)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"CPython *, loop {loop}, *"])
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "trio"])
+@pytest.mark.parametrize("place", ["option", "configuration"])
+def test_a_loop_that_is_not_installed_is_a_usage_error(
+    shop: pytest.Pytester, loop: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.settings, "find_spec", lambda name: None)
+    if place == "configuration":
+        shop.makeini(f"[pytest]\nmw_budget_loop = {loop}\n")
+    result = run(shop, *([f"--mw-budget-loop={loop}"] if place == "option" else []))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: mw_budget_loop is '{loop}', but {loop} is not installed here; *"])
+
+
+def test_a_loop_that_does_not_exist_is_a_usage_error_with_the_choices(shop: pytest.Pytester) -> None:
+    result = run(shop, "--mw-budget-loop=tiro")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: mw_budget_loop is 'tiro'. Did you mean 'trio'? *asyncio, uvloop, trio"])
+
+
+def test_an_async_test_on_another_loop_than_it_says_is_explained(shop: pytest.Pytester) -> None:
+    pytest.importorskip("trio")
+    shop.makepyfile(ASYNC.format(marker="asyncio", us="2000, loop='trio'", fixtures=""))
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["this test runs on asyncio, but its loop is to be 'trio'; *"])
 
 
 # ---- async tests ------------------------------------------------------------------------------------------------
@@ -574,12 +870,17 @@ def test_the_table_reads_in_80_columns_with_and_without_colour(
     assert max(map(len, table)) <= 80
 
 
-def test_results_come_home_from_xdist_workers(shop: pytest.Pytester) -> None:
-    shop.makepyfile(marked("us=20"))
-    result = shop.runpytest_subprocess("-n", "1", "--mw-budget", QUICK, "--mw-budget-json=mw.json")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["* mw-budget *", "Spin*fail"])
-    assert len(json.loads((shop.path / "mw.json").read_text())["measurements"]) == 1
+def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(test_time=marked("us=20, layers={'AddHeader': 1e6}"), test_tasks=marked("tasks=0"))
+    result = with_task.runpytest_subprocess("-n", "1", "--mw-budget", QUICK, "--mw-budget-json=mw.json")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["* mw-budget *"])
+    result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "21 requests counted*", "floor *"])
+    measurements = json.loads((with_task.path / "mw.json").read_text())["measurements"]
+    assert len(measurements) == 2
+    by_file = {measurement["nodeid"].partition(":")[0]: measurement for measurement in measurements}
+    check_counts(by_file["test_tasks.py"])
+    assert by_file["test_time.py"]["layers"][2]["us"]["estimate"] > 50
 
 
 # ---- living with other tools ------------------------------------------------------------------------------------
@@ -596,14 +897,14 @@ def test_results_come_home_from_xdist_workers(shop: pytest.Pytester) -> None:
         ),
     ],
 )
-def test_coverage_is_suspended_while_the_clock_runs_and_loses_nothing(
+def test_coverage_is_suspended_during_the_measurement_and_loses_nothing(
     shop: pytest.Pytester, core: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVERAGE_CORE", core)
     shop.makepyfile(marked("us=2000"))
     result = shop.runpytest_subprocess("--mw-budget", QUICK, "--cov=shop", "--cov-report=term-missing")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"note: {name} was suspended while the clock ran."])
+    result.stdout.fnmatch_lines([f"note: {name} was suspended during the measurement."])
     plain = shop.runpytest_subprocess("--cov=shop", "--cov-report=term-missing")
     assert _coverage_line(result) == _coverage_line(plain)
 

@@ -10,23 +10,66 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.model import Books, Effort, Estimate, Layer, LayerReport, RequestLine, Result
+from pytest_mwbudget.model import (
+    COUNTED,
+    Books,
+    Count,
+    Counts,
+    Effort,
+    Estimate,
+    Judged,
+    Layer,
+    LayerReport,
+    Ledger,
+    Occupation,
+    RequestLine,
+    Result,
+)
 from pytest_mwbudget.report.json import document, environment, from_json, to_json
-from pytest_mwbudget.report.terminal import table
+from pytest_mwbudget.report.terminal import failure, table
 
-GZIP = Layer(0, "GZipMiddleware", "starlette.middleware.gzip.GZipMiddleware", "middleware")
+GZIP = Layer(0, "GZipMiddleware", "starlette.middleware.gzip.GZipMiddleware", "middleware", runs_task=True)
 MOUNT = Layer(1, "Mount", "starlette.routing.Mount", "routing", merged_with="GZipMiddleware", merged_because="no probe")
 AUTH = Layer(2, "Auth#2", "shop.Auth", "middleware", entered=False)
+
+
+def exact(number: int, **kinds: int) -> Count:
+    return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
+
+
+NOTHING = Counts(*[exact(0)] * 9)
+GZIP_COUNTS = Counts(
+    objects=Count(5, 4, 9, {"builtins.dict": 3, "shop.Token": 2}),
+    allocations=exact(30),
+    bytes=Count(2048, 2000, 4096),
+    tasks=exact(1, rest=1),
+    threads=exact(2, work=2),
+    retained=exact(1, Token=1),
+    received=exact(3),
+    sent=exact(4),
+    suspensions=Count(2, 2, 6),
+    own_types=("shop.Token",),
+)
+LEDGER = Ledger(outside=NOTHING, endpoint=replace(NOTHING, sent=exact(4)), total=GZIP_COUNTS, requests=21)
+BUSY = Occupation(Estimate(7.9, 7.5, 8.2), 10.0, 6.5, blocking=True)
 
 RESULT = Result(
     request=RequestLine("GET", "/health?q=ü"),
     status=200,
     loop="uvloop",
     layers=(
-        LayerReport(GZIP, Estimate(17.9, 17.5, 18.2), "split", 50.0, "pass"),
-        LayerReport(MOUNT, None, None, 20.0, "undecided", "it is measured together"),
-        LayerReport(AUTH, None, None),
+        LayerReport(
+            GZIP,
+            Estimate(17.9, 17.5, 18.2),
+            "split",
+            BUSY,
+            GZIP_COUNTS,
+            {"us": Judged(50.0, "pass"), "busy_us": Judged(9.0, "pass"), "tasks": Judged(0, "fail")},
+        ),
+        LayerReport(MOUNT, judged={"us": Judged(20.0, "undecided", "it is measured together")}),
+        LayerReport(AUTH),
     ),
+    ledger=LEDGER,
     books=Books(Estimate(245.1, 244.0, 246.3), Estimate(0.6, 0.3, 0.9), Estimate(41.0, 40.6, 41.3), -0.7),
     floor_us=0.12,
     effort=Effort(requests=960, rounds=120, seconds=0.41),
@@ -35,15 +78,66 @@ RESULT = Result(
     verdict="undecided",
     notes=("A tracer was suspended.",),
 )
+# A run that was over at once: no interval.
 UNKNOWN = replace(
     RESULT,
-    layers=(LayerReport(GZIP, Estimate(17.9, -math.inf, math.inf), "split", 50.0, "undecided", "too few"),),
+    layers=(LayerReport(GZIP, counts=GZIP_COUNTS, judged={"us": Judged(50.0, "undecided", "too few")}),),
     books=Books(Estimate(0.0, -math.inf, math.inf), Estimate(0.6, 0.3, 0.9), None, math.nan),
     floor_us=math.inf,
 )
+# Every budget is a count.
+UNTIMED = replace(
+    RESULT,
+    layers=(
+        LayerReport(GZIP, counts=GZIP_COUNTS, judged={"tasks": Judged(0, "fail"), "bytes": Judged(4096, "pass")}),
+        LayerReport(MOUNT, judged={"tasks": Judged(0, "undecided", "it is measured together")}),
+        LayerReport(AUTH, judged={"tasks": Judged(0, "undecided", "the request did not come to it")}),
+    ),
+    books=None,
+    floor_us=None,
+    effort=None,
+    total_budget_us=None,
+    total_verdict=None,
+    verdict="fail",
+)
+WHY = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "the extension was not built")
+UNCOUNTED = replace(GZIP_COUNTS, objects=None, allocations=None, bytes=None, retained=None, own_types=())
+# Only what can be counted without the extension, on a platform whose clock of the processor is too coarse.
+UNCOUNTABLE = replace(
+    RESULT,
+    layers=(
+        replace(
+            RESULT.layers[0],
+            occupation=replace(BUSY, cpu_us=None, blocking=False),
+            counts=UNCOUNTED,
+            judged={"objects": Judged(100, "undecided", "objects cannot be counted here")},
+        ),
+    ),
+    ledger=Ledger(UNCOUNTED, None, UNCOUNTED, 21, WHY),
+)
+RESULTS = {
+    "timed": RESULT,
+    "unknown": UNKNOWN,
+    "untimed": UNTIMED,
+    "uncountable": UNCOUNTABLE,
+    "without layers": replace(RESULT, layers=()),
+}
+each_result = pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 
 NUMBER = (int, float)
 ESTIMATE = {"estimate": NUMBER, "low": NUMBER, "high": NUMBER}
+COUNT = {"count": int, "exact": bool, "low": int, "high": int}
+COUNTS = {
+    "objects": COUNT | {"types": dict},
+    "allocations": COUNT,
+    "bytes": COUNT,
+    "tasks": COUNT | {"names": dict},
+    "threads": COUNT | {"names": dict},
+    "retained": COUNT | {"types": dict},
+    "suspensions": COUNT,
+    "messages": {"receive": int, "send": int},
+    "own_types": list,
+}
 # The shape that stays; more keys may come. A tuple lists the types a value may have.
 SHAPE = {
     "schema": str,
@@ -72,8 +166,20 @@ SHAPE = {
                     "budget_us": NUMBER,
                     "verdict": str,
                     "merged_with": (str, type(None)),
+                    "runs_task": bool,
+                    "busy_us": NUMBER,
+                    "busy_interval_us": list,
+                    "wait_us": NUMBER,
+                    "cpu_us": NUMBER,
+                    "blocking": bool,
+                    **COUNTS,
+                    "budgets": dict,
+                    "why": dict,
                 }
             ],
+            "loop": str,
+            "requests": int,
+            "ledger": {"requests": int, "outside": COUNTS, "endpoint": COUNTS, "total": COUNTS, "why": dict},
         }
     ],
 }
@@ -111,6 +217,52 @@ def test_a_measurement_says_what_was_measured() -> None:
     assert data["endpoint_us"] == {"estimate": 41.0, "low": 40.6, "high": 41.3}
 
 
+def test_a_layer_says_how_it_spends_its_time() -> None:
+    layer = to_json(RESULT, "t")["layers"][0]
+    assert (layer["busy_us"], layer["busy_interval_us"]) == (7.9, [7.5, 8.2])
+    assert (layer["wait_us"], layer["cpu_us"], layer["blocking"]) == (10.0, 6.5, True)
+
+
+def test_a_layer_says_what_was_counted() -> None:
+    layer = to_json(RESULT, "t")["layers"][0]
+    types = {"builtins.dict": 3, "shop.Token": 2}
+    assert layer["objects"] == {"count": 5, "exact": False, "low": 4, "high": 9, "types": types}
+    assert layer["allocations"] == {"count": 30, "exact": True, "low": 30, "high": 30}
+    assert layer["bytes"] == {"count": 2048, "exact": False, "low": 2000, "high": 4096}
+    assert layer["tasks"] == {"count": 1, "exact": True, "low": 1, "high": 1, "names": {"shop.rest": 1}}
+    assert layer["threads"] == {"count": 2, "exact": True, "low": 2, "high": 2, "names": {"shop.work": 2}}
+    assert layer["retained"] == {"count": 1, "exact": True, "low": 1, "high": 1, "types": {"shop.Token": 1}}
+    assert layer["suspensions"] == {"count": 2, "exact": False, "low": 2, "high": 6}
+    assert layer["messages"] == {"receive": 3, "send": 4}
+    assert layer["own_types"] == ["shop.Token"]
+    assert layer["why"] == {}
+
+
+def test_a_layer_has_its_budgets_by_quantity_and_that_of_time_by_itself() -> None:
+    gzip, mount, auth = to_json(RESULT, "t")["layers"]
+    assert gzip["budgets"] == {
+        "us": {"bound": 50.0, "verdict": "pass", "reason": None},
+        "busy_us": {"bound": 9.0, "verdict": "pass", "reason": None},
+        "tasks": {"bound": 0, "verdict": "fail", "reason": None},
+    }
+    assert (gzip["budget_us"], gzip["verdict"], gzip["reason"]) == (50.0, "fail", None)
+    undecided = {"bound": 20.0, "verdict": "undecided", "reason": "it is measured together"}
+    assert (mount["budgets"], mount["budget_us"]) == ({"us": undecided}, 20.0)
+    assert (auth["budgets"], auth["budget_us"]) == ({}, None)
+    assert to_json(UNTIMED, "t")["layers"][0]["budget_us"] is None
+
+
+def test_the_ledger_has_what_is_no_layers_and_the_sum() -> None:
+    ledger = to_json(RESULT, "t")["ledger"]
+    assert ledger["requests"] == 21
+    assert ledger["outside"]["messages"] == {"receive": 0, "send": 0}
+    assert ledger["endpoint"]["messages"] == {"receive": 0, "send": 4}
+    assert ledger["total"]["objects"]["count"] == 5
+    assert ledger["why"] == {}
+    assert to_json(UNCOUNTABLE, "t")["ledger"]["endpoint"] is None
+    assert to_json(UNCOUNTABLE, "t")["ledger"]["why"] == WHY
+
+
 def test_a_layer_without_figures_has_null_and_its_reason() -> None:
     _, merged, absent = to_json(RESULT, "t")["layers"]
     assert (merged["us"], merged["method"], merged["merged_with"]) == (None, None, "GZipMiddleware")
@@ -118,19 +270,71 @@ def test_a_layer_without_figures_has_null_and_its_reason() -> None:
     assert (absent["us"], absent["entered"], absent["budget_us"], absent["verdict"]) == (None, False, None, None)
 
 
-@pytest.mark.parametrize("result", [RESULT, UNKNOWN], ids=["known", "unknown"])
+FIGURES = {"us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types"}
+
+
+@each_result
+def test_every_figure_that_is_null_has_its_reason_and_no_other(result: Result) -> None:
+    for layer in to_json(result, "t")["layers"]:
+        assert {key for key in FIGURES if layer[key] is None} == layer["why"].keys()
+        assert all(layer["why"].values())
+
+
+def test_a_layer_without_any_figure_has_one_reason_for_all() -> None:
+    _, merged, absent = to_json(RESULT, "t")["layers"]
+    assert merged["why"] == dict.fromkeys(FIGURES, "it is measured together with GZipMiddleware")
+    assert absent["why"] == dict.fromkeys(FIGURES, "the request did not come to this layer")
+    _, merged, absent = to_json(UNTIMED, "t")["layers"]
+    assert merged["why"] == dict.fromkeys(FIGURES, "it is measured together with GZipMiddleware")
+    assert absent["why"] == dict.fromkeys(FIGURES, "the request did not come to this layer")
+
+
+def test_a_run_without_the_clock_says_so_for_each_time() -> None:
+    data = to_json(UNTIMED, "t")
+    times = ("us", "busy_us", "wait_us", "cpu_us")
+    assert data["layers"][0]["why"] == dict.fromkeys(times, "every budget is a count, so nothing was timed")
+    for key in ("rounds", "requests", "seconds", "floor_us", "total_us", "outside_us", "endpoint_us", "residue_us"):
+        assert data[key] is None
+    assert data["ledger"]["requests"] == 21
+
+
+def test_a_run_that_was_too_short_says_so_for_each_time() -> None:
+    times = ("us", "busy_us", "wait_us", "cpu_us")
+    assert to_json(UNKNOWN, "t")["layers"][0]["why"] == dict.fromkeys(times, "there were too few requests")
+
+
+def test_what_cannot_be_counted_or_told_is_null_with_its_own_reason() -> None:
+    layer = to_json(UNCOUNTABLE, "t")["layers"][0]
+    cannot = {"cpu_us": "the processor's time cannot be told on this platform", "own_types": WHY["objects"]}
+    assert layer["why"] == {**WHY, **cannot}
+    assert layer["tasks"]["count"] == 1
+    assert layer["blocking"] is False
+
+
+@each_result
 def test_no_number_is_one_that_json_does_not_know(result: Result) -> None:
     text = json.dumps(document([to_json(result, "t")]), allow_nan=False)
     assert "NaN" not in text
     assert "Infinity" not in text
 
 
-def test_the_way_there_and_back_loses_nothing() -> None:
-    assert from_json(json.loads(json.dumps(to_json(RESULT, "t")))) == RESULT
+def there_and_back(result: Result) -> Result:
+    return from_json(json.loads(json.dumps(to_json(result, "t"))))
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name != "unknown"])
+def test_the_way_there_and_back_loses_nothing(name: str) -> None:
+    assert there_and_back(RESULTS[name]) == RESULTS[name]
+
+
+def test_zero_of_everything_comes_back_as_zero() -> None:
+    layer = LayerReport(GZIP, counts=NOTHING, judged={"tasks": Judged(0, "pass")})
+    result = replace(UNTIMED, layers=(layer,), ledger=Ledger(NOTHING, None, NOTHING, 3), verdict="pass")
+    assert there_and_back(result) == result
 
 
 def test_what_is_unknown_comes_back_as_unknown() -> None:
-    back = from_json(json.loads(json.dumps(to_json(UNKNOWN, "t"))))
+    back = there_and_back(UNKNOWN)
     assert back.layers == UNKNOWN.layers
     assert back.floor_us == math.inf
     assert back.books is not None
@@ -139,10 +343,16 @@ def test_what_is_unknown_comes_back_as_unknown() -> None:
     assert math.isnan(back.books.residue_us)
 
 
-@pytest.mark.parametrize("result", [RESULT, UNKNOWN], ids=["known", "unknown"])
-def test_the_table_is_the_same_after_the_way_back(result: Result) -> None:
-    back = from_json(json.loads(json.dumps(to_json(result, "t"))))
-    assert list(table(back, 80)) == list(table(result, 80))
+@each_result
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_table_is_the_same_after_the_way_back(result: Result, verbose: bool) -> None:
+    back = there_and_back(result)
+    assert list(table(back, 80, verbose=verbose)) == list(table(result, 80, verbose=verbose))
+
+
+@each_result
+def test_the_failure_is_the_same_after_the_way_back(result: Result) -> None:
+    assert failure(there_and_back(result), 79) == failure(result, 79)
 
 
 def test_the_environment_names_interpreter_loop_and_installed_packages() -> None:

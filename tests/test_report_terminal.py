@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.model import Books, Effort, Estimate, Layer, LayerReport, RequestLine, Result, Verdict
+from pytest_mwbudget.budgets import Bounds, assign, judge, judge_count
+from pytest_mwbudget.model import (
+    COUNTED,
+    Books,
+    Count,
+    CountedQuantity,
+    Counts,
+    Effort,
+    Estimate,
+    Judged,
+    Layer,
+    LayerReport,
+    Ledger,
+    Occupation,
+    Quantity,
+    RequestLine,
+    Result,
+    Verdict,
+)
 from pytest_mwbudget.report.terminal import (
     STYLES,
+    amount,
     failure,
     figure,
     interval,
     one_line,
     shortened,
+    size,
     table,
     undecided,
     wrapped,
 )
+from pytest_mwbudget.settings import merge
 
 # A busy machine is no reason to fail.
 relaxed = settings(deadline=None)
@@ -32,11 +55,20 @@ def us(estimate: float, margin: float = 0.4) -> Estimate:
     return Estimate(estimate, estimate - margin, estimate + margin)
 
 
-def row(index: int, name: str, estimate: float | None, budget: float | None = None, **rest: object) -> LayerReport:
-    of_layer = {key: rest.pop(key) for key in ("entered", "merged_with", "merged_because") if key in rest}
+def row(
+    index: int,
+    name: str,
+    estimate: float | None,
+    budget: float | None = None,
+    verdict: Verdict = "pass",
+    reason: str | None = None,
+    **of_layer: object,
+) -> LayerReport:
+    """A layer with a time, and with a budget for it if one is given."""
     layer = Layer(index, name, f"shop.middleware.{name}", "middleware", **of_layer)  # type: ignore[arg-type]
     found = None if estimate is None else us(estimate)
-    return LayerReport(layer, found, "split" if found else None, budget, **rest)  # type: ignore[arg-type]
+    judged: dict[Quantity, Judged] = {} if budget is None else {"us": Judged(budget, verdict, reason)}
+    return LayerReport(layer, found, "split" if found else None, judged=judged)
 
 
 def result(*rows: LayerReport, verdict: Verdict = "pass", **rest: object) -> Result:
@@ -52,6 +84,42 @@ def result(*rows: LayerReport, verdict: Verdict = "pass", **rest: object) -> Res
     )
 
 
+def same(number: int, **kinds: int) -> Count:
+    """A count that every request had."""
+    return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
+
+
+NONE = Counts(*[same(0)] * 9)
+
+
+def counted(
+    *rows: LayerReport,
+    verdict: Verdict = "pass",
+    total: Counts = NONE,
+    outside: Counts = NONE,
+    endpoint: Counts | None = NONE,
+    why: dict[str, str] | None = None,
+) -> Result:
+    """A run in which every budget is a count."""
+    return Result(
+        request=RequestLine("GET", "/health"),
+        status=200,
+        layers=rows,
+        ledger=Ledger(outside, endpoint, total, 21, why or {}),
+        verdict=verdict,
+    )
+
+
+def timed(found: Result, *rows: LayerReport) -> Result:
+    """The same run with times."""
+    return replace(result(*(rows or found.layers), verdict=found.verdict or "pass"), ledger=found.ledger)
+
+
+def layer_row(name: str = "Auth", index: int = 0, *, runs_task: bool = False, counts: Counts = NONE) -> LayerReport:
+    layer = Layer(index, name, f"shop.middleware.{name}", "middleware", aliases=frozenset({name}), runs_task=runs_task)
+    return LayerReport(layer, counts=counts)
+
+
 def lines(found: Result, width: int = 80, *, verbose: bool = False) -> list[str]:
     return [line.text for line in table(found, width, verbose=verbose)]
 
@@ -61,7 +129,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-PASSING = row(0, "GZipMiddleware", 17.9, 50.0, verdict="pass")
+PASSING = row(0, "GZipMiddleware", 17.9, 50.0)
 FAILING = row(1, "AuthMiddleware", 117.25, 50.0, verdict="fail")
 OPEN = row(2, "CORSMiddleware", 49.9, 50.0, verdict="undecided", reason="the interval holds the budget")
 
@@ -105,16 +173,21 @@ def test_notes_stand_below() -> None:
 @pytest.mark.parametrize("verdict", ["pass", "fail", "undecided"])
 def test_every_row_of_the_longest_names_and_numbers_fits_eighty_columns(verdict: Verdict, verbose: bool) -> None:
     widest = Estimate(1_234_567.8, 1_234_567.8, 1_234_567.8)
-    long = replace(row(0, LONG, 0.0, 999_999.0, verdict=verdict, merged_with=LONG), us=widest)
+    long = replace(row(0, LONG, 0.0, 999_999.0, verdict, merged_with=LONG), us=widest)
     found = result(long, total_budget_us=1_500_000.0, total_verdict=verdict, notes=("as it was measured " * 12,))
     found = replace(found, books=Books(widest, widest, widest, 123_456.7))
     assert max(len(line) for line in lines(found, 80, verbose=verbose)) <= 79
 
 
+def over(report: LayerReport, estimate: Estimate, budget: float) -> LayerReport:
+    """The same row with another time, over another budget."""
+    return replace(report, us=estimate, judged={"us": Judged(budget, "fail")})
+
+
 @relaxed
 @given(width=st.integers(20, 300))
 def test_columns_stay_apart_at_any_width(width: int) -> None:
-    found = lines(result(replace(FAILING, us=Estimate(-123.46, -1234.5, 99_999.0), budget_us=0.0123)), width)
+    found = lines(result(over(FAILING, Estimate(-123.46, -1234.5, 99_999.0), 0.0123)), width)
     assert found[2].split()[-6:] == ["-123.5", "-1234", "…", "99999", "0.0123", "fail"]
 
 
@@ -171,6 +244,303 @@ def test_nothing_ends_in_a_space() -> None:
     assert all(line == line.rstrip() for line in lines(result(PASSING, row(1, "A", None, entered=False))))
 
 
+# ---- the second part of the table -------------------------------------------------------------------------------
+
+BUSY = Occupation(us(7.9), 10.0, 6.5)
+# More than one figure of every kind.
+MUCH = Counts(
+    objects=Count(478, 460, 520, {"builtins.dict": 300, "shop.Token": 178}),
+    allocations=same(1200),
+    bytes=Count(64 * 1024, 60 * 1024, 80 * 1024),
+    tasks=same(3, rest=2, pump=1),
+    threads=same(2, work=2),
+    retained=same(1, Token=1),
+    received=same(1),
+    sent=same(2),
+    suspensions=same(4),
+    own_types=("shop.Token",),
+)
+
+
+def second(found: Result, width: int = 80, *, verbose: bool = False) -> list[str]:
+    """The second part of the table, with its heading and to its end."""
+    shown = lines(found, width, verbose=verbose)
+    begin = next(number for number, line in enumerate(shown) if line.startswith("per request"))
+    end = next(number for number, line in enumerate(shown) if line.startswith("(total)") and number > begin)
+    return shown[begin : end + 1]
+
+
+def heading(found: Result, *, verbose: bool = False) -> list[str]:
+    return re.split(r"\s{2,}", second(found, 120, verbose=verbose)[0])
+
+
+def test_counts_stand_outermost_first_between_outside_and_endpoint_and_total() -> None:
+    found = counted(
+        layer_row("A", counts=replace(NONE, sent=same(2))),
+        layer_row("B", 1, counts=replace(NONE, sent=same(3))),
+        outside=replace(NONE, sent=same(1)),
+        endpoint=replace(NONE, sent=same(4)),
+        total=replace(NONE, sent=same(5)),
+    )
+    assert [line.split() for line in second(found)] == [
+        ["per", "request", "send"],
+        ["(outside)", "1"],
+        ["A", "2"],
+        ["B", "3"],
+        ["(endpoint)", "4"],
+        ["(total)", "5"],
+    ]
+    assert lines(found)[0].startswith("per request")
+
+
+def test_times_come_first_where_there_are_any() -> None:
+    found = timed(counted(replace(PASSING, counts=NONE)))
+    shown = lines(found)
+    assert shown[0].startswith("layer")
+    gap = shown.index("")
+    assert shown[gap - 1].startswith("(total)")
+    assert shown[gap + 1].startswith("per request")
+
+
+def test_an_app_that_answers_from_a_layer_has_no_endpoint_in_either_part() -> None:
+    assert not any("(endpoint)" in line for line in lines(counted(layer_row(), endpoint=None)))
+
+
+def test_a_column_of_zeros_folds_away_and_is_there_when_asked() -> None:
+    found = counted(layer_row(counts=replace(NONE, sent=same(2))))
+    assert heading(found) == ["per request", "send"]
+    assert heading(found, verbose=True) == [
+        "per request",
+        *("objects", "allocs", "bytes", "retained", "tasks", "threads", "recv", "send"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "title"),
+    [
+        *(("objects", "objects"), ("allocations", "allocs"), ("bytes", "bytes"), ("retained", "retained")),
+        *(("tasks", "tasks"), ("threads", "threads"), ("received", "recv"), ("sent", "send")),
+    ],
+)
+def test_a_column_with_something_in_any_row_is_there(field: str, title: str) -> None:
+    some: Counts = replace(NONE, **{field: same(7)})  # type: ignore[arg-type]
+    for found in (counted(layer_row(), total=some), counted(layer_row(), layer_row("B", 1, counts=some))):
+        assert heading(found) == ["per request", title]
+
+
+def test_a_row_may_have_something_in_one_request_of_many() -> None:
+    seldom = Count(0, 0, 3)
+    found = counted(layer_row(counts=replace(NONE, tasks=seldom)))
+    assert heading(found) == ["per request", "tasks"]
+    assert second(found)[2].split() == ["Auth", "~0"]
+    # What is left alive in some request may be a cache that grows; only what is typical is a leak.
+    assert heading(counted(layer_row(counts=replace(NONE, retained=seldom, sent=same(2))))) == ["per request", "send"]
+
+
+def test_a_count_that_varies_is_marked_and_its_range_is_there_when_asked() -> None:
+    found = counted(layer_row(counts=replace(MUCH, retained=same(0))), total=MUCH)
+    auth = second(found, 120)[2].split()
+    assert auth == ["Auth", "~478", "1200", "~64.0", "KiB", "0", "3", "2", "1", "2"]
+    assert "21 requests counted; ~ varies from request to request" in lines(found)
+    assert not any("…" in line for line in lines(found))
+    verbose = lines(found, verbose=True)
+    assert [line for line in verbose if "…" in line] == ["  objects 460 … 520", "  bytes 60.0 KiB … 80.0 KiB"]
+
+
+def test_where_nothing_varies_nothing_is_said_of_it() -> None:
+    found = counted(layer_row(counts=replace(NONE, sent=same(2))), total=replace(NONE, sent=same(2)))
+    assert "21 requests counted" in lines(found)
+    assert "~" not in "\n".join(lines(found, verbose=True))
+
+
+def test_what_varies_in_a_row_is_explained_also_where_the_total_does_not_vary() -> None:
+    found = counted(layer_row(counts=replace(NONE, tasks=Count(1, 0, 2))), total=replace(NONE, tasks=same(2)))
+    assert any("~" in line for line in second(found))
+    assert "21 requests counted; ~ varies from request to request" in lines(found)
+
+
+def test_sizes_stand_with_their_unit() -> None:
+    found = counted(layer_row(counts=replace(NONE, bytes=same(16 * 1024))), total=replace(NONE, bytes=same(17_000)))
+    assert [line.split()[1:] for line in second(found)[2:]] == [["16.0", "KiB"], ["0", "B"], ["16.6", "KiB"]]
+
+
+def test_a_layer_without_counts_has_dashes() -> None:
+    merged = LayerReport(replace(layer_row("Proxy", 1).layer, merged_with="Auth"))
+    absent = LayerReport(replace(layer_row("Inner", 2).layer, entered=False))
+    found = counted(layer_row(counts=replace(NONE, sent=same(2), tasks=same(1))), merged, absent)
+    shown = second(found)
+    assert shown[3:7] == [shown[3], "  measured with Auth", shown[5], "  not entered: a layer outside it answered"]
+    assert (shown[3].split(), shown[5].split()) == (["Proxy", "-", "-"], ["Inner", "-", "-"])
+
+
+def test_a_remark_is_made_once() -> None:
+    found = timed(counted(), row(0, "Proxy", None, merged_with="Auth"), row(1, "Inner", None, entered=False))
+    for verbose in (False, True):
+        shown = lines(found, verbose=verbose)
+        assert shown.count("  measured with Auth") == 1
+        assert shown.count("  not entered: a layer outside it answered") == 1
+        assert sum("shop.middleware.Proxy" in line for line in shown) == verbose
+
+
+def test_without_times_verbose_still_says_where_a_layer_comes_from() -> None:
+    assert "  shop.middleware.Auth" in lines(counted(layer_row()), verbose=True)
+    assert "  shop.middleware.Auth" not in lines(counted(layer_row()))
+
+
+WHY = "the C extension was not built: install with a C compiler"
+
+
+def test_what_cannot_be_counted_has_no_column_and_one_line_for_each_reason() -> None:
+    cannot = replace(NONE, objects=None, allocations=None, bytes=None, retained=None, tasks=same(1))
+    why = {"objects": WHY, "allocations": WHY, "bytes": WHY, "retained": "no such thing"}
+    found = counted(layer_row(counts=cannot), outside=cannot, endpoint=cannot, total=cannot, why=why)
+    assert heading(found) == ["per request", "tasks"]
+    assert heading(found, verbose=True) == ["per request", "tasks", "threads", "recv", "send"]
+    assert [line for line in lines(found, 120) if "not counted" in line] == [
+        f"not counted: objects, allocations, bytes ({WHY})",
+        "not counted: retained (no such thing)",
+    ]
+
+
+def test_times_have_columns_where_a_layer_waits_or_blocks_or_has_a_budget_for_it() -> None:
+    plain = replace(PASSING, counts=NONE, occupation=Occupation(us(17.9), 0.0, 17.0))
+    times = ["busy µs", "wait µs", "cpu µs"]
+    assert heading(timed(counted(plain))) == ["per request"]
+    assert heading(timed(counted(plain)), verbose=True)[-3:] == times
+    waits = replace(plain, occupation=BUSY)
+    blocks = replace(plain, occupation=replace(BUSY, wait_us=0.0, blocking=True))
+    judged = replace(plain, judged={"busy_us": Judged(50.0, "pass")})
+    assert heading(timed(counted(waits))) == ["per request", *times]
+    assert heading(timed(counted(blocks))) == ["per request", *times]
+    assert heading(timed(counted(judged))) == ["per request", *times, "verdict"]
+    assert heading(counted(layer_row(counts=replace(NONE, sent=same(2)))), verbose=True)[-1] == "send"
+
+
+def test_a_row_says_how_its_time_is_spent() -> None:
+    found = timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))
+    assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0", "6.50"]
+    # Who is outside has no such figures, and a platform may not tell the processor's time.
+    assert second(found)[1].split() == ["(outside)"]
+    found = timed(counted(replace(PASSING, counts=NONE, occupation=replace(BUSY, cpu_us=None))))
+    assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0"]
+
+
+def test_a_layer_that_blocks_has_its_sentence() -> None:
+    blocking = Occupation(us(260.0), 0.0, 20.0, blocking=True)
+    text = flat("\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=blocking))))))
+    assert (
+        "GZipMiddleware blocks the event loop: busy 260.0 µs, of which the processor worked 20.0 µs; it waits for a"
+        " file, a socket or a lock without giving way"
+    ) in text
+    text = "\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))))
+    assert "blocks" not in text
+
+
+def judged(report: LayerReport, **bounds: tuple[float, Verdict]) -> LayerReport:
+    """The same row with these budgets and verdicts."""
+    found: dict[Quantity, Judged] = {
+        quantity: Judged(bound, verdict, "it is measured together" if verdict == "undecided" else None)
+        for quantity, (bound, verdict) in bounds.items()  # type: ignore[misc]
+    }
+    return replace(report, judged=found)
+
+
+def test_the_worst_verdict_on_what_is_not_the_time_stands_in_the_second_part() -> None:
+    sent = replace(NONE, sent=same(2))
+    rows = [
+        judged(layer_row("A", counts=sent), tasks=(0, "pass"), objects=(5, "fail")),
+        judged(layer_row("B", 1, counts=sent), us=(50, "fail"), tasks=(0, "pass")),
+        judged(layer_row("C", 2, counts=sent), tasks=(0, "undecided")),
+        judged(layer_row("D", 3, counts=sent), us=(50, "fail")),
+        layer_row("E", 4, counts=sent),
+    ]
+    found = [line for line in table(timed(counted(*rows), *rows), 80) if re.match(r"[A-E] +2", line.text)]
+    assert [(line.text.split()[2:], line.style) for line in found] == [
+        (["fail"], "red"),
+        (["pass"], "green"),
+        (["undecided"], "yellow"),
+        ([], ""),
+        ([], ""),
+    ]
+
+
+def test_without_a_budget_but_of_time_the_second_part_has_no_verdicts() -> None:
+    assert heading(timed(counted(replace(PASSING, counts=MUCH))))[-1] != "verdict"
+
+
+def full(width: int, *, with_times: bool, verbose: bool = False) -> list[str]:
+    """A table with something in every column."""
+    report = judged(layer_row(LONG, counts=MUCH), tasks=(0, "undecided"))
+    why = {"retained": "it cannot be known " * 6}
+    found = counted(report, outside=MUCH, endpoint=MUCH, total=MUCH, why=why)
+    if with_times:
+        found = timed(found, replace(report, us=us(17.9), occupation=BUSY))
+    return lines(found, width, verbose=verbose)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("with_times", [False, True])
+def test_a_table_with_something_in_every_column_fits_eighty_columns(with_times: bool, verbose: bool) -> None:
+    shown = full(80, with_times=with_times, verbose=verbose)
+    assert max(map(len, shown)) <= 79
+    assert not any(line != line.rstrip() for line in shown)
+
+
+def test_columns_that_have_no_room_stand_below_with_the_same_names() -> None:
+    wide, narrow = full(140, with_times=True), full(80, with_times=True)
+    assert sum(line.startswith("per request") for line in wide) == 1
+    begins = [number for number, line in enumerate(narrow) if line.startswith("per request")]
+    assert len(begins) == 2
+    assert all(narrow[begin - 1] == "" for begin in begins)
+    for begin in begins:
+        rows = narrow[begin + 1 : begin + 5]
+        assert [row.split()[0][:8] for row in rows] == ["(outside", "BaseHTTP", "(endpoin", "(total)"]
+    # The verdict stands once, where the eye comes first.
+    assert [narrow[begin].endswith("verdict") for begin in begins] == [True, False]
+    assert [narrow[begin + 2].endswith("undecided") for begin in begins] == [True, False]
+
+
+COUNTS_OF_MUCH = ["~478", "1200", "~64.0", "KiB", "1", "3", "2", "1", "2"]
+
+
+@relaxed
+@given(width=st.integers(1, 300), verbose=st.booleans(), with_times=st.booleans())
+def test_no_figure_is_lost_at_any_width(width: int, verbose: bool, with_times: bool) -> None:
+    shown = full(max(width, 20), with_times=with_times, verbose=verbose)
+    shown = shown[next(number for number, line in enumerate(shown) if line.startswith("per request")) :]
+
+    def figures(start: str) -> list[str]:
+        return [word for line in shown if line.startswith(start) for word in line.split()[1:]]
+
+    times = ["7.90", "10.0", "6.50"] if with_times else []
+    found = figures("Base")
+    assert found.count("undecided") == 1
+    assert [word for word in found if word != "undecided"] == [*COUNTS_OF_MUCH, *times]
+    assert figures("(total)") == COUNTS_OF_MUCH
+
+
+@pytest.mark.parametrize("width", range(40, 61))
+def test_a_narrow_terminal_gets_columns_under_each_other(width: int) -> None:
+    shown = full(width, with_times=True)
+    begin = next(number for number, line in enumerate(shown) if line.startswith("per request"))
+    end = next(number for number, line in enumerate(shown) if line.startswith("floor"))
+    assert max(map(len, shown[begin:end])) < width
+    report = judged(layer_row(LONG, counts=MUCH), tasks=(0, "fail"))
+    assert LONG in failure(counted(report, total=MUCH, verdict="fail"), width)
+
+
+def test_a_mark_in_a_column_that_is_folded_away_is_not_explained() -> None:
+    found = counted(layer_row(counts=replace(NONE, retained=Count(0, 0, 3))))
+    assert "21 requests counted" in lines(found)
+    assert "21 requests counted; ~ varies from request to request" in lines(found, verbose=True)
+
+
+@pytest.mark.parametrize("width", [1, 10, 80])
+def test_without_any_column_there_are_still_the_rows(width: int) -> None:
+    found = counted(layer_row("A"))
+    assert [line.split()[0] for line in second(found, width)] == ["per", "(outside)", "A", "(endpoint)", "(total)"]
+
+
 # ---- one line ---------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +552,16 @@ def test_the_short_form_names_verdict_total_and_costliest_layer() -> None:
 
 def test_the_short_form_of_an_app_without_layers() -> None:
     assert one_line(result()).text == "GET /health pass: 245.1 µs"
+
+
+def test_the_short_form_of_a_run_without_times() -> None:
+    line = one_line(counted(layer_row(), verdict="fail"))
+    assert line.text == "GET /health fail: 21 requests counted"
+    assert line.style == "red"
+
+
+def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
+    assert one_line(timed(counted(PASSING))).text == "GET /health pass: 245.1 µs, most in GZipMiddleware: 17.9 µs"
 
 
 # ---- the failure ------------------------------------------------------------------------------------------------
@@ -219,8 +599,8 @@ def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
 
 @pytest.mark.parametrize("high", [0.3, 7.0, 49.0, 60.0, 117.0, 999.0, 12_345.0])
 def test_the_suggested_budget_would_pass(high: float) -> None:
-    over = replace(FAILING, us=Estimate(high * 0.95, high * 0.9, high), budget_us=high / 2)
-    text = flat(failure(result(over, verdict="fail"), 79))
+    report = over(FAILING, Estimate(high * 0.95, high * 0.9, high), high / 2)
+    text = flat(failure(result(report, verdict="fail"), 79))
     suggested = float(text.partition("layers={'AuthMiddleware': ")[2].partition("}")[0])
     assert high < suggested <= high * 1.5 or suggested == 1
 
@@ -246,6 +626,221 @@ def test_a_failure_fits_its_width_but_for_words_that_are_longer() -> None:
     assert "\x1b" not in text
 
 
+# ---- the failure of a count -------------------------------------------------------------------------------------
+
+
+def failing(quantity: CountedQuantity, count: Count, most: float, **rest: object) -> LayerReport:
+    counts: Counts = replace(NONE, **{quantity: count}, **rest)  # type: ignore[arg-type]
+    return judged(layer_row(counts=counts), **{quantity: (most, "fail")})
+
+
+def text_of(*rows: LayerReport) -> str:
+    return flat(failure(counted(*rows, verdict="fail"), 79))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number", "most", "shown", "allowed", "verb"),
+    [
+        ("objects", 478, 300, "478 objects", "300 objects", "creates"),
+        ("objects", 1, 0, "1 object", "0 objects", "creates"),
+        ("allocations", 9, 1, "9 allocations", "1 allocation", "makes"),
+        ("bytes", 20_480, 16_384, "20.0 KiB", "16.0 KiB", "requests"),
+        ("tasks", 3, 0, "3 tasks", "0 tasks", "spawns"),
+        ("threads", 1, 0, "1 call", "0 calls", "hands to worker threads"),
+        ("retained", 2, 1, "2 objects", "1 object", "leaves behind"),
+    ],
+)
+def test_a_count_over_its_budget_says_what_how_many_and_what_is_allowed(
+    quantity: CountedQuantity, number: int, most: int, shown: str, allowed: str, verb: str
+) -> None:
+    text = text_of(failing(quantity, same(number), most))
+    assert text.startswith(f"GET /health: Auth {shown}, budget {allowed} (1 of 1 layers over budget)")
+    assert f"Auth {verb} {shown} per request, its budget is {allowed}." in text
+    assert "Next: profile shop.middleware.Auth on this request; if this is intended, say layers={'Auth':" in text
+
+
+def test_a_count_that_varies_is_shown_with_its_range() -> None:
+    text = text_of(failing("bytes", Count(20_480, 20_000, 40_960), 16_384))
+    assert "Auth requests 20.0 KiB per request (19.5 KiB to 40.0 KiB), its budget is 16.0 KiB." in text
+    assert "per request (" not in text_of(failing("bytes", same(20_480), 16_384))
+
+
+@pytest.mark.parametrize("quantity", ["tasks", "threads", "retained"])
+def test_what_is_over_is_named_with_its_number(quantity: CountedQuantity) -> None:
+    found = failure(counted(failing(quantity, same(12, often=9, seldom=3), 0), verdict="fail"), 79).splitlines()
+    number = next(number for number, line in enumerate(found) if "its budget is" in line)
+    listed = [line.strip() for line in found[number + 1 :] if "×" in line]
+    assert listed == ["9 × shop.often", "3 × shop.seldom"]
+
+
+def test_a_name_stays_beside_its_number_however_long() -> None:
+    name = "add_time.<locals>." * 6
+    text = failure(counted(failing("tasks", same(9, **{name: 9}), 0), verdict="fail"), 79)
+    assert f"    9 × shop.{name}" in text.splitlines()
+
+
+def test_of_many_names_the_ten_most_frequent_are_listed() -> None:
+    names = {f"name_{number:02}": 30 - number for number in range(12)}
+    text = text_of(failing("tasks", same(300, **names), 0))
+    assert [name for name in names if name in text] == [f"name_{number:02}" for number in range(10)]
+
+
+@pytest.mark.parametrize("quantity", ["objects", "allocations", "bytes"])
+def test_what_is_created_explains_objects_allocations_and_bytes(quantity: CountedQuantity) -> None:
+    objects = Count(478, 478, 478, {"builtins.dict": 300, "shop.Token": 178})
+    report = failing(quantity, same(478), 1, own_types=("shop.Token",))
+    assert report.counts is not None
+    text = text_of(replace(report, counts=replace(report.counts, objects=objects)))
+    assert "Most are 300 builtins.dict, 178 shop.Token." in text
+    assert "Types that only it creates: shop.Token." in text
+
+
+@pytest.mark.parametrize("quantity", ["tasks", "threads", "retained"])
+def test_what_is_created_does_not_explain_the_rest(quantity: CountedQuantity) -> None:
+    report = failing(quantity, same(3, rest=3), 1, own_types=("shop.Token",))
+    assert report.counts is not None
+    text = text_of(replace(report, counts=replace(report.counts, objects=same(3, Token=3))))
+    assert "Most are" not in text
+    assert "Types that only" not in text
+
+
+def test_of_many_types_the_ten_most_frequent_are_listed_and_the_rest_of_its_own_counted() -> None:
+    types = {f"Type_{number:02}": 30 - number for number in range(13)}
+    own = tuple(f"shop.{name}" for name in types)
+    text = text_of(failing("objects", same(312, **types), 1, own_types=own))
+    most = text.partition("Most are ")[2].partition(". ")[0]
+    assert most.split(", ") == [f"{30 - number} shop.Type_{number:02}" for number in range(10)]
+    only = text.partition("Types that only it creates: ")[2].partition(" and 3 more.")[0]
+    assert only.split(", ") == list(own[:10])
+
+
+def test_where_the_types_are_not_known_nothing_is_said_of_them() -> None:
+    report = failing("bytes", same(20_480), 16_384)
+    assert report.counts is not None
+    text = text_of(replace(report, counts=replace(report.counts, objects=None)))
+    assert "Most are" not in text
+    assert "Types that only" not in text
+
+
+def test_several_budgets_of_a_layer_are_each_explained() -> None:
+    counts = replace(MUCH, objects=same(478, Token=478))
+    report = judged(layer_row(counts=counts), objects=(300, "fail"), tasks=(0, "fail"), threads=(5, "pass"))
+    text = text_of(report)
+    assert "Auth creates 478 objects per request" in text
+    assert "Auth spawns 3 tasks per request" in text
+    assert "2 × shop.rest" in text
+    assert "worker threads" not in text
+    assert "layers={'Auth': {'objects': 478, 'tasks': 3}}" in text
+
+
+def test_the_headline_has_the_excess_that_is_the_greatest_share_and_how_many_are_over() -> None:
+    rows = [
+        judged(layer_row("A", counts=MUCH), objects=(470, "fail"), threads=(1, "fail")),
+        judged(layer_row("B", 1, counts=MUCH), tasks=(1, "fail")),
+        judged(layer_row("C", 2, counts=MUCH), tasks=(9, "pass")),
+        layer_row("D", 3, counts=MUCH),
+    ]
+    assert text_of(*rows).startswith("GET /health: B 3 tasks, budget 1 task (2 of 3 layers over budget)")
+
+
+def test_a_budget_of_zero_that_is_not_kept_is_a_great_excess() -> None:
+    rows = [
+        judged(layer_row("A", counts=replace(MUCH, objects=same(500))), objects=(300, "fail")),
+        judged(layer_row("B", 1, counts=replace(MUCH, tasks=same(1))), tasks=(0, "fail")),
+    ]
+    assert text_of(*rows).startswith("GET /health: B 1 task, budget 0 tasks")
+
+
+def test_a_layer_that_holds_the_event_loop_too_long_says_for_how_long() -> None:
+    report = judged(replace(FAILING, counts=NONE, occupation=BUSY), busy_us=(5.0, "fail"))
+    text = flat(failure(timed(counted(report, verdict="fail")), 79))
+    assert text.startswith("GET /health: AuthMiddleware 7.90 µs, budget 5 µs (1 of 1 layers over budget)")
+    assert "AuthMiddleware holds the event loop for 7.90 µs per request, its budget is 5 µs: 2.90 µs too much" in text
+    assert "layers={'AuthMiddleware': {'busy_us': 11}}" in text
+
+
+def test_a_layer_that_runs_a_task_for_its_inside_is_told_about_pure_asgi_also_for_counts() -> None:
+    report = judged(layer_row(counts=replace(NONE, tasks=same(1)), runs_task=True), tasks=(0, "fail"))
+    text = text_of(report)
+    assert "pure ASGI" in text
+    assert "layers={'Auth': {'tasks': 1}}" in text
+
+
+def suggested(text: str) -> dict[str, object]:
+    """The keywords that a failure suggests for the marker."""
+    call = re.search(r"layers=\{.*\}", flat(text))
+    assert call is not None
+    keywords = ast.parse(f"marker({call[0]})", mode="eval").body
+    assert isinstance(keywords, ast.Call)
+    return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords.keywords}
+
+
+def verdicts(report: LayerReport, bounds: Bounds) -> set[Verdict]:
+    """What becomes of the same figures under other budgets."""
+    found: set[Verdict] = set()
+    for quantity, most in bounds.items():
+        if quantity == "us" or quantity == "busy_us":
+            held = report.us if quantity == "us" or report.occupation is None else report.occupation.busy
+            assert held is not None
+            found.add(judge(held, most, floor=0.01, slowdown=1).verdict)
+        else:
+            assert report.counts is not None
+            count = report.counts.of(quantity)
+            assert count is not None
+            # No request of the run may be above it, or another run may fail.
+            found |= {judge_count(count, most).verdict, judge_count(same(count.high), most).verdict}
+    return found
+
+
+TIMES: tuple[Quantity, ...] = ("us", "busy_us")
+
+
+@pytest.mark.parametrize("runs_task", [False, True])
+@pytest.mark.parametrize(
+    "quantities",
+    [
+        *((quantity,) for quantity in (*TIMES, *COUNTED)),
+        ("us", "tasks"),
+        ("busy_us", "us"),
+        ("bytes", "objects", "allocations"),
+        (*TIMES, *COUNTED),
+    ],
+    ids=", ".join,
+)
+def test_the_suggested_budget_pasted_into_the_marker_makes_the_layer_pass(
+    quantities: tuple[Quantity, ...], runs_task: bool
+) -> None:
+    report = layer_row("BaseHTTPMiddleware[shop.add_time]#2", counts=MUCH, runs_task=runs_task)
+    report = replace(report, us=us(17.9), occupation=BUSY)
+    low: dict[str, tuple[float, Verdict]] = {
+        quantity: (0 if quantity in COUNTED else 1.5, "fail") for quantity in quantities
+    }
+    report = judged(report, **low)
+    marker = {quantity: most for quantity, (most, _) in low.items()}
+    assert verdicts(report, assign(merge([marker], {}).budgets, [report.layer])[0]) == {"fail"}
+    keywords = suggested(failure(timed(counted(report, verdict="fail")), 79))
+    bounds = assign(merge([marker | keywords], {}).budgets, [report.layer])[0]
+    assert set(bounds) == set(quantities)
+    assert verdicts(report, bounds) == {"pass"}
+
+
+def test_what_cannot_be_counted_is_told_by_its_quantity() -> None:
+    report = judged(layer_row(), objects=(5, "undecided"), us=(5, "undecided"))
+    assert list(undecided(counted(report))) == [
+        "objects of Auth is undecided: it is measured together.",
+        "Auth is undecided: it is measured together.",
+    ]
+
+
+def test_a_failure_of_counts_fits_its_width_but_for_words_that_are_longer() -> None:
+    types = {f"Type_{number:02}": 30 - number for number in range(13)}
+    counts = replace(MUCH, objects=same(312, **types), tasks=same(9, rest=9), own_types=tuple(types))
+    report = judged(layer_row(counts=counts), objects=(1, "fail"), tasks=(0, "fail"))
+    text = failure(counted(report, verdict="fail", total=counts), 79)
+    assert all(len(line) <= 79 for line in text.splitlines())
+    assert "\x1b" not in text
+
+
 # ---- text -------------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +863,42 @@ def test_figures_have_the_decimals_that_mean_something(value: float | None, text
 
 def test_an_interval_shows_both_ends() -> None:
     assert interval(Estimate(5.0, 4.5, 15.0)) == "4.50 … 15.0"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (16 * 1024, "16.0 KiB"),
+        (1000 * 1024, "1.0 MiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (1000 * 1024**2, "1.0 GiB"),
+        (5 * 1024**4, "5120.0 GiB"),
+    ],
+)
+def test_sizes_are_short(number: int, text: str) -> None:
+    assert size(number) == text
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "text"),
+    [
+        ("us", 50.0, "50 µs"),
+        ("us", 0.25, "0.25 µs"),
+        ("busy_us", 117.25, "117.2 µs"),
+        ("objects", 1, "1 object"),
+        ("objects", 478, "478 objects"),
+        ("allocations", 0, "0 allocations"),
+        ("bytes", 16_384.0, "16.0 KiB"),
+        ("tasks", 1, "1 task"),
+        ("threads", 2, "2 calls"),
+        ("retained", 1, "1 object"),
+    ],
+)
+def test_an_amount_has_its_unit(quantity: Quantity, value: float, text: str) -> None:
+    assert amount(quantity, value) == text
 
 
 @relaxed

@@ -7,19 +7,29 @@ from typing import Any
 
 import pytest
 
+import pytest_mwbudget.settings
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.model import COUNTED, QUANTITIES
 from pytest_mwbudget.settings import MARKER_KEYS, Settings, merge
+
+
+@pytest.fixture(autouse=True)
+def every_loop_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is installed where these tests run."""
+    monkeypatch.setattr(pytest_mwbudget.settings, "find_spec", lambda name: object())
 
 
 def field_of(settings: Settings, key: str) -> object:
     """The field that a keyword sets."""
     budgets = settings.budgets
+    if key in QUANTITIES:
+        return dict(budgets.default).get(key)
     return {
-        "us": budgets.us,
         "total_us": budgets.total_us,
         "expect_status": settings.expect_status,
         "lifespan": settings.lifespan,
+        "loop": settings.loop,
         "max_time": settings.max_time_s,
         "undecided": settings.when_undecided,
         "startup_timeout": settings.startup_timeout_s,
@@ -29,9 +39,12 @@ def field_of(settings: Settings, key: str) -> object:
 # For each keyword: the closest value, a wider one, the configured one, the default.
 LADDER: list[tuple[str, object, object, object, object]] = [
     ("us", 10, 20, 30, None),
+    ("busy_us", 10, 20, 30, None),
+    *((quantity, 0, 2, 3, None) for quantity in COUNTED),
     ("total_us", 100, 200, 300, None),
     ("expect_status", 401, 404, 500, None),
     ("lifespan", False, True, True, True),
+    ("loop", "trio", "uvloop", "asyncio", None),
     ("max_time", 1.0, 2.0, 3.0, 5.0),
     ("undecided", "fail", "pass", "pass", "warn"),
 ]
@@ -47,9 +60,18 @@ def test_the_closest_word_wins_for_each_key(
     assert field_of(merge([{}], {key: None}), key) == default
 
 
+def test_every_keyword_of_the_marker_is_in_the_ladder() -> None:
+    assert {key for key, *_ in LADDER} == set(MARKER_KEYS) - {"layers"}
+
+
 def test_keys_are_merged_one_by_one() -> None:
     merged = merge([{"us": 10}, {"us": 20, "max_time": 2}], {"max_time": "3", "undecided": "fail"})
-    assert merged == Settings(Budgets(us=10), max_time_s=2.0, when_undecided="fail")
+    assert merged == Settings(Budgets({"us": 10}), max_time_s=2.0, when_undecided="fail")
+
+
+def test_quantities_are_merged_one_by_one() -> None:
+    merged = merge([{"tasks": 0}, {"tasks": 5, "objects": 20}], {"objects": "30", "bytes": "16 KiB", "us": "9"})
+    assert merged.budgets == Budgets({"tasks": 0, "objects": 20, "bytes": 16 * 1024, "us": 9.0})
 
 
 def test_nothing_said_means_the_defaults() -> None:
@@ -57,12 +79,55 @@ def test_nothing_said_means_the_defaults() -> None:
 
 
 def test_none_in_a_marker_says_nothing() -> None:
-    assert merge([{"us": None}], {"us": 30}).budgets.us == 30
+    assert merge([{"us": None, "tasks": None}], {"us": 30, "tasks": 1}).budgets.default == {"us": 30, "tasks": 1}
+
+
+def test_zero_in_a_marker_says_something() -> None:
+    assert merge([{"tasks": 0}], {"tasks": 1}).budgets.default == {"tasks": 0}
 
 
 def test_layers_are_merged_name_by_name() -> None:
     merged = merge([{"layers": {"A": 1}}, {"layers": {"A": 2, "B": 2}}], {"layers": ["B = 3", "C = 3"]})
-    assert merged.budgets.layers == {"A": 1.0, "B": 2.0, "C": 3.0}
+    assert merged.budgets.layers == {"A": {"us": 1.0}, "B": {"us": 2.0}, "C": {"us": 3.0}}
+
+
+def test_layers_are_merged_quantity_by_quantity() -> None:
+    merged = merge(
+        [{"layers": {"A": {"tasks": 0}}}, {"layers": {"A": {"tasks": 2, "objects": 20}, "B": 2}}],
+        {"layers": ["A = us: 3, objects: 30, bytes: 1 KiB", "B = tasks: 3"]},
+    )
+    assert merged.budgets.layers == {
+        "A": {"tasks": 0, "objects": 20, "us": 3.0, "bytes": 1024},
+        "B": {"us": 2.0, "tasks": 3},
+    }
+
+
+def test_a_layer_may_have_microseconds_or_bounds_by_quantity() -> None:
+    merged = merge([{"layers": {"A": 80, "B": {"us": 80, "tasks": 0, "bytes": "2 KiB"}, "C": {}}}], {})
+    assert merged.budgets.layers == {"A": {"us": 80.0}, "B": {"us": 80.0, "tasks": 0, "bytes": 2048}, "C": {}}
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_quantity_can_stand_by_the_name_of_a_layer(quantity: str) -> None:
+    expected = {"A": {quantity: 7}}
+    assert merge([{"layers": {"A": {quantity: 7}}}], {}).budgets.layers == expected
+    assert merge([], {"layers": [f"A = {quantity}: 7"]}).budgets.layers == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("A = 80", {"A": {"us": 80.0}}),
+        ("A=80", {"A": {"us": 80.0}}),
+        ("B = us: 80, tasks: 0", {"B": {"us": 80.0, "tasks": 0}}),
+        ("B=us:80,tasks:0", {"B": {"us": 80.0, "tasks": 0}}),
+        ("shop.asgi:Auth = bytes : 1.5 KiB", {"shop.asgi:Auth": {"bytes": 1536}}),
+        ("BaseHTTPMiddleware[shop.f] = tasks: 3", {"BaseHTTPMiddleware[shop.f]": {"tasks": 3}}),
+        ("Odd=Name = retained: 4", {"Odd=Name": {"retained": 4}}),
+    ],
+)
+def test_a_line_says_the_same_as_a_mapping(line: str, expected: object) -> None:
+    assert merge([], {"layers": [line]}).budgets.layers == expected
 
 
 def test_configured_values_may_be_text() -> None:
@@ -70,18 +135,32 @@ def test_configured_values_may_be_text() -> None:
         [],
         {
             "us": "50",
+            "busy_us": "40",
+            "objects": "300",
+            "allocations": "400",
+            "bytes": "16 KiB",
+            "tasks": "0",
+            "threads": "1",
+            "retained": "2",
             "total_us": "400.5",
             "expect_status": "404",
             "lifespan": "off",
+            "loop": "uvloop",
             "max_time": "2.5",
             "startup_timeout": "7",
             "layers": ["shop.asgi:Auth = 200", "Odd=Name = 4"],
         },
     )
+    default = {"us": 50.0, "busy_us": 40.0, "objects": 300, "allocations": 400, "bytes": 16384}
     assert merged == Settings(
-        Budgets(50.0, {"shop.asgi:Auth": 200.0, "Odd=Name": 4.0}, 400.5),
+        Budgets(
+            {**default, "tasks": 0, "threads": 1, "retained": 2},
+            {"shop.asgi:Auth": {"us": 200.0}, "Odd=Name": {"us": 4.0}},
+            400.5,
+        ),
         expect_status=404,
         lifespan=False,
+        loop="uvloop",
         max_time_s=2.5,
         startup_timeout_s=7.0,
     )
@@ -93,17 +172,27 @@ def complaint(markers: list[dict[str, Any]], configured: dict[str, Any] | None =
     return str(caught.value)
 
 
+EXAMPLE = "layers={'GZipMiddleware': 80, 'AuthMiddleware': {'us': 50, 'tasks': 0}}"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "remedy"),
     [
         ("us", -1, "above 0, for example 50"),
         ("us", math.nan, "above 0, for example 50"),
         ("us", "fifty", "above 0, for example 50"),
+        ("busy_us", 0, "above 0, for example 50"),
+        *((quantity, -1, "a whole number per request from 0 on") for quantity in COUNTED),
+        ("tasks", 0.5, "a whole number per request from 0 on"),
+        ("objects", "few", "a whole number per request from 0 on"),
+        ("bytes", "16 KiBs", "KiB, MiB, GiB"),
         ("total_us", 0, "above 0, for example 50"),
-        ("layers", 80, "layers={'GZipMiddleware': 80}"),
-        ("layers", "GZipMiddleware", "layers={'GZipMiddleware': 80}"),
+        ("layers", 80, EXAMPLE),
+        ("layers", "GZipMiddleware", EXAMPLE),
         ("layers", ["GZipMiddleware 80"], "NAME = MICROSECONDS"),
         ("layers", ["= 80"], "NAME = MICROSECONDS"),
+        ("layers", ["GZipMiddleware: 80"], "NAME = QUANTITY: NUMBER"),
+        ("layers", ["GZipMiddleware"], "NAME = QUANTITY: NUMBER"),
         ("layers", {42: 80}, "in quotes, for example 'GZipMiddleware'"),
         ("expect_status", 99, "from 100 to 599, for example 404"),
         ("expect_status", "ok", "from 100 to 599, for example 404"),
@@ -111,6 +200,9 @@ def complaint(markers: list[dict[str, Any]], configured: dict[str, Any] | None =
         ("expect_status", True, "from 100 to 599, for example 404"),
         ("lifespan", "maybe", "True or False"),
         ("lifespan", 2, "True or False"),
+        ("loop", "curio", "asyncio, uvloop, trio"),
+        ("loop", 5, "asyncio, uvloop, trio"),
+        ("loop", ["trio"], "asyncio, uvloop, trio"),
         ("max_time", 0, "above 0, for example 5"),
         ("max_time", "soon", "above 0, for example 5"),
         ("max_time", True, "above 0, for example 5"),
@@ -137,8 +229,73 @@ def test_a_layer_with_an_unusable_budget_is_named() -> None:
     assert complaint([], {"layers": ["GZip = x"]}).startswith("mw_budget_layers: GZip is 'x'")
 
 
+@pytest.mark.parametrize(
+    ("bounds", "place"),
+    [
+        ({"bytes": "16 KiBs"}, "['GZip']['bytes'] is '16 KiBs'"),
+        ({"us": 0}, "['GZip']['us'] is 0"),
+        ({"us": 5, "tasks": 1.5}, "['GZip']['tasks'] is 1.5"),
+        ({"tasks": None}, "['GZip']['tasks'] is None"),
+    ],
+)
+def test_an_unusable_bound_of_a_layer_is_named_with_its_quantity(bounds: object, place: str) -> None:
+    assert complaint([{"layers": {"GZip": bounds}}]).startswith(f"mw_budget marker: layers{place}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "GZip = taks: 0",
+            "mw_budget_layers: GZip has a budget of 'taks'. Did you mean 'tasks'? The quantities are: us,",
+        ),
+        ("GZip = tasks: few", "mw_budget_layers: GZip['tasks'] is 'few'; give a whole number"),
+        ("GZip = tasks:", "mw_budget_layers: GZip['tasks'] is ''; give a whole number"),
+        ("GZip = us: 5,", "mw_budget_layers: GZip has a budget of ''."),
+        ("GZip = us: 5, 6", "mw_budget_layers: GZip has a budget of '6'."),
+        ("GZip = 5, tasks: 6", "mw_budget_layers: GZip has a budget of '5'."),
+        ("GZip = 16 KiB", "mw_budget_layers: GZip is '16 KiB', which is not a number"),
+        ("GZip =", "mw_budget_layers: GZip is '', which is not a number"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(line: str, message: str) -> None:
+    assert complaint([], {"layers": ["Noop = 5", line]}).startswith(message)
+
+
+def test_a_quantity_that_does_not_exist_has_its_near_miss_and_the_quantities() -> None:
+    message = complaint([{"layers": {"GZip": {"object": 5}}}])
+    assert "layers['GZip'] has a budget of 'object'. Did you mean 'objects'?" in message
+    assert all(quantity in message for quantity in QUANTITIES)
+
+
+@pytest.mark.parametrize("bounds", [[5], "much", True])
+def test_bounds_that_are_no_mapping_must_be_microseconds(bounds: object) -> None:
+    message = complaint([{"layers": {"GZip": bounds}}])
+    assert message.startswith(f"mw_budget marker: layers['GZip'] is {bounds!r}, which is not a number")
+
+
 def test_a_misspelt_choice_has_its_near_miss() -> None:
     assert "Did you mean 'warn'?" in complaint([{"undecided": "wran"}])
+    assert "Did you mean 'uvloop'?" in complaint([{"loop": "uvlop"}])
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_an_installed_loop_can_be_chosen(loop: str) -> None:
+    assert merge([{"loop": loop}], {}).loop == loop
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "trio"])
+def test_a_loop_that_is_not_installed_is_an_error_with_the_remedy(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"asyncio": object()}
+    monkeypatch.setattr(pytest_mwbudget.settings, "find_spec", installed.get)
+    for place, message in [
+        ("mw_budget marker: loop", complaint([{"loop": loop}])),
+        ("mw_budget_loop", complaint([], {"loop": loop})),
+    ]:
+        assert message.startswith(f"{place} is {loop!r}, but {loop} is not installed here")
+        assert f"pip install {loop}" in message
+        assert "asyncio, uvloop, trio" in message
+    assert merge([{"loop": "asyncio"}], {"loop": loop}).loop == "asyncio"
 
 
 def test_an_unknown_keyword_is_named_with_its_near_miss_and_the_keywords() -> None:
@@ -154,4 +311,4 @@ def test_the_startup_timeout_is_for_the_configuration_only() -> None:
 
 
 def test_a_wrong_value_that_is_overridden_does_not_matter() -> None:
-    assert merge([{"us": 10}], {"us": "fifty"}).budgets.us == 10
+    assert merge([{"us": 10}], {"us": "fifty"}).budgets.default == {"us": 10}

@@ -18,6 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+import pytest_mwbudget.measure
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.errors import LifespanError, ResponseError
 from pytest_mwbudget.model import Measurement
@@ -48,6 +49,12 @@ from .test_discovery import HOLDERS
 BASE = Middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
 
 
+@pytest.fixture(autouse=True)
+def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure is judged here: an app need not be at its quickest."""
+    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 100_000_000)
+
+
 async def page(request: Any) -> PlainTextResponse:
     return PlainTextResponse("ok")
 
@@ -57,6 +64,12 @@ def whole(measurement: Measurement) -> Measurement:
     for report in measurement.layers:
         assert (report.us is None) == (not report.layer.entered), report
         assert (report.method is None) == (report.us is None)
+        assert (report.occupation is None) == (report.us is None)
+        assert (report.counts is None) == (not report.layer.entered), report
+    assert measurement.ledger is not None
+    assert measurement.ledger.requests > 0
+    # The app's answer went through every layer that is not its author, message by message.
+    assert measurement.ledger.total.sent.count >= 2
     assert measurement.books is not None
     assert measurement.books.total.estimate > 0
     assert measurement.effort is not None
@@ -213,7 +226,7 @@ def test_19_the_same_class_six_times() -> None:
 @pytest.mark.parametrize("status", [200, 307, 401, 503])
 def test_20_a_layer_that_answers_by_itself(status: int) -> None:
     app = Noop(Answering(Slots(Noop(hello)), status))
-    measurement = whole(measured(app, settings={"expect_status": status, "budgets": Budgets(us=1e9)}))
+    measurement = whole(measured(app, settings={"expect_status": status, "budgets": Budgets(default={"us": 1e9})}))
     assert [(report.name, report.layer.entered, report.verdict) for report in measurement.layers] == [
         ("Noop#1", True, "pass"),
         ("Answering", True, "pass"),
@@ -347,7 +360,7 @@ def test_24_tasks_and_threads() -> None:
         await asyncio.gather(*(asyncio.sleep(0) for _ in range(10)))
         await respond(send)
 
-    measurement = whole(measured(CancelsOnDisconnect(Noop(InAThread(Slots(many_tasks))))))
+    measurement = whole(measured(CancelsOnDisconnect(Noop(InAThread(Slots(many_tasks)))), settings={"max_time_s": 1.0}))
     assert names(measurement) == ["CancelsOnDisconnect", "Noop", "InAThread", "Slots"]
 
 

@@ -1,4 +1,4 @@
-"""Logs written by hand: who spent how long."""
+"""Logs written by hand: who spent how long, and how much of it in suspensions."""
 
 from __future__ import annotations
 
@@ -41,18 +41,38 @@ def test_a_request_without_messages_has_none() -> None:
 def test_a_suspension_belongs_to_the_owner_that_is_resumed() -> None:
     found = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (OUTER, 40), (HARNESS, 42))
     assert found.ns == (0, 10 + 25 + 2, 5)
+    assert found.suspended == (0, 25, 0)
     assert found.resumed == (0, 1, 0)
+
+
+def test_an_owner_that_is_resumed_more_than_once_has_the_sum_of_its_suspensions() -> None:
+    found = read((OUTER, 0), (SUSPENDED, 1), (OUTER, 30), (SUSPENDED, 31), (OUTER, 71), (HARNESS, 72))
+    assert found.ns == (0, 72, 0)
+    assert found.suspended == (0, 29 + 40, 0)
+    assert found.resumed == (0, 2, 0)
+
+
+def test_each_owner_has_its_own_suspensions() -> None:
+    found = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (INNER, 40), (OUTER, 42), (SUSPENDED, 43), (OUTER, 50))
+    assert found.ns == (0, 10 + 1 + 7, 5 + 25 + 2)
+    assert found.suspended == (0, 7, 25)
+
+
+def test_without_a_suspension_nobody_was_suspended() -> None:
+    assert read((OUTER, 100), (INNER, 110), (OUTER, 140), (HARNESS, 145)).suspended == (0, 0, 0)
 
 
 def test_tasks_that_take_turns_do_not_charge_one_another() -> None:
     found = read((OUTER, 0), (SUSPENDED, 5), (INNER, 6), (SUSPENDED, 16), (OUTER, 18), (HARNESS, 20))
     assert found.ns == (0, 5 + 2 + 2, 1 + 10)
+    assert found.suspended == (0, 2, 1)
     assert found.resumed == (0, 1, 1)
 
 
 def test_suspensions_one_inside_the_other_are_one() -> None:
     found = read((OUTER, 0), (SUSPENDED, 5), (SUSPENDED, 6), (OUTER, 9), (HARNESS, 10))
     assert found.ns == (0, 10, 0)
+    assert found.suspended == (0, 4, 0)
     assert found.resumed == (0, 1, 0)
 
 
@@ -60,15 +80,17 @@ def test_a_resumption_in_the_servers_receive_is_not_another_message() -> None:
     found = read((OUTER, 0), (HARNESS, 10), (SUSPENDED, 12), (HARNESS, 20), (OUTER, 21), (HARNESS, 30))
     assert found.messages == 1
     assert found.ns == (11, 19, 0)
+    assert found.suspended == (8, 0, 0)
     assert found.resumed == (1, 0, 0)
 
 
 def test_a_log_that_ends_suspended_charges_nobody_for_the_wait() -> None:
-    assert read((OUTER, 0), (SUSPENDED, 5)).ns == (0, 5, 0)
+    found = read((OUTER, 0), (SUSPENDED, 5))
+    assert (found.ns, found.suspended) == ((0, 5, 0), (0, 0, 0))
 
 
 def test_a_request_that_came_to_no_probe_spent_nothing() -> None:
-    assert read() == Spent((0, 0, 0), (0, 0, 0), 0)
+    assert read() == Spent((0, 0, 0), (0, 0, 0), (0, 0, 0), 0)
 
 
 @relaxed
@@ -84,4 +106,7 @@ def test_the_shares_add_up_to_the_time_between_the_first_and_the_last_crossing(
         now += later
         crossings.append((owner, now))
     crossings.append((HARNESS, now + 7))
-    assert sum(read(*crossings).ns) == now + 7 - start
+    found = read(*crossings)
+    assert sum(found.ns) == now + 7 - start
+    assert all(0 <= suspended <= ns for suspended, ns in zip(found.suspended, found.ns, strict=True))
+    assert all(resumed for resumed, ns in zip(found.resumed, found.suspended, strict=True) if ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from time import perf_counter_ns
 from typing import Any
 
@@ -14,9 +15,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget import asgi
-from pytest_mwbudget.measure import Bench, measure
+from pytest_mwbudget.measure import measure
 from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
 
 
 class Spin:
@@ -91,6 +93,42 @@ def test_the_books_balance() -> None:
     rows = [report.us for report in measurement.layers if report.us is not None] + [books.outside, books.endpoint]
     unsure = sum(row.half_width for row in rows) + books.total.half_width
     assert abs(books.residue_us) <= 0.05 * books.total.estimate + unsure
+
+
+def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
+    class Waits(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.002)
+            await self.app(scope, receive, send)
+
+    class Blocks(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            time.sleep(0.002)
+            await self.app(scope, receive, send)
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    request = asgi.build_request("GET", "/", {})
+    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 500))), request, Settings(max_time_s=1.5), Bench()))
+    spent = {report.name: report.occupation for report in measurement.layers}
+    waits, blocks, works = spent["Waits"], spent["Blocks"], spent["Spin"]
+    assert waits is not None
+    assert blocks is not None
+    assert works is not None
+    assert us(measurement, "Waits") > 1900
+    assert waits.busy.estimate < 500
+    assert waits.wait_us > 1500
+    assert us(measurement, "Blocks") > 1900
+    assert (blocks.busy.estimate > 1900, blocks.wait_us) == (True, 0)
+    assert (works.busy == measurement.layer("Spin").us, works.wait_us) == (True, 0)
+    if Bench().cpu_clock is not None:
+        assert (waits.blocking, blocks.blocking, works.blocking) == (False, True, False)
+        assert blocks.cpu_us is not None
+        assert blocks.cpu_us < 500
+        assert works.cpu_us is not None
+        assert works.cpu_us > 250
 
 
 def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:

@@ -5,10 +5,24 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
-from ..model import Books, Effort, Estimate, Layer, LayerReport, RequestLine, Result
+from ..model import (
+    Books,
+    Count,
+    Counts,
+    Effort,
+    Estimate,
+    Judged,
+    Layer,
+    LayerReport,
+    Ledger,
+    Occupation,
+    RequestLine,
+    Result,
+)
 
 SCHEMA = "pytest-mwbudget/1"
 # The packages whose versions explain a difference between two runs.
@@ -20,6 +34,7 @@ PACKAGES = (
     "httpx",
     "anyio",
     "asgi-lifespan",
+    "trio",
     "uvloop",
     "pydantic",
 )
@@ -55,32 +70,40 @@ def _version(package: str) -> str | None:
 
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     """One measured result as plain data; numbers that are not finite become null."""
-    assert result.books is not None
-    assert result.effort is not None
+    assert result.ledger is not None
+    books, effort = result.books, result.effort
     return {
         "nodeid": nodeid,
         "request": {"method": result.request.method, "url": result.request.url},
         "status": result.status,
         "loop": result.loop,
         "verdict": result.verdict,
-        "rounds": result.effort.rounds,
-        "requests": result.effort.requests,
-        "seconds": result.effort.seconds,
+        "rounds": effort.rounds if effort else None,
+        "requests": effort.requests if effort else None,
+        "seconds": effort.seconds if effort else None,
         "floor_us": _number(result.floor_us),
-        "total_us": _estimate(result.books.total),
+        "total_us": _estimate(books.total if books else None),
         "total_budget_us": result.total_budget_us,
         "total_verdict": result.total_verdict,
         "total_reason": result.total_reason,
-        "outside_us": _estimate(result.books.outside),
-        "endpoint_us": _estimate(result.books.endpoint),
-        "residue_us": _number(result.books.residue_us),
-        "layers": [_layer(report) for report in result.layers],
+        "outside_us": _estimate(books.outside if books else None),
+        "endpoint_us": _estimate(books.endpoint if books else None),
+        "residue_us": _number(books.residue_us if books else None),
+        "layers": [_layer(report, result) for report in result.layers],
+        "ledger": {
+            "requests": result.ledger.requests,
+            "outside": _counts(result.ledger.outside),
+            "endpoint": _counts(result.ledger.endpoint),
+            "total": _counts(result.ledger.total),
+            "why": dict(result.ledger.why),
+        },
         "notes": list(result.notes),
     }
 
 
-def _layer(report: LayerReport) -> dict[str, Any]:
-    return {
+def _layer(report: LayerReport, result: Result) -> dict[str, Any]:
+    occupation = report.occupation
+    data: dict[str, Any] = {
         "index": report.layer.index,
         "name": report.layer.name,
         "qualname": report.layer.qualname,
@@ -89,12 +112,70 @@ def _layer(report: LayerReport) -> dict[str, Any]:
         "runs_task": report.layer.runs_task,
         "us": _estimate(report.us),
         "method": report.method,
+        "busy_us": _number(occupation.busy.estimate if occupation else None),
+        "busy_interval_us": _interval(occupation.busy if occupation else None),
+        "wait_us": _number(occupation.wait_us if occupation else None),
+        "cpu_us": _number(occupation.cpu_us if occupation else None),
+        "blocking": occupation.blocking if occupation else None,
+        **(_counts(report.counts) or dict.fromkeys(COUNT_KEYS)),
         "budget_us": report.budget_us,
+        "budgets": {quantity: asdict(judged) for quantity, judged in report.judged.items()},
         "verdict": report.verdict,
-        "reason": report.reason,
+        "reason": next((judged.reason for judged in report.judged.values() if judged.reason), None),
         "merged_with": report.layer.merged_with,
         "merged_because": report.layer.merged_because,
     }
+    data["why"] = _why(data, report, result)
+    return data
+
+
+COUNT_KEYS = ("objects", "allocations", "bytes", "tasks", "threads", "retained", "suspensions", "messages", "own_types")
+MEASURED_KEYS = ("us", "busy_us", "wait_us", "cpu_us", *COUNT_KEYS)
+
+
+def _why(data: Mapping[str, Any], report: LayerReport, result: Result) -> dict[str, str]:
+    """The reason for each figure that is null."""
+    assert result.ledger is not None
+    general = None
+    if not report.layer.entered:
+        general = "the request did not come to this layer"
+    elif report.layer.merged_with is not None:
+        general = f"it is measured together with {report.layer.merged_with}"
+    untimed = "every budget is a count, so nothing was timed" if result.books is None else "there were too few requests"
+    reasons = {
+        "us": untimed,
+        "busy_us": untimed,
+        "wait_us": untimed,
+        "cpu_us": untimed if report.us is None else "the processor's time cannot be told on this platform",
+        "own_types": result.ledger.why.get("objects", ""),
+        **result.ledger.why,
+    }
+    return {key: general or reasons.get(key, "") for key in MEASURED_KEYS if data[key] is None}
+
+
+def _counts(counts: Counts | None) -> dict[str, Any] | None:
+    if counts is None:
+        return None
+    return {
+        "objects": _count(counts.objects, "types"),
+        "allocations": _count(counts.allocations),
+        "bytes": _count(counts.bytes),
+        "tasks": _count(counts.tasks, "names"),
+        "threads": _count(counts.threads, "names"),
+        "retained": _count(counts.retained, "types"),
+        "suspensions": _count(counts.suspensions),
+        "messages": {"receive": counts.received.count, "send": counts.sent.count},
+        "own_types": list(counts.own_types) if counts.objects else None,
+    }
+
+
+def _count(count: Count | None, kinds: str | None = None) -> dict[str, Any] | None:
+    if count is None:
+        return None
+    data: dict[str, Any] = {"count": count.count, "exact": count.exact, "low": count.low, "high": count.high}
+    if kinds is not None:
+        data[kinds] = dict(count.kinds)
+    return data
 
 
 def _estimate(us: Estimate | None) -> dict[str, float | None] | None:
@@ -103,30 +184,47 @@ def _estimate(us: Estimate | None) -> dict[str, float | None] | None:
     return {"estimate": _number(us.estimate), "low": _number(us.low), "high": _number(us.high)}
 
 
+def _interval(us: Estimate | None) -> list[float | None] | None:
+    return None if us is None else [_number(us.low), _number(us.high)]
+
+
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+# ---- back --------------------------------------------------------------------------------------------------------
+
+
 def from_json(data: Mapping[str, Any]) -> Result:
     """The result that `to_json` wrote."""
-    total, outside = _read_estimate(data["total_us"]), _read_estimate(data["outside_us"])
-    assert total is not None
+    ledger = data["ledger"]
+    outside, total = _read_counts(ledger["outside"]), _read_counts(ledger["total"])
     assert outside is not None
-    residue = math.nan if data["residue_us"] is None else data["residue_us"]
+    assert total is not None
+    timed = data["total_us"] is not None
     return Result(
         request=RequestLine(**data["request"]),
         status=data["status"],
         loop=data["loop"],
         layers=tuple(_read_layer(layer) for layer in data["layers"]),
-        books=Books(total, outside, _read_estimate(data["endpoint_us"]), residue),
-        floor_us=math.inf if data["floor_us"] is None else data["floor_us"],
-        effort=Effort(data["requests"], data["rounds"], data["seconds"]),
+        ledger=Ledger(outside, _read_counts(ledger["endpoint"]), total, ledger["requests"], ledger["why"]),
+        books=_read_books(data) if timed else None,
+        floor_us=(math.inf if data["floor_us"] is None else data["floor_us"]) if timed else None,
+        effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
         total_reason=data["total_reason"],
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
     )
+
+
+def _read_books(data: Mapping[str, Any]) -> Books:
+    total, outside = _read_estimate(data["total_us"]), _read_estimate(data["outside_us"])
+    assert total is not None
+    assert outside is not None
+    residue = math.nan if data["residue_us"] is None else data["residue_us"]
+    return Books(total, outside, _read_estimate(data["endpoint_us"]), residue)
 
 
 def _read_layer(data: Mapping[str, Any]) -> LayerReport:
@@ -140,8 +238,46 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
         merged_with=data["merged_with"],
         merged_because=data["merged_because"],
     )
-    us = _read_estimate(data["us"])
-    return LayerReport(layer, us, data["method"], data["budget_us"], data["verdict"], data["reason"])
+    judged = {quantity: Judged(**found) for quantity, found in data["budgets"].items()}
+    counts = _read_counts(data) if data["messages"] is not None else None
+    return LayerReport(layer, _read_estimate(data["us"]), data["method"], _read_occupation(data), counts, judged)
+
+
+def _read_occupation(data: Mapping[str, Any]) -> Occupation | None:
+    if data["busy_interval_us"] is None:
+        return None
+    low, high = data["busy_interval_us"]
+    busy = _read_estimate({"estimate": data["busy_us"], "low": low, "high": high})
+    assert busy is not None
+    return Occupation(busy, data["wait_us"], data["cpu_us"], data["blocking"])
+
+
+def _read_counts(data: Mapping[str, Any] | None) -> Counts | None:
+    if data is None:
+        return None
+    received, sent = data["messages"]["receive"], data["messages"]["send"]
+    tasks, threads, suspensions = (_read_count(data[key]) for key in ("tasks", "threads", "suspensions"))
+    assert tasks is not None
+    assert threads is not None
+    assert suspensions is not None
+    return Counts(
+        objects=_read_count(data["objects"]),
+        allocations=_read_count(data["allocations"]),
+        bytes=_read_count(data["bytes"]),
+        tasks=tasks,
+        threads=threads,
+        retained=_read_count(data["retained"]),
+        received=Count(received, received, received),
+        sent=Count(sent, sent, sent),
+        suspensions=suspensions,
+        own_types=tuple(data["own_types"] or ()),
+    )
+
+
+def _read_count(data: Mapping[str, Any] | None) -> Count | None:
+    if data is None:
+        return None
+    return Count(data["count"], data["low"], data["high"], data.get("types") or data.get("names") or {})
 
 
 def _read_estimate(data: Mapping[str, float | None] | None) -> Estimate | None:

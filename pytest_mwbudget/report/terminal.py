@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..model import Estimate, LayerReport, Result, Verdict
+from ..model import (
+    Books,
+    Count,
+    Counts,
+    Estimate,
+    Layer,
+    LayerReport,
+    Occupation,
+    Quantity,
+    Result,
+    Verdict,
+    worst,
+)
 
 # The names of pytest's own markup.
 Style: TypeAlias = str
@@ -18,6 +30,8 @@ MAX_WIDTH = 120
 ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
 # Below this a name says nothing: a narrower terminal has to wrap.
 MIN_NAME = 12
+# Where columns have to go below the others, the names get so much of the width.
+NAME_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +43,33 @@ class Line:
 
 
 def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line]:
-    """The rows of `result` within `width` columns, outermost layer first; `verbose` adds how each was measured."""
-    assert result.books is not None
+    """The rows of `result` within `width` columns, outermost layer first: what they take, and what they create.
+
+    `verbose` adds how each was measured, and the columns in which there are only zeros.
+    """
     width = min(width, MAX_WIDTH) - 1
+    if result.books is not None:
+        yield from _times(result, result.books, width, verbose)
+    varies = False
+    if result.ledger is not None:
+        tally = _Tally.of(result, verbose)
+        varies = tally.varies(result)
+        yield from tally.lines(result, width, verbose)
+    yield from (Line(text) for text in _foot(result, width, varies=varies))
+
+
+# ---- what they take ----------------------------------------------------------------------------------------------
+
+
+def _times(result: Result, books: Books, width: int, verbose: bool) -> Iterator[Line]:
     columns = _Columns(max(MIN_NAME, width - ESTIMATE - INTERVAL - BUDGET - VERDICT))
     yield Line(columns.row("layer", "µs/request", "interval", "budget", "verdict"), "bold")
-    yield columns.line("(outside)", result.books.outside)
+    yield columns.line("(outside)", books.outside)
     for report in result.layers:
         yield from _layer_lines(report, columns, width, verbose)
-    if result.books.endpoint is not None:
-        yield columns.line("(endpoint)", result.books.endpoint)
-    yield columns.line("(total)", result.books.total, result.total_budget_us, result.total_verdict)
-    yield from (Line(text) for text in _foot(result, width))
+    if books.endpoint is not None:
+        yield columns.line("(endpoint)", books.endpoint)
+    yield columns.line("(total)", books.total, result.total_budget_us, result.total_verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +92,220 @@ class _Columns:
 
 def _layer_lines(report: LayerReport, columns: _Columns, width: int, verbose: bool) -> Iterator[Line]:
     layer = report.layer
-    yield columns.line(layer.name, report.us, report.budget_us, report.verdict)
-    if not layer.entered:
-        yield Line("  not entered: a layer outside it answered")
-    if layer.merged_with is not None:
-        yield Line(shortened(f"  measured with {layer.merged_with}", width))
+    judged = report.judged.get("us")
+    yield columns.line(layer.name, report.us, report.budget_us, judged.verdict if judged else None)
+    yield from _remarks(layer, width)
     if verbose:
         how = f", {layer.kind}" + (f", {report.method}" if report.method else "")
         yield Line(f"  {shortened(layer.qualname, width - 2 - len(how))}{how}")
 
 
-def _foot(result: Result, width: int) -> Iterator[str]:
-    assert result.books is not None
-    assert result.effort is not None
-    residue = result.books.residue_us
-    total = result.books.total.estimate
-    share = f" ({residue / total:+.1%})" if total and math.isfinite(residue) else ""
-    effort = result.effort
-    yield f"floor {figure(result.floor_us)} µs; rows minus total {figure(residue)} µs{share}"
-    yield f"{effort.rounds} rounds, {effort.requests} requests, {effort.seconds:.1f} s"
+def _remarks(layer: Layer, width: int) -> Iterator[Line]:
+    if not layer.entered:
+        yield Line("  not entered: a layer outside it answered")
+    if layer.merged_with is not None:
+        yield Line(shortened(f"  measured with {layer.merged_with}", width))
+
+
+# ---- what they create and how they spend their time ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of figures: of `Counts` or of `Occupation`."""
+
+    title: str
+    of_counts: Callable[[Counts], Count | None] | None = None
+    of_time: Callable[[Occupation], float | None] | None = None
+    text: Callable[[int], str] = str
+
+    def cell(self, counts: Counts | None, occupation: Occupation | None) -> str:
+        """What stands in a row; `~` says that it varies."""
+        if self.of_time is not None:
+            us = self.of_time(occupation) if occupation else None
+            return "" if us is None else figure(us)
+        assert self.of_counts is not None
+        count = self.of_counts(counts) if counts else None
+        if count is None:
+            return "-" if counts is None else ""
+        return ("" if count.exact else "~") + self.text(count.count)
+
+    def worth_showing(self, counts: Sequence[Counts], occupations: Sequence[Occupation]) -> bool:
+        """Whether a row has something else than zero."""
+        if self.of_time is not None:
+            return any(occupation.wait_us or occupation.blocking for occupation in occupations)
+        assert self.of_counts is not None
+        found = [count for count in map(self.of_counts, counts) if count is not None]
+        return any(count.count if self.title == "retained" else count.high for count in found)
+
+
+COLUMNS = (
+    _Column("objects", lambda counts: counts.objects),
+    _Column("allocs", lambda counts: counts.allocations),
+    _Column("bytes", lambda counts: counts.bytes, text=lambda number: size(number)),
+    _Column("retained", lambda counts: counts.retained),
+    _Column("tasks", lambda counts: counts.tasks),
+    _Column("threads", lambda counts: counts.threads),
+    _Column("recv", lambda counts: counts.received),
+    _Column("send", lambda counts: counts.sent),
+    _Column("busy µs", of_time=lambda occupation: occupation.busy.estimate),
+    _Column("wait µs", of_time=lambda occupation: occupation.wait_us),
+    _Column("cpu µs", of_time=lambda occupation: occupation.cpu_us),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """The second part of the table."""
+
+    columns: tuple[_Column, ...]
+    judged: bool
+
+    @classmethod
+    def of(cls, result: Result, verbose: bool) -> _Tally:
+        """With the columns that say something."""
+        assert result.ledger is not None
+        counts = [result.ledger.total, *(report.counts for report in result.layers if report.counts)]
+        occupations = [report.occupation for report in result.layers if report.occupation]
+        bounds = {quantity for report in result.layers for quantity in report.judged}
+        shown = [
+            column
+            for column in COLUMNS
+            if column.worth_showing(counts, occupations)
+            or (verbose and (column.of_counts is None or column.of_counts(result.ledger.total) is not None))
+            or (column.of_time is not None and "busy_us" in bounds)
+        ]
+        if not occupations:
+            shown = [column for column in shown if column.of_time is None]
+        return cls(tuple(shown), bool(bounds - {"us"}))
+
+    def varies(self, result: Result) -> bool:
+        """Whether a figure is marked as varying."""
+        assert result.ledger is not None
+        counts = [result.ledger.outside, result.ledger.endpoint, result.ledger.total]
+        counts += [report.counts for report in result.layers]
+        return any(cell.startswith("~") for found in counts for cell in self._cells(found))
+
+    def lines(self, result: Result, width: int, verbose: bool) -> Iterator[Line]:
+        """The heading and a line for each row; below it the columns that have no room there."""
+        ledger = result.ledger
+        assert ledger is not None
+        rows = [_Row("per request", [column.title for column in self.columns], "verdict", "bold")]
+        rows.append(_Row("(outside)", self._cells(ledger.outside)))
+        for report in result.layers:
+            verdict = worst(judged.verdict for quantity, judged in report.judged.items() if quantity != "us")
+            cells = self._cells(report.counts, report.occupation)
+            rows.append(_Row(report.name, cells, verdict or "", STYLES[verdict], report))
+        if ledger.endpoint is not None:
+            rows.append(_Row("(endpoint)", self._cells(ledger.endpoint)))
+        rows.append(_Row("(total)", self._cells(ledger.total)))
+        widths = [2 + max(map(len, cells)) for cells in zip(*(row.cells for row in rows), strict=True)]
+        alone, room = result.books is None, VERDICT if self.judged else 0
+        for part in _parts(widths, width, room):
+            if not alone or part.start:
+                yield Line("")
+            for row in rows:
+                yield row.line(part, widths, width, room if not part.start else 0)
+                if row.report is not None and not part.start:
+                    yield from _details(row.report, width, alone=alone, verbose=verbose)
+
+    def _cells(self, counts: Counts | None, occupation: Occupation | None = None) -> list[str]:
+        return [column.cell(counts, occupation) for column in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the second part, over all its columns."""
+
+    title: str
+    cells: Sequence[str]
+    verdict: str = ""
+    style: Style = ""
+    report: LayerReport | None = None
+
+    def line(self, part: range, widths: Sequence[int], width: int, room: int) -> Line:
+        """Some of the columns, and the verdict where there is `room` for it."""
+        name = max(MIN_NAME, width - sum(widths[i] for i in part) - room)
+        figures = "".join(f"{self.cells[i]:>{widths[i]}}" for i in part)
+        verdict = self.verdict if room else ""
+        return Line(f"{shortened(self.title, name - 1).ljust(name)}{figures}  {verdict}".rstrip(), self.style)
+
+
+def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
+    """The columns, all of them where they fit, or else as many at a time as leave the names readable."""
+    if not widths or MIN_NAME + sum(widths) + room <= width:
+        yield range(len(widths))
+        return
+    name, begin = max(MIN_NAME, round(NAME_SHARE * width)), 0
+    for end in range(1, len(widths) + 1):
+        if end == len(widths) or name + sum(widths[begin : end + 1]) + (0 if begin else room) > width:
+            yield range(begin, end)
+            begin = end
+
+
+def _details(report: LayerReport, width: int, *, alone: bool, verbose: bool) -> Iterator[Line]:
+    """What else there is to say of a row; what the first part of the table has said is not said again."""
+    if alone:
+        yield from _remarks(report.layer, width)
+    if alone and verbose:
+        yield Line(f"  {shortened(report.layer.qualname, width - 2)}")
+    if verbose:
+        yield from _varying(report)
+
+
+def _varying(report: LayerReport) -> Iterator[Line]:
+    for column in COLUMNS:
+        count = column.of_counts(report.counts) if column.of_counts and report.counts else None
+        if count is not None and not count.exact:
+            yield Line(f"  {column.title} {column.text(count.low)} … {column.text(count.high)}")
+
+
+# ---- the foot ----------------------------------------------------------------------------------------------------
+
+
+def _foot(result: Result, width: int, *, varies: bool) -> Iterator[str]:
+    if result.books is not None and result.effort is not None:
+        residue = result.books.residue_us
+        total = result.books.total.estimate
+        share = f" ({residue / total:+.1%})" if total and math.isfinite(residue) else ""
+        effort = result.effort
+        yield f"floor {figure(result.floor_us)} µs; rows minus total {figure(residue)} µs{share}"
+        yield f"{effort.rounds} rounds, {effort.requests} requests, {effort.seconds:.1f} s"
+    if result.ledger is not None:
+        yield f"{result.ledger.requests} requests counted" + ("; ~ varies from request to request" if varies else "")
+        by_reason: dict[str, list[str]] = {}
+        for quantity, why in result.ledger.why.items():
+            by_reason.setdefault(why, []).append(quantity)
+        for why, quantities in by_reason.items():
+            yield from wrapped(f"not counted: {', '.join(quantities)} ({why})", width)
+    for report in result.layers:
+        if report.occupation is not None and report.occupation.blocking:
+            yield from wrapped(_blocking(report, report.occupation), width)
     for note in result.notes:
         yield from wrapped(f"note: {note}", width)
 
 
+def _blocking(report: LayerReport, occupation: Occupation) -> str:
+    return (
+        f"{report.name} blocks the event loop: busy {figure(occupation.busy.estimate)} µs, of which the processor"
+        f" worked {figure(occupation.cpu_us)} µs; it waits for a file, a socket or a lock without giving way"
+    )
+
+
 def one_line(result: Result) -> Line:
     """Request, verdict and the costliest layer."""
-    assert result.books is not None
-    measured = [report for report in result.layers if report.us is not None]
-    worst = max(measured, key=lambda report: report.us.estimate if report.us else 0.0, default=None)
-    costliest = f", most in {worst.name}: {figure(worst.us.estimate)} µs" if worst and worst.us else ""
+    timed = [report for report in result.layers if report.us is not None]
+    costliest = max(timed, key=lambda report: report.us.estimate if report.us else 0.0, default=None)
+    if result.books is None:
+        counted = f"{result.ledger.requests} requests counted" if result.ledger else "nothing measured"
+        return Line(f"{result.request} {result.verdict}: {counted}", STYLES[result.verdict])
+    most = f", most in {costliest.name}: {figure(costliest.us.estimate)} µs" if costliest and costliest.us else ""
     return Line(
-        f"{result.request} {result.verdict}: {figure(result.books.total.estimate)} µs{costliest}",
-        STYLES[result.verdict],
+        f"{result.request} {result.verdict}: {figure(result.books.total.estimate)} µs{most}", STYLES[result.verdict]
     )
+
+
+# ---- a failure ---------------------------------------------------------------------------------------------------
 
 
 def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str:
@@ -105,9 +315,8 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
     for report in over:
-        assert report.us is not None
-        assert report.budget_us is not None
-        lines += wrapped(f"{report.name} takes {_excess(report.us, report.budget_us)}", width)
+        for text in _evidence(report):
+            lines += [text] if text.startswith(ITEM) else wrapped(text, width)
         lines += wrapped(_next_step(report), width)
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
         total = result.books.total
@@ -121,24 +330,89 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
 
 
 def _headline(result: Result) -> str:
-    """What fails, short enough for pytest's summary: the layer that is farthest over its budget, and how many are."""
+    """What fails, short enough for pytest's summary: the excess that is the greatest share, and how many fail."""
     over = [
-        (report.us.estimate - report.budget_us, report)
+        (_value(report, quantity) / max(judged.bound, 0.5), report, quantity, judged.bound)
         for report in result.layers
-        if report.verdict == "fail" and report.us and report.budget_us
+        for quantity, judged in report.judged.items()
+        if judged.verdict == "fail"
     ]
     if over:
-        _, worst = max(over, key=lambda pair: pair[0])
+        _, report, quantity, most = max(over, key=lambda found: found[0])
         judged = sum(report.verdict is not None for report in result.layers)
-        assert worst.us is not None
-        assert worst.budget_us is not None
+        layers = len({id(found[1]) for found in over})
         return (
-            f"{worst.name} {figure(worst.us.estimate)} µs, budget {bound(worst.budget_us)} µs"
-            f" ({len(over)} of {judged} layers over budget)"
+            f"{report.name} {amount(quantity, _value(report, quantity))}, budget {amount(quantity, most)}"
+            f" ({layers} of {judged} layers over budget)"
         )
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
         return f"total {figure(result.books.total.estimate)} µs, budget {bound(result.total_budget_us)} µs"
     return "undecided"
+
+
+def _value(report: LayerReport, quantity: Quantity) -> float:
+    """What a failing budget was held against."""
+    us = _time(report, quantity)
+    if us is not None:
+        return us.estimate
+    count = getattr(report.counts, quantity)
+    assert count is not None
+    return float(count.count)
+
+
+def _time(report: LayerReport, quantity: Quantity) -> Estimate | None:
+    if quantity == "us":
+        return report.us
+    return report.occupation.busy if quantity == "busy_us" and report.occupation else None
+
+
+VERBS = {
+    "objects": "creates",
+    "allocations": "makes",
+    "bytes": "requests",
+    "tasks": "spawns",
+    "threads": "hands to worker threads",
+    "retained": "leaves behind",
+}
+MOST_KINDS = 10
+# How a line begins that is an item of a list; a name stays beside its number, however long.
+ITEM = "    "
+
+
+def _evidence(report: LayerReport) -> Iterator[str]:
+    """By how much a layer is over its budgets, and what makes it so."""
+    over = {quantity: judged.bound for quantity, judged in report.judged.items() if judged.verdict == "fail"}
+    for quantity, most in over.items():
+        us = _time(report, quantity)
+        if us is not None:
+            verb = "takes" if quantity == "us" else "holds the event loop for"
+            yield f"{report.name} {verb} {_excess(us, most)}"
+        else:
+            yield from _counted_evidence(report, quantity, most)
+    if report.counts is not None and not over.keys().isdisjoint(("objects", "allocations", "bytes")):
+        yield from _created(report.counts)
+
+
+def _counted_evidence(report: LayerReport, quantity: Quantity, most: float) -> Iterator[str]:
+    count: Count = getattr(report.counts, quantity)
+    varies = "" if count.exact else f" ({amount(quantity, count.low)} to {amount(quantity, count.high)})"
+    yield (
+        f"{report.name} {VERBS[quantity]} {amount(quantity, count.count)} per request{varies}, its budget is"
+        f" {amount(quantity, most)}."
+    )
+    if quantity in ("tasks", "threads", "retained"):
+        yield from (f"{ITEM}{number} × {kind}" for kind, number in list(count.kinds.items())[:MOST_KINDS])
+
+
+def _created(counts: Counts) -> Iterator[str]:
+    """The most frequent types, and those that are nobody else's."""
+    if counts.objects is not None and counts.objects.kinds:
+        frequent = [f"{number} {kind}" for kind, number in list(counts.objects.kinds.items())[:MOST_KINDS]]
+        yield f"Most are {', '.join(frequent)}."
+    own = counts.own_types
+    if own:
+        more = f" and {len(own) - MOST_KINDS} more" if len(own) > MOST_KINDS else ""
+        yield f"Types that only it creates: {', '.join(own[:MOST_KINDS])}{more}."
 
 
 def _excess(us: Estimate, budget_us: float) -> str:
@@ -150,14 +424,29 @@ def _excess(us: Estimate, budget_us: float) -> str:
 
 
 def _next_step(report: LayerReport) -> str:
-    assert report.us is not None
-    raise_it = f"if the cost is intended, say layers={{{report.name!r}: {_roomy(report.us)}}}"
+    enough = ", ".join(
+        f"{quantity!r}: {_enough(report, quantity)}"
+        for quantity, judged in report.judged.items()
+        if judged.verdict == "fail"
+    )
+    only_time = enough.startswith("'us': ") and "," not in enough
+    roomy = enough.removeprefix("'us': ") if only_time else f"{{{enough}}}"
+    raise_it = f"if this is intended, say layers={{{report.name!r}: {roomy}}}"
     if report.layer.runs_task:
         return (
             "Next: it runs everything inside it in a task of its own, which costs most of this; written as a pure ASGI"
             f" class it needs no task. Or, {raise_it}."
         )
     return f"Next: profile {report.layer.qualname} on this request; {raise_it}."
+
+
+def _enough(report: LayerReport, quantity: Quantity) -> str:
+    """A budget that the layer keeps: with room above a time, exact for a count."""
+    us = _time(report, quantity)
+    if us is not None:
+        return _roomy(us)
+    count: Count = getattr(report.counts, quantity)
+    return str(count.high)
 
 
 def _roomy(us: Estimate) -> str:
@@ -170,8 +459,10 @@ def _roomy(us: Estimate) -> str:
 def undecided(result: Result) -> Iterator[str]:
     """A sentence for each open verdict: which, why, how long it would take."""
     for report in result.layers:
-        if report.verdict == "undecided":
-            yield f"{report.name} is undecided: {report.reason}."
+        for quantity, judged in report.judged.items():
+            if judged.verdict == "undecided":
+                what = report.name if quantity == "us" else f"{quantity} of {report.name}"
+                yield f"{what} is undecided: {judged.reason}."
     if result.total_verdict == "undecided":
         yield f"The whole request is undecided: {result.total_reason}."
 
@@ -190,6 +481,29 @@ def figure(value: float | None) -> str:
 def bound(value: float) -> str:
     """A budget as the user would write it."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+NOUNS = {"tasks": ("task", "tasks"), "threads": ("call", "calls"), "retained": ("object", "objects")}
+
+
+def amount(quantity: Quantity, value: float) -> str:
+    """A number of something, with its unit: `50 µs`, `478 objects`, `16.0 KiB`, `1 task`."""
+    if quantity in ("us", "busy_us"):
+        return f"{figure(value) if value != int(value) else bound(value)} µs"
+    if quantity == "bytes":
+        return size(round(value))
+    one, many = NOUNS.get(quantity, (quantity.removesuffix("s"), quantity))
+    return f"{value:.0f} {one if value == 1 else many}"
+
+
+def size(number: int) -> str:
+    """A number of bytes as people read it."""
+    if number < 1024:
+        return f"{number} B"
+    for unit, scale in (("KiB", 1024), ("MiB", 1024**2)):
+        if number < 1000 * scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number / 1024**3:.1f} GiB"
 
 
 def interval(us: Estimate) -> str:

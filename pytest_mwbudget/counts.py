@@ -1,0 +1,71 @@
+"""From the pages of a ledger to what is typical of each row. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median_low
+from typing import Any, TypeAlias
+
+from .counters import Owner
+from .ledger import Page
+from .model import Count, Counts
+
+Kinds: TypeAlias = Mapping[str, int]
+ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
+
+
+def row_counts(pages: Sequence[Page], owners: Iterable[Owner], why_not: Mapping[str, str]) -> Counts:
+    """What a row, one owner or several, was charged with in the typical request. `pages` has at least one."""
+    own = list(owners)
+
+    def number(of: Callable[[Page, Owner], int]) -> Count:
+        return _count([sum(of(page, owner) for owner in own) for page in pages])
+
+    def kinds(of: Callable[[Page], Mapping[Owner, Kinds]]) -> Count:
+        return _count_by_kind([_merged(of(page), own) for page in pages])
+
+    return Counts(
+        objects=None if "objects" in why_not else kinds(lambda page: page.types),
+        allocations=None if "allocations" in why_not else number(lambda page, owner: page.tallies[owner][ALLOCATIONS]),
+        bytes=None if "bytes" in why_not else number(lambda page, owner: page.tallies[owner][BYTES]),
+        tasks=kinds(lambda page: page.tasks),
+        threads=kinds(lambda page: page.threads),
+        retained=None if "retained" in why_not else kinds(lambda page: page.retained),
+        received=number(lambda page, owner: page.received[owner]),
+        sent=number(lambda page, owner: page.sent[owner]),
+        suspensions=number(lambda page, owner: page.tallies[owner][SUSPENSIONS]),
+    )
+
+
+def with_own_types(rows: Mapping[Any, Counts]) -> dict[Any, Counts]:
+    """The same rows, each with the types that no other of them created."""
+    created = Counter(kind for counts in rows.values() if counts.objects for kind in counts.objects.kinds)
+    return {
+        name: replace(counts, own_types=tuple(kind for kind in counts.objects.kinds if created[kind] == 1))
+        if counts.objects
+        else counts
+        for name, counts in rows.items()
+    }
+
+
+def _merged(by_owner: Mapping[Owner, Kinds], owners: Iterable[Owner]) -> Counter[str]:
+    merged: Counter[str] = Counter()
+    for owner in owners:
+        merged.update(by_owner.get(owner, {}))
+    return merged
+
+
+def _count(values: Sequence[int]) -> Count:
+    """The lower median: a number that a request really had."""
+    return Count(median_low(values), min(values), max(values))
+
+
+def _count_by_kind(values: Sequence[Counter[str]]) -> Count:
+    total = _count([sum(kinds.values()) for kinds in values])
+    typical = {kind: median_low([kinds[kind] for kinds in values]) for kind in set().union(*values)}
+    ordered = sorted(
+        ((kind, number) for kind, number in typical.items() if number), key=lambda pair: (-pair[1], pair[0])
+    )
+    return replace(total, kinds=dict(ordered))

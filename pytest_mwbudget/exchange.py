@@ -1,0 +1,184 @@
+"""Exchange the code of a function for a while, so that a call of it, whoever makes it, comes here first.
+
+Whatever holds a function (an attribute, a closure, a bound method, a module that imported its name) runs the code that
+the function has at the moment. So nothing that holds it has to be found or changed, and putting the code back restores
+everything.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any, Protocol
+
+# What a function says that its calls return. Only the instructions of the code decide what they do return.
+KIND = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+class Function(Protocol):
+    """A function written in Python, as an attribute has it: FunctionType itself would read as a method there."""
+
+    __code__: CodeType
+    __name__: str
+    __defaults__: tuple[Any, ...] | None
+    __kwdefaults__: dict[str, Any] | None
+
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        """The names of its module."""
+
+    @property
+    def __closure__(self) -> tuple[CellType, ...] | None:
+        """Its cells."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call it."""
+
+
+@contextmanager
+def exchanged(function: Function, code: CodeType) -> Iterator[None]:
+    """Give `function` this code, and its own back at the end."""
+    original = function.__code__
+    function.__code__ = code
+    try:
+        yield
+    finally:
+        function.__code__ = original
+
+
+def twin(function: Function, code: CodeType) -> Function:
+    """A function like `function` in everything, the cells and globals shared, but with `code`."""
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a function, by kind."""
+
+    positional: tuple[str, ...]
+    keywords: tuple[str, ...]
+    starred: str | None
+    double_starred: str | None
+
+    @classmethod
+    def of(cls, code: CodeType) -> Parameters:
+        """Those of the function with this code."""
+        names, starred, double_starred = inspect.getargs(code)
+        count = code.co_argcount
+        return cls(tuple(names[:count]), tuple(names[count:]), starred, double_starred)
+
+    @property
+    def signature(self) -> str:
+        """As they stand between the parentheses of a definition, without defaults."""
+        parts = list(self.positional)
+        if self.starred or self.keywords:
+            parts.append(f"*{self.starred or ''}")
+        parts += self.keywords
+        if self.double_starred:
+            parts.append(f"**{self.double_starred}")
+        return ", ".join(parts)
+
+    @property
+    def flat(self) -> str:
+        """All of them as positional arguments of a call, containers as they are; `gathered` reads them."""
+        names = [*self.positional, *self.keywords]
+        return ", ".join([*names, *(name for name in (self.starred, self.double_starred) if name)])
+
+    @property
+    def passed(self) -> str:
+        """As they stand in a call that passes all of them on."""
+        parts = list(self.positional)
+        if self.starred:
+            parts.append(f"*{self.starred}")
+        parts += [f"{name}={name}" for name in self.keywords]
+        if self.double_starred:
+            parts.append(f"**{self.double_starred}")
+        return ", ".join(parts)
+
+    def gathered(self, flat: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[object, ...]]:
+        """From `flat` arguments: positional and keyword arguments, and the containers that binding them made."""
+        values = list(flat)
+        named: dict[str, Any] = {}
+        containers: list[object] = []
+        if self.double_starred:
+            containers.append(values[-1])
+            named |= values.pop()
+        extra: tuple[Any, ...] = values.pop() if self.starred else ()
+        if extra:
+            containers.append(extra)
+        count = len(self.positional)
+        named |= zip(self.keywords, values[count:], strict=True)
+        return (*values[:count], *extra), named, tuple(containers)
+
+
+def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, object]) -> CodeType:
+    """Code that can stand in for `original` in its function, compiled from `source`.
+
+    `source` defines a function that defines one; `stand_ins` has what takes the place of constants, because the code
+    runs with the user's globals and must not look up a name in them. It gets the cells, names and kind of the
+    original: a function refuses code with other cells, and some ask whether a function is a coroutine function.
+    """
+    code = _compiled(source)
+    return code.replace(
+        co_consts=tuple(stand_ins.get(constant, constant) for constant in code.co_consts),
+        co_flags=code.co_flags | original.co_flags & KIND,
+        co_freevars=original.co_freevars,
+        co_posonlyargcount=original.co_posonlyargcount,
+        co_name=original.co_name,
+        co_qualname=original.co_qualname,
+    )
+
+
+def mentioned_cells(original: CodeType) -> str:
+    """Names for a trampoline to mention: the compiler makes a cell of each, though control never comes to it."""
+    return "".join(f"_cell_{number}_, " for number in range(len(original.co_freevars)))
+
+
+def _compiled(source: str) -> CodeType:
+    """The code of the function inside the function in `source`."""
+    code = compile(source, "<probe of pytest-mwbudget>", "exec")
+    for _ in range(2):
+        code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return code
+
+
+_TARGET = "the target stands here"
+_RELAY = """
+def make({cells}):
+    def shape({signature}):
+        if False: ({cells})
+        _target_ = {target!r}
+        return _target_({passed})
+"""
+# A plain function also where the original is a coroutine function: what it returns is to be awaited, and a coroutine
+# of its own would be one more object, created before anybody could say whose it is.
+_DETOUR = """
+def make({cells}):
+    def shape({signature}):
+        if False: ({cells})
+        _target_ = {target!r}
+        return _target_({flat})
+"""
+
+
+def relay(original: CodeType, target: Callable[..., Any]) -> CodeType:
+    """Code that calls `target` as the function was called, and returns its answer."""
+    parameters = Parameters.of(original)
+    source = _RELAY.format(
+        cells=mentioned_cells(original), signature=parameters.signature, target=_TARGET, passed=parameters.passed
+    )
+    return trampoline(original, source, {_TARGET: target})
+
+
+def detour(original: CodeType, target: Callable[..., Any]) -> CodeType:
+    """Code that calls `target` with all arguments of a call, as `Parameters.flat` has them, and returns its answer."""
+    parameters = Parameters.of(original)
+    source = _DETOUR.format(
+        cells=mentioned_cells(original), signature=parameters.signature, target=_TARGET, flat=parameters.flat
+    )
+    return trampoline(original, source, {_TARGET: target})

@@ -1,0 +1,390 @@
+"""Time the layers of a stack, look after look, until every verdict on time is known or the time is over."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from time import get_clock_info, perf_counter_ns, thread_time_ns
+from typing import TypeAlias
+
+from . import asgi, budgets, loops
+from .bisect import Bisection, Deadline
+from .boundaries import Clock, task_layers
+from .budgets import Judgement
+from .crossings import best_probes
+from .discovery import Stack
+from .errors import MeasurementError
+from .estimates import ZERO, Estimates, Machine, estimate
+from .instruments import Instruments
+from .model import (
+    Books,
+    Effort,
+    Estimate,
+    Judged,
+    Layer,
+    Method,
+    Microseconds,
+    Nanoseconds,
+    Occupation,
+    Quantity,
+    Seconds,
+)
+from .settings import Settings
+from .stats import minus, plus
+
+# Told the share of the time limit that is over, and None at the end.
+Progress: TypeAlias = Callable[[float | None], None]
+
+NS_PER_S = 1_000_000_000
+FIRST_LOOK_REQUESTS = 128
+FIRST_LOOK_PAIRS = 16
+# With fewer requests than this there may be no interval at all.
+ENOUGH_REQUESTS = 40
+# The shown precision: an interval this narrow needs no more requests for its own sake.
+PRECISE_US, PRECISE_SHARE = 0.15, 0.03
+# Precision alone is worth no more than this; an open verdict is worth all the time there is.
+PRECISION_TIME_S: Seconds = 2.0
+# Looks are taken in turns of about so long, of so many requests at least and at most.
+TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, 8, 512
+# A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
+BYPASS_CALLS = 1000
+# A bypass that differs from the split by more than this share and this much has changed more than the layer: what is
+# inside it does something else without it.
+BYPASS_SHARE, BYPASS_US = 0.25, 10.0
+# Methods that RFC 9110 calls safe: only such a request may be sent past one of its layers.
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+# The event loop's own way from one step of a task to the next is no wait: what is less than this is not told from it.
+WAIT_SHARE, WAIT_US = 0.25, 5.0
+# Holding the event loop without working, for so long and so much of the time, is blocking.
+BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
+# A clock of the processor's time that ticks more slowly than this tells nothing about a request.
+CPU_CLOCK_RESOLUTION_S = 1e-6
+
+
+def cpu_clock() -> Clock | None:
+    """Nanoseconds that the processor worked for this thread, None where the platform counts too coarsely."""
+    return thread_time_ns if get_clock_info("thread_time").resolution <= CPU_CLOCK_RESOLUTION_S else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a measurement needs from its surroundings; tests replace the clocks and the chance."""
+
+    clock: Clock = perf_counter_ns
+    cpu_clock: Clock | None = field(default_factory=cpu_clock)
+    rng: random.Random = field(default_factory=random.Random)
+    machine: Machine = field(default_factory=Machine)
+    progress: Progress = lambda share: None
+
+
+@dataclass(slots=True)
+class Row:
+    """A layer on its way to a report. `bounds` are its budgets."""
+
+    entry: int | None
+    layer: Layer
+    bounds: Mapping[Quantity, float]
+    us: Estimate | None = None
+    method: Method | None = None
+    occupation: Occupation | None = None
+    judgements: dict[Quantity, Judgement] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether more requests could settle a verdict."""
+        return any(judgement.verdict == "undecided" for judgement in self.judgements.values())
+
+    @property
+    def precise(self) -> bool:
+        """Whether its interval is as narrow as it will be shown."""
+        return self.us is None or _precise(self.us)
+
+    def estimate_of(self, quantity: Quantity) -> Estimate | None:
+        """The estimate that a budget of time is held against."""
+        if quantity == "us":
+            return self.us
+        return self.occupation.busy if self.occupation else None
+
+
+_ANEW = "a bypass was dropped when the time was nearly over"
+
+
+def _precise(us: Estimate) -> bool:
+    return us.half_width <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the app is like to call: one request after warming up takes so long, and whether any task waits in it."""
+
+    request_ns: float
+    suspending: bool
+
+
+class Timing:
+    """One stack being timed."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        caller: asgi.Caller,
+        rows: list[Row],
+        settings: Settings,
+        bench: Bench,
+        instruments: Instruments,
+        pace: Pace,
+    ) -> None:
+        self.stack = stack
+        self.rows = rows
+        self.settings = settings
+        self.bench = bench
+        self.instruments = instruments
+        self.loop = caller.loop
+        self.look = 0
+        self.total: Judgement | None = None
+        self.estimates: Estimates | None = None
+        self.begun_ns = bench.clock()
+        self.bisection = self._bisection(caller, pace)
+
+    def _bisection(self, caller: asgi.Caller, pace: Pace) -> Bisection:
+        async def timed(observer: asgi.Observer | None) -> Nanoseconds:
+            return (await caller(observer)).elapsed_ns
+
+        shown = [row.entry for row in self.rows]
+        safe = caller.template.request.method in SAFE_METHODS
+        passable = [layer for layer in task_layers(self.stack) if layer.index in shown] if safe else []
+        affordable = self.settings.max_time_s * NS_PER_S >= len(passable) * BYPASS_CALLS * pace.request_ns
+        return Bisection(
+            best_probes(self.stack, self.bench.clock, self.bench.cpu_clock, suspending=pace.suspending),
+            passable if affordable else [],
+            timed,
+            self.bench.clock,
+            self.bench.rng,
+            round(min(max(TURN_NS / max(pace.request_ns, 1.0), SHORTEST_TURN), LONGEST_TURN)),
+            self.bench.cpu_clock,
+        )
+
+    # ---- sampling -----------------------------------------------------------------------------------------------
+
+    async def until_known(self) -> None:
+        """Look again and again, at twice as many requests each time, until all is known or the time is over."""
+        __tracebackhide__ = True
+        try:
+            async with self.loop.limited(self.settings.startup_timeout_s) as extend:
+                while self.look == 0 or not (self._known() or self.seconds >= self.settings.max_time_s):
+                    await self._sample(extend)
+                    self._judge()
+        except loops.OutOfTimeError:
+            raise MeasurementError(
+                "the app stopped answering while it was measured: a request did not end within"
+                f" {self.settings.startup_timeout_s:g} s although requests before it did"
+            ) from None
+        finally:
+            self.bench.progress(None)
+
+    @property
+    def seconds(self) -> Seconds:
+        """How long it has been sampling."""
+        return (self.bench.clock() - self.begun_ns) / NS_PER_S
+
+    async def _sample(self, extend: loops.Extend) -> None:
+        def tick() -> None:
+            # It answers: from here on it has the whole time again.
+            extend(self.settings.startup_timeout_s)
+            self.bench.progress(min(1.0, self.seconds / self.settings.max_time_s))
+
+        self.look += 1
+        precise_enough = self.look > 1 and not self._open()
+        limit_s = min(PRECISION_TIME_S, self.settings.max_time_s) if precise_enough else self.settings.max_time_s
+        factor = 2 ** max(0, self.look - 2)
+        deadline = Deadline(self.begun_ns + round(limit_s * NS_PER_S), self.bench.clock, tick)
+        await self.bisection.look(FIRST_LOOK_REQUESTS * factor, FIRST_LOOK_PAIRS * factor, deadline)
+
+    # ---- judging ------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Estimates for every row from all samples so far, and a verdict for every budget."""
+        found = estimate(
+            self.bisection.samples,
+            self.stack.entries,
+            outside=self.stack.outside,
+            look=self.look,
+            machine=self.bench.machine,
+        )
+        self.estimates = found
+        if self._refused_bypasses(found):
+            return
+        for row in self.rows:
+            if row.entry in found.bypass and math.isfinite(found.bypass[row.entry].half_width):
+                row.us, row.method = found.bypass[row.entry], "bypass"
+            elif row.entry in found.split:
+                row.us, row.method = found.split[row.entry], "split"
+            row.occupation = _occupation(row, found)
+            for quantity, bound in row.bounds.items():
+                row.judgements[quantity] = self._judgement(row, quantity, bound, found)
+        total_us = self.settings.budgets.total_us
+        if total_us is not None:
+            self.total = self._judged(found.whole, total_us)
+
+    def _refused_bypasses(self, found: Estimates) -> bool:
+        """Whether a bypass turned out to change more than its layer; sampling then begins anew without it."""
+        refused = False
+        for layer in self.bisection.bypassable:
+            bypass, split = found.bypass.get(layer.index), found.split[layer.index]
+            if bypass is None or not math.isfinite(bypass.half_width) or not math.isfinite(split.half_width):
+                continue
+            slack = BYPASS_SHARE * abs(split.estimate) + BYPASS_US
+            if bypass.low > split.high + slack or bypass.high < split.low - slack:
+                reason = (
+                    f"the app takes another way without it: {bypass.estimate:.0f} µs less, not {split.estimate:.0f}"
+                )
+                self.bisection.refuse(layer.index, reason)
+                refused = True
+        if refused:
+            for row in self.rows:
+                row.us = row.method = row.occupation = None
+                row.judgements = {quantity: Judgement("undecided", _ANEW) for quantity in row.bounds}
+        return refused
+
+    def _judgement(self, row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> Judgement:
+        us = row.estimate_of(quantity)
+        if us is None:
+            return self._merged_judgement(row, quantity, bound)
+        pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
+        if pending and self.seconds < self.settings.max_time_s:
+            return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
+        judgement = self._judged(us, bound)
+        if row.method == "bypass" and judgement.verdict == "fail":
+            assert row.entry is not None
+            # Two methods must agree before a test fails.
+            if found.split[row.entry].estimate <= bound:
+                return Judgement("undecided", "the bypass says it is over its budget, the split does not")
+        return judgement
+
+    def _merged_judgement(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
+        """A merged layer is within its budget when it and its neighbour together are."""
+        together = next((r for r in self.rows if r.layer.name == row.layer.merged_with), None)
+        us = together.estimate_of(quantity) if together else None
+        if us is not None and us.high <= bound:
+            return Judgement("pass")
+        return Judgement("undecided", merged(row.layer))
+
+    def _judged(self, us: Estimate, bound: Microseconds) -> Judgement:
+        assert self.estimates is not None
+        if self.instruments.active:
+            return Judgement(
+                "undecided",
+                f"{' and '.join(self.instruments.active)} was at work while the clock ran; run without it",
+            )
+        return budgets.judge(us, bound, floor=self.estimates.floor_us, slowdown=self.estimates.slowdown)
+
+    def _known(self) -> bool:
+        """Whether more requests would change nothing that is shown."""
+        if any(row.us is None and row.entry in self.bisection.probes.probed for row in self.rows):
+            return False
+        return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
+
+    def _open(self) -> bool:
+        """Whether a verdict is still undecided."""
+        return any(row.open for row in self.rows) or (self.total is not None and self.total.verdict == "undecided")
+
+    # ---- reporting ----------------------------------------------------------------------------------------------
+
+    @property
+    def effort(self) -> Effort:
+        """What it took."""
+        samples = self.bisection.samples
+        return Effort(samples.requests, samples.rounds, self.seconds)
+
+    @property
+    def floor_us(self) -> Microseconds:
+        """The least overhead that this run could tell from nothing."""
+        assert self.estimates is not None
+        return self.estimates.floor_us
+
+    def judged(self, row: Row) -> dict[Quantity, Judged]:
+        """The verdicts on a row's budgets of time, with their reasons."""
+        return {
+            quantity: Judged(
+                row.bounds[quantity],
+                judgement.verdict,
+                self._reason(judgement, row.estimate_of(quantity), row.bounds[quantity]),
+            )
+            for quantity, judgement in row.judgements.items()
+        }
+
+    def judged_total(self) -> Judged | None:
+        """The verdict on the whole request, None when it has no budget."""
+        bound = self.settings.budgets.total_us
+        if self.total is None or bound is None or self.estimates is None:
+            return None
+        return Judged(bound, self.total.verdict, self._reason(self.total, self.estimates.whole, bound))
+
+    def _reason(self, judgement: Judgement, us: Estimate | None, bound: Microseconds) -> str | None:
+        """Why it is undecided, and how long a verdict would take."""
+        if judgement.reason is None or us is None:
+            return judgement.reason
+        if not math.isfinite(us.half_width):
+            rate = self.bisection.samples.requests / max(self.seconds, 1e-9)
+            enough = math.ceil(ENOUGH_REQUESTS / max(rate, 1e-9))
+            return f"there were too few requests for an interval; try --mw-budget-max-time={enough}"
+        if not us.low <= bound <= us.high:
+            return judgement.reason
+        needed = budgets.seconds_needed(us, bound, self.seconds)
+        if needed is None or needed > 3600:
+            return f"{judgement.reason}; it stands so near its budget that no run would tell"
+        return f"{judgement.reason}; --mw-budget-max-time={math.ceil(needed)} may be enough for a verdict"
+
+    def books(self) -> Books:
+        """The rows beside the whole."""
+        found = self.estimates
+        assert found is not None
+        endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
+        parts = [row.us for row in self.rows if row.us is not None] + [endpoint or ZERO, found.outside]
+        bounded = all(math.isfinite(part.half_width) for part in [*parts, found.whole])
+        return Books(
+            total=found.whole,
+            outside=found.outside,
+            endpoint=endpoint,
+            residue_us=math.fsum(p.estimate for p in parts) - found.whole.estimate if bounded else math.nan,
+        )
+
+    def notes(self) -> Iterator[str]:
+        """How far the times can be trusted, one sentence each."""
+        assert self.estimates is not None
+        for active in self.instruments.active:
+            yield f"{active} was at work while the clock ran: the times are too high, and no budget was enforced."
+        if self.estimates.slowdown > 1:
+            yield f"The machine ran {self.estimates.slowdown:.2f} times slower than at its best."
+        for row in self.rows:
+            if row.entry in self.bisection.refused:
+                because = self.bisection.refused[row.entry]
+                yield f"{row.layer.name} could not be bypassed ({because}); its row may be some per cent too high."
+
+
+def merged(layer: Layer) -> str:
+    """Why nothing can be said of a layer alone."""
+    return f"it is measured together with {layer.merged_with}: {layer.merged_because}"
+
+
+def _occupation(row: Row, found: Estimates) -> Occupation | None:
+    """How the layer spends its time; None where that time is not known well enough."""
+    if row.us is None or row.entry is None or not math.isfinite(row.us.half_width):
+        return None
+    loops_us = found.suspended_cpu[row.entry]
+    idle = found.suspended[row.entry] - loops_us
+    waits = idle > max(WAIT_US, WAIT_SHARE * found.suspended[row.entry])
+    split = plus(found.holding[row.entry], Estimate(loops_us, loops_us, loops_us)) if waits else found.split[row.entry]
+    busy = split if row.method == "split" else row.us
+    if waits and row.method == "bypass":
+        busy = minus(row.us, Estimate(idle, idle, idle))
+    wait_us = max(0.0, row.us.estimate - busy.estimate) if waits else 0.0
+    if found.cpu is None:
+        return Occupation(busy, wait_us, None)
+    # Busy without working; where the intervals do not tell it from nothing, there is none.
+    idle_us = minus(split, found.cpu[row.entry])
+    cpu_us = busy.estimate - idle_us.estimate if idle_us.low > 0 else busy.estimate
+    blocking = idle_us.low > max(BLOCKING_US, BLOCKING_SHARE * busy.estimate)
+    return Occupation(busy, wait_us, max(0.0, cpu_us), blocking)

@@ -1,0 +1,1247 @@
+"""What only the counting core in C does: exact counts, hooks beside other tools' hooks, and survival."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import tracemalloc
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ledger = pytest.importorskip(
+    "pytest_mwbudget._ledger", reason="the C extension cannot be imported", exc_type=ImportError
+)
+
+
+def disturbed() -> bool:
+    """Whether a coverage tool or tracemalloc is at work, which create objects of their own."""
+    monitoring = getattr(sys, "monitoring", None)
+    covered = monitoring is not None and monitoring.get_tool(monitoring.COVERAGE_ID) is not None
+    return covered or sys.gettrace() is not None or tracemalloc.is_tracing()
+
+
+pytestmark = pytest.mark.skipif(disturbed(), reason="another tool creates objects in the middle of what is counted")
+counts_objects = pytest.mark.skipif(not ledger.COUNTS_OBJECTS, reason="creations can be seen from Python 3.13 on")
+
+# Under asan.sh freed memory is kept for a while: no address is used again, and the process grows.
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+WARM = 30  # until then the interpreter specializes the code it runs
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """Every test begins and ends without a ledger, and with the collector at work."""
+    yield
+    with suppress(RuntimeError):
+        ledger.stop()
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collections_are_quick() -> Iterator[None]:
+    """What was there before the tests of this file is left out of every collection."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@contextmanager
+def opened(owners: int = 1) -> Iterator[None]:
+    """A ledger in whose time nothing is collected unless a test does."""
+    gc.collect()
+    gc.disable()
+    ledger.start(owners)
+    try:
+        yield
+    finally:
+        ledger.stop()
+        gc.enable()
+
+
+class Spent:
+    """What was counted: by owner, and the objects of each by type."""
+
+    def __init__(self) -> None:
+        self.tallies, made = ledger.take()
+        self.types: list[Counter[type]] = [Counter() for _ in self.tallies]
+        for owner, kind, number in made:
+            self.types[owner][kind] += number
+
+    @property
+    def objects(self) -> list[int]:
+        return [tally[0] for tally in self.tallies]
+
+    @property
+    def allocations(self) -> list[int]:
+        return [tally[1] for tally in self.tallies]
+
+    @property
+    def bytes(self) -> list[int]:
+        return [tally[2] for tally in self.tallies]
+
+
+def spent_by(function: Callable[[], Any], owners: int = 1) -> Spent:
+    """What one call costs, the interpreter being warm; owner 0 is charged."""
+    with opened(owners):
+        for _ in range(WARM):
+            ledger.run(0, function)
+        ledger.take()
+        ledger.run(0, function)
+        return Spent()
+
+
+class Own:
+    """A class whose instances nobody else makes."""
+
+
+@types.coroutine
+def trap() -> Generator[Any, Any, Any]:
+    return (yield)
+
+
+# ---- exact counts -------------------------------------------------------------------------------------------------
+
+NUMBER = 1000
+BOXES: list[list[Any]] = [[index + 0.5] for index in range(NUMBER)]
+A, B = object(), object()
+ONE_TUPLE = (A,)
+
+
+def keeping_tuples() -> None:
+    for box in BOXES:
+        box[0] = (A, box)
+
+
+def dropping_tuples() -> None:
+    for box in BOXES:
+        _ = (A, box)
+
+
+def dropping_floats() -> None:
+    number = 1.0
+    for _ in BOXES:
+        _ = number + 1.0
+
+
+def keeping_instances() -> None:
+    for box in BOXES:
+        box[0] = Own()
+
+
+def keeping_lists() -> None:
+    for box in BOXES:
+        box[0] = [A]
+
+
+def keeping_dicts() -> None:
+    for box in BOXES:
+        box[0] = {"a": A}
+
+
+@counts_objects
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (keeping_tuples, tuple),
+        (dropping_tuples, tuple),
+        (dropping_floats, float),
+        (keeping_instances, Own),
+        (keeping_lists, list),
+        (keeping_dicts, dict),
+    ],
+)
+def test_every_object_is_counted_with_its_type(function: Any, kind: type) -> None:
+    spent = spent_by(function)
+    assert spent.types[0] == {kind: NUMBER, type(iter([])): 1}
+    assert spent.objects[0] == NUMBER + 1
+
+
+@counts_objects
+@pytest.mark.parametrize("function", [dropping_tuples, dropping_floats])
+def test_an_object_out_of_a_free_list_is_an_object_and_no_allocation(function: Any) -> None:
+    spent = spent_by(function)
+    assert spent.objects[0] == NUMBER + 1
+    assert spent.allocations[0] <= 2
+
+
+@counts_objects
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [(lambda: tuple(box for box in BOXES[:30]), tuple), (lambda: "%d" % len(BOXES), str)],  # noqa: UP031
+)
+def test_an_object_that_is_brought_to_its_size_is_one_object(function: Any, kind: type) -> None:
+    assert spent_by(function).types[0][kind] == 1
+
+
+ONE, ONE_ARRAY = b"x", bytearray(b"x")
+
+
+@pytest.mark.parametrize("number", [100, 1000, 100_000])
+def test_an_allocation_is_counted_with_the_bytes_that_were_asked_for(number: int) -> None:
+    spent = spent_by(lambda: ONE * number)
+    assert (spent.allocations[0], spent.bytes[0]) == (1, sys.getsizeof(ONE * number))
+    spent = spent_by(lambda: ONE_ARRAY * number)
+    assert (spent.allocations[0], spent.bytes[0]) == (2, sys.getsizeof(ONE_ARRAY * number))
+
+
+def test_a_call_that_creates_nothing_costs_nothing() -> None:
+    def nothing() -> None:
+        pass
+
+    assert spent_by(nothing).tallies[0] == (0, 0, 0, 0)
+
+
+def test_the_sum_over_owners_is_what_one_owner_would_be_charged() -> None:
+    parts = [keeping_tuples, keeping_instances, dropping_floats, keeping_dicts, lambda: ONE * 5000]
+
+    def whole(owners: list[int]) -> None:
+        for owner, part in zip(owners, parts, strict=True):
+            ledger.run(owner, part)
+
+    apart, alone = [0, 1, 2, 1, 0], [0, 0, 0, 0, 0]
+    separate = spent_by(lambda: whole(apart), owners=3)
+    together = spent_by(lambda: whole(alone), owners=3)
+    assert together.tallies[1:3] == [(0, 0, 0, 0)] * 2
+    assert [sum(tally) for tally in zip(*separate.tallies[:3], strict=True)] == list(together.tallies[0])
+    assert sum(separate.types[:3], Counter()) == together.types[0]
+    assert all(tally[1] for tally in separate.tallies[:3])
+
+
+def test_taking_begins_anew_and_what_it_makes_itself_is_nobodys() -> None:
+    with opened():
+        ledger.charge(0)
+        _ = ONE * 5000
+        assert ledger.take()[0][0][2] >= 5000
+        second = ledger.take()
+    assert second[0][0] == (0, 0, 0, 0)
+
+
+def test_switching_between_many_owners_costs_them_nothing() -> None:
+    def switching() -> None:
+        ledger.charge(4000)
+        ledger.charge(3000)
+        whoever()
+        ledger.charge(0)
+
+    with opened(5000):
+        whoever = ledger.aside(int)
+        ledger.run(0, switching)
+        ledger.take()
+        ledger.run(0, switching)
+        tallies, _ = ledger.take()
+    assert {owner for owner, tally in enumerate(tallies) if tally != (0, 0, 0, 0)} == {5000}
+
+
+def test_what_another_thread_creates_goes_to_an_owner_of_other_threads() -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        go.wait()
+        keeping_instances()
+        _ = ONE * 1_000_000
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with opened():
+        ledger.charge(0)
+        go.set()
+        done.wait()
+        spent = Spent()
+    thread.join()
+    assert spent.bytes[-1] >= 1_000_000 + NUMBER * 16
+    assert spent.bytes[0] < 100_000
+    if ledger.COUNTS_OBJECTS:
+        assert [kinds[Own] for kinds in spent.types] == [0, 0, NUMBER]
+
+
+def returned(coroutine: Any) -> None:
+    with suppress(StopIteration):
+        coroutine.send(None)
+
+
+def thrown_into(coroutine: Any) -> None:
+    with suppress(KeyError):
+        coroutine.throw(ERROR)
+
+
+def closed(coroutine: Any) -> None:
+    coroutine.close()
+
+
+ERROR = KeyError("thrown")
+
+
+@pytest.mark.parametrize("value", [None, ("a", "tuple"), 3])
+@pytest.mark.parametrize("end", [returned, thrown_into, closed])
+def test_a_passage_costs_the_owner_nothing(value: object, end: Callable[[Any], None]) -> None:
+    async def inner() -> object:
+        await trap()
+        return value
+
+    async def outer(awaitable: Any) -> None:
+        await awaitable
+
+    def drive(coroutine: Any) -> None:
+        coroutine.send(None)
+        end(coroutine)
+
+    def cost(wrapped: Callable[[Any], Any]) -> tuple[Any, ...]:
+        with opened():
+            for _ in range(WARM):
+                ERROR.__traceback__ = None
+                coroutine = outer(wrapped(inner()))
+                ledger.take()
+                ledger.run(0, drive, coroutine)
+                spent = Spent()
+        return (*spent.tallies[0][:3], spent.types[0])
+
+    assert cost(lambda coroutine: ledger.passage(0, ledger.passage(0, coroutine))) == cost(lambda coroutine: coroutine)
+
+
+def test_asking_a_passage_or_a_guard_for_what_it_forwards_costs_the_owner_nothing_more() -> None:
+    def asking(subject: Any) -> Any:
+        for _ in range(WARM):
+            ledger.take()
+            ledger.run(0, getattr, subject, "__qualname__")
+        return ledger.take()[0][0]
+
+    with opened():
+        coroutine = trap()
+        assert asking(ledger.passage(0, coroutine)) == asking(coroutine)
+        assert asking(ledger.aside(keeping_lists)) == asking(keeping_lists)
+
+
+# ---- discounts ----------------------------------------------------------------------------------------------------
+
+LONG = 25  # tuples of this length come from no free list
+
+
+def discounting(function: Callable[[Callable[[object], None]], Any]) -> Spent:
+    """What a function costs that discounts what it gives to its argument."""
+    with opened():
+        discount = ledger.aside(ledger.discount)
+        for _ in range(WARM):
+            ledger.take()
+            ledger.run(0, function, discount)
+        return Spent()
+
+
+def test_a_discounted_object_was_not_created() -> None:
+    plain = discounting(lambda _: ONE_TUPLE * LONG)
+    assert plain.allocations[0] == 1
+    assert plain.bytes[0] > LONG * 8
+    discounted = discounting(lambda discount: discount(ONE_TUPLE * LONG))
+    assert discounted.tallies[0] == (0, 0, 0, 0)
+    assert discounted.types[0][tuple] == 0
+    assert discounted.bytes[1] >= plain.bytes[0]
+
+
+def test_only_the_object_is_discounted_and_not_its_neighbours() -> None:
+    def function(discount: Any) -> None:
+        before = ONE_TUPLE * LONG
+        made = ONE_TUPLE * (LONG + 1)
+        after = ONE_TUPLE * (LONG + 2)
+        discount(made)
+        del before, after
+
+    spent = discounting(function)
+    assert (spent.allocations[0], spent.bytes[0]) == (2, 2 * sys.getsizeof(ONE_TUPLE * (LONG + 1)))
+    if ledger.COUNTS_OBJECTS:
+        assert (spent.objects[0], spent.types[0][tuple]) == (2, 2)
+
+
+def test_of_several_uses_of_the_same_memory_the_last_is_discounted() -> None:
+    def function(discount: Any) -> None:
+        _ = ONE_TUPLE * (LONG - 1)
+        _ = None
+        discount(ONE_TUPLE * LONG)
+
+    discounting(function)  # the interpreter is warm from here on
+    with opened():
+        discount = ledger.aside(ledger.discount)
+        ledger.run(0, function, discount)
+        assert ledger.take()[0][0][1:3] == (1, sys.getsizeof(ONE_TUPLE * (LONG - 1)))
+
+
+def test_discounting_finds_the_object_below_many_allocations_of_the_probe() -> None:
+    held = []
+
+    def probe(owner: int, made: object) -> None:
+        held.append([bytearray(100) for _ in range(100)])
+        ledger.discount(owner, made)
+
+    with opened():
+        discount = ledger.aside(probe)
+        for _ in range(WARM):
+            ledger.take()
+            ledger.run(0, lambda: discount(ONE_TUPLE * LONG))
+        assert ledger.take()[0][0] == (0, 0, 0, 0)
+
+
+@counts_objects
+def test_discounting_an_object_out_of_a_free_list_takes_no_allocation_off() -> None:
+    def function(discount: Any) -> None:
+        allocated = (A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A)
+        address = id(allocated)
+        del allocated
+        again = (B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B)
+        addresses.append(id(again) == address)
+        discount(again)
+
+    addresses: list[bool] = []
+    emptying = [tuple(range(17)) for _ in range(3000)]
+    with opened():
+        discount = ledger.aside(ledger.discount)
+        ledger.run(0, function, discount)
+        spent = Spent()
+    assert addresses == [True]
+    assert spent.types[0][tuple] == 1
+    assert spent.bytes[0] >= sys.getsizeof(emptying[0])
+
+
+def test_a_discounted_dict_is_discounted_with_its_keys() -> None:
+    def named(**named: Any) -> dict[str, Any]:
+        return named
+
+    def cost(discount: Callable[..., Any]) -> tuple[int, ...]:
+        emptying = [{"a": index} for index in range(300)]
+        with opened():
+            guard = ledger.aside(discount)
+            ledger.run(0, lambda: guard(named(a=A, b=B)))
+            tally: tuple[int, ...] = ledger.take()[0][0]
+        assert emptying
+        return tally
+
+    plain, discounted = cost(lambda *_: None), cost(ledger.discount)
+    assert plain[1] - discounted[1] == 2
+    assert plain[2] - discounted[2] >= sys.getsizeof({"a": 1}) - 16
+
+
+# ---- born ---------------------------------------------------------------------------------------------------------
+
+
+@counts_objects
+def test_an_object_is_remembered_with_its_period_owner_and_type() -> None:
+    with opened(2):
+        before = Own()
+        ledger.period(7)
+        first = ledger.run(1, Own)
+        ledger.period(8)
+        second = ledger.run(0, Own)
+        ledger.period(-1)
+        after = Own()
+        assert ledger.born(map(id, [before, first, second, after])) == [(7, 1, Own), (8, 0, Own)]
+
+
+@counts_objects
+@pytest.mark.skipif(SANITIZED, reason="no address is used again here")
+@pytest.mark.parametrize("again", [8, -1])
+def test_an_address_that_is_used_again_belongs_to_its_new_object(again: int) -> None:
+    with opened():
+        ledger.period(7)
+        kept = [Own() for _ in range(NUMBER)]
+        addresses = set(map(id, kept))
+        assert ledger.born(addresses) == [(7, 1, Own)] * NUMBER
+        ledger.period(again)
+        del kept
+        anew = [Own() for _ in range(NUMBER)]
+        same = addresses.intersection(map(id, anew))
+        assert same
+        assert ledger.born(same) == ([(8, 1, Own)] * len(same) if again == 8 else [])
+
+
+@counts_objects
+@pytest.mark.skipif(SANITIZED, reason="no address is used again here")
+def test_an_object_whose_end_the_interpreter_did_not_report_is_forgotten_when_its_address_is_used_again() -> None:
+    def address_of_a_short_life() -> int:
+        instance = Own()
+        address = id(instance)
+        del instance  # up to 3.13.2 the bytecode loop reports no ends
+        return address
+
+    with opened():
+        ledger.period(7)
+        address = address_of_a_short_life()
+        ledger.period(-1)
+        anew = [Own() for _ in range(NUMBER)]
+        assert address in map(id, anew)
+        assert ledger.born([address]) == []
+
+
+@counts_objects
+def test_an_object_that_moves_when_it_grows_is_found_at_its_new_address() -> None:
+    with opened():
+        ledger.period(3)
+        moved = ledger.run(0, tuple, map(abs, range(NUMBER)))
+        assert ledger.born([id(moved)]) == [(3, 0, tuple)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        (5, TypeError),
+        (["a"], TypeError),
+        ([2**80], OverflowError),
+        ([0, None], TypeError),
+    ],
+)
+def test_what_is_no_id_is_refused(ids: Any, error: type[Exception]) -> None:
+    with opened():
+        ledger.period(0)
+        with pytest.raises(error):
+            ledger.born(ids)
+        assert ledger.born([0, 1, 2**63]) == []
+
+
+def test_a_period_is_a_number_of_reasonable_size() -> None:
+    with opened():
+        for period, error in ((2**40, OverflowError), (None, TypeError)):
+            with pytest.raises(error):
+                ledger.period(period)
+
+
+@counts_objects
+def test_a_ledger_that_is_closed_while_it_is_asked_answers_what_it_can() -> None:
+    class Closing(int):
+        def __del__(self) -> None:
+            with suppress(RuntimeError):
+                ledger.stop()
+
+    def ids(close: Callable[[], Any]) -> Iterator[int]:
+        yield id(remembered)
+        close()
+        yield id(remembered)
+
+    def close_and_open() -> None:
+        ledger.stop()
+        ledger.start(1)
+
+    for close in (ledger.stop, close_and_open):
+        ledger.start(5)
+        ledger.period(1)
+        remembered = ledger.run(4, Own)
+        assert ledger.born(ids(close)) == [(1, 4, Own)]
+        with suppress(RuntimeError):
+            ledger.stop()
+    ledger.start(1)
+    ledger.period(1)
+    made = [Own() for _ in range(10)]
+    assert ledger.born(Closing(id(one)) for one in made) == []
+
+
+# ---- classes ------------------------------------------------------------------------------------------------------
+
+
+@counts_objects
+def test_classes_that_come_and_go_are_counted_apart() -> None:
+    def one(index: int) -> None:
+        kind = type(f"Kind{index}", (), {})
+        for _ in range(index + 1):
+            kind()
+
+    with opened():
+        for indices in (range(20), range(20, 40)):
+            for index in indices:
+                ledger.run(0, one, index)
+                gc.collect()
+            made = Spent().types[0]
+            found = {kind.__name__: number for kind, number in made.items() if kind.__name__.startswith("Kind")}
+            assert found == {f"Kind{index}": index + 1 for index in indices}
+
+
+@counts_objects
+def test_a_class_may_die_once_it_was_told_of() -> None:
+    with opened():
+        kind = type("Kind", (), {})
+        reference = weakref.ref(kind)
+        kind()
+        del kind
+        gc.collect()
+        assert reference() is not None
+        ledger.take()
+        gc.collect()
+        assert reference() is None
+
+
+@counts_objects
+def test_a_class_lives_as_long_as_objects_of_it_are_remembered() -> None:
+    with opened():
+        ledger.period(0)
+        kind = type("Kind", (), {})
+        reference = weakref.ref(kind)
+        instance = kind()
+        address = id(instance)
+        ledger.take()
+        assert ledger.born([address]) == [(0, 1, kind)]
+        del kind, instance
+        ledger.born([])
+        gc.collect()
+        assert all(found[2] is reference() for found in ledger.born([address]))
+
+
+@counts_objects
+def test_a_class_may_die_when_the_last_remembered_object_of_it_has() -> None:
+    with opened():
+        ledger.period(0)
+        kind = type("Kind", (), {})
+        reference = weakref.ref(kind)
+        instances = [kind() for _ in range(10)]
+        ledger.take()
+        del kind
+        gc.collect()
+        assert reference() is not None
+        instances.clear()
+        ledger.take()
+        gc.collect()
+        assert reference() is None
+
+
+@counts_objects
+def test_closing_the_ledger_lets_go_of_every_class() -> None:
+    with opened():
+        ledger.period(0)
+        kind = type("Kind", (), {})
+        reference = weakref.ref(kind)
+        kept = [kind()]
+        ledger.take()
+        kept.append(kind())
+        del kind, kept
+    gc.collect()
+    assert reference() is None
+
+
+# ---- hooks --------------------------------------------------------------------------------------------------------
+
+
+def allocations_counted() -> bool:
+    ledger.take()
+    ledger.run(0, lambda: ONE * 1000)
+    return ledger.take()[0][0][1:3] == (1, 1033)
+
+
+def counting_works() -> bool:
+    ledger.start(1)
+    return allocations_counted() and ledger.stop()[1] is False
+
+
+def tracing_works() -> bool:
+    before = tracemalloc.get_traced_memory()[0]
+    held = bytearray(1_000_000)
+    during = tracemalloc.get_traced_memory()[0]
+    del held
+    after = tracemalloc.get_traced_memory()[0]
+    return 1_000_000 <= during - before < 1_100_000 and during - after > 900_000
+
+
+@pytest.fixture(autouse=True)
+def tracing_left_off() -> Iterator[None]:
+    yield
+    tracemalloc.stop()
+
+
+def test_tracemalloc_from_before_traces_on_during_the_ledger_and_after_it() -> None:
+    tracemalloc.start()
+    for _ in range(3):
+        ledger.start(1)
+        assert tracing_works()
+        assert allocations_counted()
+        assert ledger.stop() == (False, False)
+        assert tracing_works()
+
+
+def test_tracemalloc_that_starts_and_stops_during_the_ledger_takes_no_allocations() -> None:
+    ledger.start(1)
+    tracemalloc.start()
+    assert tracing_works()
+    assert allocations_counted()
+    tracemalloc.stop()
+    assert allocations_counted()
+    assert ledger.stop()[1] is False
+    assert counting_works()
+
+
+def test_tracemalloc_that_starts_during_the_ledger_and_stops_after_it_leaves_a_link() -> None:
+    for _ in range(3):
+        ledger.start(1)
+        tracemalloc.start()
+        assert ledger.stop()[1] is False
+        assert tracing_works()
+        assert counting_works()
+        assert tracing_works()
+        tracemalloc.stop()
+        assert counting_works()
+        assert counting_works()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_tracemalloc_that_stops_during_the_ledger_takes_the_allocations_and_that_is_reported(again: bool) -> None:
+    tracemalloc.start()
+    ledger.start(1)
+    tracemalloc.stop()
+    if again:
+        tracemalloc.start()
+    assert not allocations_counted()
+    assert ledger.stop()[1] is True
+    assert not again or tracing_works()
+    assert counting_works()
+    tracemalloc.stop()
+    assert counting_works()
+
+
+def test_ledgers_and_tracemalloc_in_any_order_leave_both_at_work() -> None:
+    steps = [tracemalloc.start, tracemalloc.stop, lambda: ledger.start(1), ledger.stop]
+    chance = random.Random(1)
+    for _ in range(4000):
+        with suppress(RuntimeError):
+            chance.choice(steps)()
+    with suppress(RuntimeError):
+        ledger.stop()
+    tracemalloc.stop()
+    assert counting_works()
+    tracemalloc.start()
+    assert tracing_works()
+    assert counting_works()
+
+
+@pytest.mark.parametrize("domain", [1, 2])
+def test_a_tool_that_puts_our_allocator_back_after_the_ledger_is_survived(domain: int) -> None:
+    def allocator() -> Any:
+        found = (ctypes.c_void_p * 5)()
+        ctypes.pythonapi.PyMem_GetAllocator(domain, found)
+        return found
+
+    before = allocator()
+    ledger.start(1)
+    ours = allocator()
+    assert list(ours) != list(before)
+    ctypes.pythonapi.PyMem_SetAllocator(domain, before)
+    assert ledger.stop() == (False, True)
+    ctypes.pythonapi.PyMem_SetAllocator(domain, ours)
+    for _ in range(2):
+        ledger.start(1)
+        assert allocations_counted()
+        assert ledger.stop() == (False, False)
+        assert list(allocator()) == list(before)
+
+
+def tracer() -> int:
+    """The address of the reference tracer that is installed."""
+    get = ctypes.pythonapi.PyRefTracer_GetTracer
+    get.restype = ctypes.c_void_p
+    return get(ctypes.byref(ctypes.c_void_p())) or 0
+
+
+def set_tracer(address: int) -> None:
+    ctypes.pythonapi.PyRefTracer_SetTracer(ctypes.c_void_p(address), None)
+
+
+TRACERS = """
+typedef int (*tracer)(void *object, int event, void *data);
+#define TRACER(name) \\
+    long name##_events; tracer name##_next; \\
+    int name(void *object, int event, void *data) \\
+    { name##_events++; return name##_next ? name##_next(object, event, data) : 0; }
+TRACER(one)
+TRACER(two)
+"""
+
+
+class Tracer:
+    """A tracer in C: it counts events, and calls the one before it if it is to forward them."""
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.events = ctypes.c_long.in_dll(library, f"{name}_events")
+        self.next = ctypes.c_void_p.in_dll(library, f"{name}_next")
+        self.address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+
+    def install(self, *, forwarding: bool = False) -> None:
+        self.next.value = tracer() if forwarding else None
+        set_tracer(self.address)
+
+    def works(self) -> bool:
+        before = self.events.value
+        keeping_instances()
+        return NUMBER < self.events.value - before < 3 * NUMBER
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("a tracer needs a C compiler")
+    folder = tmp_path_factory.mktemp("tracers")
+    (folder / "tracers.c").write_text(TRACERS)
+    subprocess.run([compiler, "-shared", "-fPIC", "tracers.c", "-o", "tracers.so"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "tracers.so"))
+
+
+@pytest.fixture
+def one(library: ctypes.CDLL) -> Iterator[Tracer]:
+    yield Tracer(library, "one")
+    with suppress(RuntimeError):
+        ledger.stop()
+    set_tracer(0)
+
+
+@pytest.fixture
+def two(library: ctypes.CDLL) -> Tracer:
+    return Tracer(library, "two")
+
+
+def objects_counted() -> bool:
+    ledger.take()
+    ledger.run(0, keeping_instances)
+    return Spent().types[0][Own] == NUMBER
+
+
+@counts_objects
+def test_no_other_tracer_is_reported_where_there_is_none(one: Tracer) -> None:
+    set_tracer(0)
+    assert ledger.start(1) is False
+    assert objects_counted()
+    assert ledger.stop() == (False, False)
+    assert tracer() == 0
+
+
+@counts_objects
+def test_a_tracer_from_before_is_reported_gets_its_events_and_is_put_back(one: Tracer) -> None:
+    one.install()
+    for _ in range(3):
+        assert ledger.start(1) is True
+        assert objects_counted()
+        assert one.works()
+        assert ledger.stop() == (False, False)
+        assert tracer() == one.address
+        assert one.works()
+
+
+@counts_objects
+def test_a_tracer_that_takes_the_events_during_the_ledger_is_reported_and_stays(one: Tracer) -> None:
+    ledger.start(1)
+    one.install()
+    assert not objects_counted()
+    assert ledger.stop() == (True, False)
+    assert tracer() == one.address
+    assert one.works()
+    assert ledger.start(1) is True
+    assert objects_counted()
+
+
+@counts_objects
+def test_tracemalloc_taking_the_events_is_reported(one: Tracer) -> None:
+    set_tracer(0)
+    ledger.start(1)
+    tracemalloc.start()
+    counted = objects_counted()
+    assert ledger.stop()[0] is not counted
+
+
+@counts_objects
+def test_a_tracer_that_passes_the_events_on_takes_nothing(one: Tracer, two: Tracer) -> None:
+    one.install()
+    assert ledger.start(1) is True
+    two.install(forwarding=True)
+    for _ in range(3):
+        assert objects_counted()
+        assert one.works()
+        assert two.works()
+        assert ledger.stop() == (False, False)
+        assert one.works()
+        assert two.works()
+        assert ledger.start(1) is True
+
+
+@counts_objects
+@pytest.mark.parametrize("forwarding", [False, True])
+def test_a_tracer_that_puts_back_what_it_found_after_the_ledger_loses_nobody(
+    one: Tracer, two: Tracer, forwarding: bool
+) -> None:
+    one.install()
+    ledger.start(1)
+    found = tracer()
+    two.install(forwarding=forwarding)
+    assert ledger.stop() == (not forwarding, False)
+    set_tracer(found)
+    assert one.works()
+    for _ in range(3):
+        assert ledger.start(1) is True
+        assert objects_counted()
+        assert one.works()
+        assert ledger.stop() == (False, False)
+        assert tracer() == one.address
+
+
+# ---- whatever comes -----------------------------------------------------------------------------------------------
+
+
+def test_an_await_method_that_steps_its_own_passage_leaves_nothing_behind() -> None:
+    def a_generator() -> Generator[Any, Any, Any]:
+        yield 1
+
+    class Greedy:
+        def __await__(self) -> Any:
+            steps = a_generator()
+            references.append(weakref.ref(steps))
+            if len(references) == 1:
+                passages[0].send(None)
+            return steps
+
+    references: list[Any] = []
+    with opened():
+        passages = [ledger.passage(0, Greedy())]
+        passages[0].send(None)
+        del passages[0]
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+class Iterating:
+    """Awaitable through an iterator that takes no exceptions."""
+
+    def __await__(self) -> Any:
+        return iter([1, 2])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((ValueError, "text"), "text"),
+        ((ValueError, ("two", "arguments")), r"\('two', 'arguments'\)"),
+        ((ValueError, ValueError("instance"), None), "instance"),
+        ((ValueError, None, None), "^$"),
+        ((ValueError("instance"), None, None), "instance"),
+    ],
+)
+def test_an_iterator_that_takes_no_exceptions_ends_with_what_is_thrown(
+    arguments: Any, message: str, begun: bool
+) -> None:
+    with opened():
+        passage = ledger.passage(0, Iterating())
+        if begun:
+            passage.send(None)
+        with pytest.raises(ValueError, match=message):
+            passage.throw(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        (name, arguments)
+        for name in ("start", "charge", "run", "passage", "aside", "callback", "discount")
+        for arguments in ((), (None, None), (2**80, None), (1, 2, 3, 4, 5, 6))
+    ],
+)
+def test_wrong_arguments_are_errors(name: str, arguments: Any) -> None:
+    with opened(), pytest.raises((TypeError, OverflowError)):
+        getattr(ledger, name)(*arguments)
+
+
+@pytest.mark.parametrize("make", [lambda: ledger.passage(0, None), lambda: ledger.aside(int)])
+def test_the_types_can_be_neither_instantiated_nor_changed(make: Any) -> None:
+    with opened():
+        kind = type(make())
+    with pytest.raises(TypeError, match="cannot create"):
+        kind()
+    with pytest.raises(TypeError, match="immutable type"):
+        kind.attribute = 1
+
+
+@pytest.mark.parametrize("make", [lambda: ledger.passage(0, None), lambda: ledger.aside(int)])
+def test_an_instance_that_ends_lets_go_of_its_type(make: Any) -> None:
+    with opened():
+        kind = type(make())
+        before = sys.getrefcount(kind)
+        for _ in range(100):
+            make()
+        assert sys.getrefcount(kind) - before < 10
+
+
+def test_a_guard_forwards_what_it_is_asked() -> None:
+    with opened():
+        for guard in (ledger.aside(keeping_tuples), ledger.callback(0, keeping_tuples)):
+            assert guard.__name__ == "keeping_tuples"
+            assert guard.__code__ is keeping_tuples.__code__
+            with pytest.raises(AttributeError, match="no_such_thing"):
+                _ = guard.no_such_thing
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        (lambda awaitable: ledger.passage(999, awaitable, True), lambda passage: passage.send(None)),
+        (lambda _: ledger.callback(999, int), lambda guard: guard()),
+        (lambda _: ledger.aside(abs), lambda guard: guard()),
+    ],
+)
+def test_a_collection_that_opens_a_smaller_ledger_in_the_middle_is_survived(make: Any, use: Any) -> None:
+    class Reopening:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            reopened.append(True)
+            ledger.stop()
+            ledger.start(1)
+
+    reopened: list[bool] = []
+    threshold = gc.get_threshold()
+    for number in range(20):
+        ledger.start(1000)
+        awaitable = trap()
+        Reopening()
+        _ = [(number, number, [number] * length) for length in range(5)]
+        _ = None  # from now on there are free tuples, and up to 3.11 it is the passage that sets a collection off
+        gc.set_threshold(1)
+        try:
+            made = make(awaitable)
+        except ValueError:
+            made = int
+        gc.set_threshold(*threshold)
+        gc.collect()
+        use(made) if made is not int else None
+        assert ledger.charge(0) in range(3)
+        awaitable.close()
+        ledger.stop()
+    assert len(reopened) == 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_process_goes_on_counting() -> None:
+    output = in_a_process(
+        """
+import os
+import random
+from pytest_mwbudget import _ledger as ledger
+one = b"x"
+def works():
+    ledger.take()
+    ledger.run(0, lambda: one * 1000)
+    return ledger.take()[0][0][1:3] == (1, 1033)
+ledger.start(1)
+child = os.fork()
+assert works()
+assert ledger.stop() == (False, False)
+ledger.start(1)
+assert works()
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    print("both")
+"""
+    )
+    assert output == "both\n"
+
+
+def test_an_interpreter_may_end_with_an_open_ledger() -> None:
+    output = in_a_process(
+        """
+import asyncio
+from pytest_mwbudget import _ledger as ledger
+ledger.start(3)
+ledger.period(0)
+async def main():
+    await asyncio.sleep(0)
+kept = [ledger.passage(1, main()), ledger.aside(print), type("Kind", (), {})()]
+kept.append(kept)
+asyncio.run(ledger.passage(1, main(), True))
+kept[0].close()
+print("end")
+"""
+    )
+    assert output == "end\n"
+
+
+def in_a_process(code: str) -> str:
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (0, "")
+    return completed.stdout
+
+
+# ---- other interpreters -------------------------------------------------------------------------------------------
+
+# How every version makes an interpreter, with a GIL of its own or not, and runs code in it.
+INTERPRETERS = """
+import sys
+if sys.version_info >= (3, 13):
+    import _interpreters
+    def make(own_gil):
+        return _interpreters.create("isolated" if own_gil else "legacy")
+    def run(interpreter, code):
+        error = _interpreters.exec(interpreter, code)
+        assert error is None, error.formatted
+else:
+    import _xxsubinterpreters
+    def make(own_gil):
+        return _xxsubinterpreters.create(isolated=own_gil)
+    run = _xxsubinterpreters.run_string
+def prepared(own_gil):
+    interpreter = make(own_gil)
+    run(interpreter, f"import sys; sys.path[:] = {sys.path!r}")
+    return interpreter
+"""
+own_gils = pytest.mark.parametrize("own_gil", [False, True] if sys.version_info >= (3, 12) else [False])
+
+
+@own_gils
+def test_another_interpreter_is_refused_and_gets_the_core_in_python(own_gil: bool) -> None:
+    code = """
+run(prepared(OWN_GIL), '''
+from pytest_mwbudget.counters import PythonCore, counters
+try:
+    from pytest_mwbudget import _ledger
+except ImportError as error:
+    assert "interpreter" in str(error), error
+else:
+    raise AssertionError("imported")
+found = counters()
+assert isinstance(found.core, PythonCore)
+assert "interpreter" in found.why_not["bytes"], found.why_not
+''')
+print("refused")
+"""
+    assert in_a_process(INTERPRETERS + code.replace("OWN_GIL", str(own_gil))) == "refused\n"
+
+
+@own_gils
+def test_what_another_interpreter_creates_is_not_counted_and_disturbs_nothing(own_gil: bool) -> None:
+    code = """
+import threading
+from pytest_mwbudget import _ledger as ledger
+busy = '''
+class Own:
+    pass
+for number in range(100):
+    kind = type(f"Kind{number}", (), {})
+    kept = [(number, kind(), Own(), bytearray(10000)) for _ in range(200)]
+'''
+one, boxes = b"x", [[None] for _ in range(1000)]
+class Own:
+    pass
+def function():
+    for box in boxes:
+        box[0] = Own()
+    return one * 1000
+ledger.start(1)
+ledger.period(0)
+interpreters = [prepared(OWN_GIL) for _ in range(3)]
+ledger.take()
+run(interpreters[0], busy)
+tallies, _ = ledger.take()
+assert sum(tally[2] for tally in tallies) < 1_000_000, tallies
+threads = [threading.Thread(target=run, args=(interpreter, busy)) for interpreter in interpreters[1:]]
+for thread in threads:
+    thread.start()
+found = set()
+for _ in range(30):
+    ledger.take()
+    ledger.run(0, function)
+    made = [number for owner, kind, number in ledger.take()[1] if owner == 0 and kind is Own]
+    found.update(made)
+for thread in threads:
+    thread.join()
+assert found == ({1000} if ledger.COUNTS_OBJECTS else set()), found
+assert sum(tally[2] for tally in ledger.take()[0]) < 1_000_000
+assert ledger.stop() == (False, False)
+print("counted")
+"""
+    assert in_a_process(INTERPRETERS + code.replace("OWN_GIL", str(own_gil))) == "counted\n"
+
+
+# ---- memory -------------------------------------------------------------------------------------------------------
+
+
+def resident() -> int:
+    """Bytes; 0 where there is no such file to read, or where freed memory is kept."""
+    statm = Path("/proc/self/statm")
+    if SANITIZED or not statm.exists():
+        return 0
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_after(work: Callable[[int], None], times: int) -> tuple[int, int]:
+    """Blocks that are allocated, and bytes that are resident."""
+    for number in range(times):
+        work(number)
+    gc.collect()
+    return sys.getallocatedblocks(), resident()
+
+
+def assert_flat(work: Callable[[int], None], times: int) -> None:
+    blocks, memory = memory_after(work, times // 10)
+    blocks_later, memory_later = memory_after(work, times)
+    assert abs(blocks_later - blocks) < times // 4
+    assert memory_later - memory < 8_000_000
+
+
+def test_thousands_of_ledgers_leave_no_memory_behind() -> None:
+    async def inner() -> int:
+        await trap()
+        return 3
+
+    def one_ledger(number: int) -> None:
+        ledger.start(3)
+        ledger.period(number)
+        kept = [Own(), {number: number}, object()]
+        root = ledger.passage(1, ledger.passage(2, inner(), False, list), True)
+        root.send(None)
+        with suppress(ValueError):
+            root.throw(ValueError)
+        returning = ledger.passage(1, inner(), False, list)
+        returning.send(None)
+        with suppress(StopIteration):
+            returning.send(None)
+        ledger.run(2, ledger.callback(1, ledger.aside(ledger.discount)), ONE_TUPLE * LONG)
+        ledger.born(map(id, kept))
+        ledger.take()
+        with suppress(TypeError):
+            ledger.passage(0, 5).send(None)
+        with suppress(TypeError):
+            ledger.passage(0, Iterating()).throw(5)
+        ledger.stop()
+
+    assert_flat(one_ledger, 2000)
+
+
+def test_an_open_ledger_does_not_grow_with_what_it_has_told() -> None:
+    def one_request(number: int) -> None:
+        ledger.run(0, type(f"Kind{number}", (), {}))
+        ledger.run(0, lambda: [Own() for _ in range(100)])
+        ledger.take()
+
+    ledger.start(1)
+    assert_flat(one_request, 1000)
+
+
+# ---- all of it again ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("MWBUDGET_AGAIN" in os.environ, reason="this is the second time")
+def test_all_of_this_holds_under_the_debug_hooks_of_the_interpreter() -> None:
+    # Without other plugins and their configuration: this is not about them, and they take their time.
+    alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "-W", "error"]
+    completed = subprocess.run(
+        [sys.executable, "-X", "dev", "-m", "pytest", "-q", *alone, __file__],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONMALLOC": "debug", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "MWBUDGET_AGAIN": "1"},
+        cwd=Path(__file__).parent.parent,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr

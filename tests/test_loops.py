@@ -1,0 +1,291 @@
+"""The loops behind one interface do the same, and a whole measurement runs on each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from pytest_mwbudget import asgi, loops, measure
+from pytest_mwbudget.errors import LifespanError, MeasurementError
+from pytest_mwbudget.model import LoopName
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
+
+from .apps import Noop, hello, respond
+
+NAMES: tuple[LoopName, ...] = ("asyncio", "uvloop", "trio")
+variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+
+
+@pytest.fixture(params=NAMES)
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Any]]], Any]:
+    """Runs a function on a new loop of each kind."""
+    pytest.importorskip(request.param)
+    return lambda function: loops.run(request.param, function)
+
+
+Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_running_loop_is_recognised(name: LoopName) -> None:
+    pytest.importorskip(name)
+
+    async def main() -> tuple[str, str]:
+        assert loops.running()
+        return loops.current().name, loops.current().library
+
+    assert loops.run(name, main) == (name, "trio" if name == "trio" else "asyncio")
+    assert not loops.running()
+
+
+def test_without_a_loop_there_is_none_to_be_had() -> None:
+    with pytest.raises(RuntimeError):
+        loops.current()
+
+
+def test_the_current_loop_of_the_thread_stays_as_it_was() -> None:
+    mine = asyncio.new_event_loop()
+    asyncio.set_event_loop(mine)
+    try:
+        for name in NAMES:
+            pytest.importorskip(name)
+            loops.run(name, lambda: anyio.sleep(0))
+        assert asyncio.get_event_loop() is mine
+    finally:
+        asyncio.set_event_loop(None)
+        mine.close()
+
+
+def test_a_task_has_a_context_of_its_own_and_is_another_task(run: Run) -> None:
+    async def inside(outer: object, seen: list[object]) -> None:
+        seen.append(variable.get())
+        seen.append(loops.current().task() is outer)
+        variable.set(2)
+
+    async def main() -> list[object]:
+        loop, seen = loops.current(), []
+        variable.set(1)
+        await loop.in_task(inside, loop.task(), seen)
+        return [*seen, variable.get()]
+
+    assert run(main) == [1, False, 1]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemError, KeyboardInterrupt])
+def test_what_a_task_raises_is_raised_to_the_caller(run: Run, error: type[BaseException]) -> None:
+    async def inside() -> None:
+        raise error("from inside")
+
+    async def main() -> None:
+        await loops.current().in_task(inside)
+
+    with pytest.raises(error, match="from inside"):
+        run(main)
+
+
+def test_an_event_wakes_who_waits_for_it(run: Run) -> None:
+    async def main() -> list[str]:
+        loop, seen = loops.current(), []
+        event = loop.event()
+
+        async def waits() -> None:
+            await event.wait()
+            seen.append("woken")
+
+        async def sets() -> None:
+            await loop.settle()
+            seen.append("set")
+            event.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(waits)
+            group.start_soon(sets)
+        assert event.is_set()
+        return seen
+
+    assert run(main) == ["set", "woken"]
+
+
+def test_a_block_that_takes_too_long_is_ended(run: Run) -> None:
+    async def main() -> None:
+        async with loops.current().limited(0.01):
+            await anyio.sleep(10)
+
+    with pytest.raises(loops.OutOfTimeError):
+        run(main)
+
+
+def test_a_timeout_of_the_app_is_the_apps_own(run: Run) -> None:
+    async def main() -> None:
+        async with loops.current().limited(10):
+            raise TimeoutError("the app's")
+
+    with pytest.raises(TimeoutError, match="the app's"):
+        run(main)
+
+
+def test_time_can_be_extended(run: Run) -> None:
+    async def main() -> str:
+        async with loops.current().limited(0.05) as extend:
+            extend(10)
+            await anyio.sleep(0.1)
+            return "in time"
+        raise AssertionError
+
+    assert run(main) == "in time"
+
+
+# ---- a whole measurement on each ---------------------------------------------------------------------------------
+
+
+def settings(**more: Any) -> Settings:
+    return Settings(max_time_s=0.3, **more)
+
+
+class Spins(Noop):
+    """Works for 200 µs of the clock."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        import time
+
+        end = time.perf_counter_ns() + 200_000
+        while time.perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+def test_layers_are_timed(run: Run) -> None:
+    request = asgi.build_request("GET", "/", {})
+    app = Noop(Spins(Noop(hello)))
+    found = run(lambda: measure.measure(app, request, settings(lifespan=False), Bench()))
+    spins, noop = found.layer("Spins").us, found.layer("Noop#2").us
+    assert spins is not None
+    assert noop is not None
+    assert spins.estimate - noop.estimate == pytest.approx(200, rel=0.25)
+
+
+def test_the_lifespan_runs_and_its_state_is_in_the_scope(run: Run) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            scope["state"]["answer"] = 42
+            seen.append("started")
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            seen.append("stopped")
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        seen.append(str(scope["state"]["answer"]))
+        await respond(send)
+
+    request = asgi.build_request("GET", "/", {})
+    found = run(lambda: measure.send_once(app, request, settings()))
+    assert found.status == 200
+    assert seen == ["started", "42", "stopped"]
+
+
+def test_a_startup_that_fails_is_a_lifespan_error(run: Run) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise ValueError("no database")
+
+    request = asgi.build_request("GET", "/", {})
+    with pytest.raises(LifespanError, match="startup failed with ValueError: no database"):
+        run(lambda: measure.send_once(app, request, settings()))
+
+
+def test_an_app_without_lifespan_is_served(run: Run) -> None:
+    request = asgi.build_request("GET", "/", {})
+    assert run(lambda: measure.send_once(Noop(hello), request, settings())).status == 200
+
+
+def test_an_app_that_never_answers_is_given_up(run: Run) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await anyio.sleep(60)
+
+    request = asgi.build_request("GET", "/", {})
+    with pytest.raises(MeasurementError, match=r"did not finish its response within 0\.05 s"):
+        run(lambda: measure.send_once(app, request, settings(lifespan=False, startup_timeout_s=0.05)))
+
+
+def test_an_exception_of_the_app_arrives_as_it_is(run: Run) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise LookupError("the app's")
+
+    request = asgi.build_request("GET", "/", {})
+    with pytest.raises(LookupError, match="the app's"):
+        run(lambda: measure.send_once(app, request, settings(lifespan=False)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sync_tests_choose_their_loop(name: LoopName, pytester: pytest.Pytester) -> None:
+    pytest.importorskip(name)
+    pytester.makepyfile(
+        f"""
+        import pytest, sniffio
+
+        async def app(scope, receive, send):
+            body = sniffio.current_async_library().encode()
+            await send({{"type": "http.response.start", "status": 200, "headers": []}})
+            await send({{"type": "http.response.body", "body": body}})
+
+        @pytest.fixture
+        def mw_budget_app():
+            return app
+
+        @pytest.mark.mw_budget(loop={name!r}, lifespan=False)
+        def test_marked(mw_budget):
+            found = mw_budget.get("/")
+            assert (found.loop, found.response.text) == ({name!r}, {"trio" if name == "trio" else "asyncio"!r})
+
+        @pytest.mark.mw_budget(lifespan=False)
+        def test_configured(mw_budget):
+            assert mw_budget.get("/").loop == "asyncio"
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:asyncio").assert_outcomes(passed=2)
+    result = pytester.runpytest_inprocess(f"--mw-budget-loop={name}", "-p", "no:asyncio")
+    result.assert_outcomes(passed=2 if name == "asyncio" else 1, failed=0 if name == "asyncio" else 1)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_async_tests_are_measured_on_their_own_loop(backend: str, pytester: pytest.Pytester) -> None:
+    pytest.importorskip(backend)
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def anyio_backend():
+            return {backend!r}
+
+        @pytest.fixture
+        def mw_budget_app():
+            async def app(scope, receive, send):
+                await send({{"type": "http.response.start", "status": 200, "headers": []}})
+                await send({{"type": "http.response.body", "body": b""}})
+            return app
+
+        @pytest.mark.anyio
+        @pytest.mark.mw_budget(tasks=0, lifespan=False)
+        async def test_it(mw_budget):
+            found = await mw_budget.aget("/")
+            assert (found.loop, found.verdict) == ({backend!r}, None)
+
+        @pytest.mark.anyio
+        @pytest.mark.mw_budget(loop="uvloop", lifespan=False)
+        async def test_another(mw_budget):
+            await mw_budget.aget("/")
+        """
+    )
+    result = pytester.runpytest_inprocess("--mw-budget", "-p", "no:asyncio")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"*runs on {backend}, but its loop is to be 'uvloop'*"])
