@@ -1,4 +1,4 @@
-"""Build what is written in C: the core that counts, and the probes that time. Everything else stands in pyproject.toml.
+"""Build what is written in C, the core that counts and the probes that time. The rest stands in pyproject.toml.
 
 Without a C compiler the package installs all the same: it says what it cannot count, and times with probes in Python.
 MWBUDGET_REQUIRE_EXTENSION=1 turns a failed build into an error.

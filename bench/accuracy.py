@@ -4,7 +4,7 @@
 
 Each process has its own hash seed and measures the same six layers (a no-op and spins of 1, 2, 5, 10 and 50 µs)
 outermost, in the middle and innermost of a stack with CORS and GZip, above a fast endpoint and above one that takes
-1.2 ms with log-normal noise.
+1.2 ms with log-normal noise. It does so twice: with the probes in C, where they were built, and with those in Python.
 
 The truth is taken in the same process without any of our probes. A spin notes how long it really spun. What a layer
 costs beyond that is the cost of one more such callable: 50 no-ops (or 50 spins of 0 µs) against none, whole requests,
@@ -21,22 +21,28 @@ import platform
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
+from unittest.mock import patch
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget.measure import Bench, measure
+from pytest_mwbudget import asgi, discovery, timing
+from pytest_mwbudget.boundaries import Probes
+from pytest_mwbudget.crossings import NativeProbes, native
+from pytest_mwbudget.measure import measure
 from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timeline import spent
+from pytest_mwbudget.timing import Bench
 
 SPINS_US = (1, 2, 5, 10, 50)
 PLACES = ("outermost", "middle", "innermost")
 ENDPOINTS = ("fast", "slow")
+PROBES: dict[str, type[Probes]] = {"C": NativeProbes, "Python": Probes} if native() else {"Python": Probes}
 NOOPS = 50
 WARM_CALLS = 3000
 
@@ -131,8 +137,43 @@ async def call_often(app: Any) -> None:
         await caller()
 
 
+async def null_us(app: Any, kind: type[Probes], requests: int = 600) -> float:
+    """What the null layer reads, over all boundaries of the app."""
+    template = await asgi.template(asgi.build_request("GET", "/", {}))
+    caller = asgi.Caller(app, template, None)
+    await call_often(app)
+
+    def traced(trace: discovery.Trace) -> Awaitable[object]:
+        async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
+            with trace.watching():
+                await app(scope, receive, send)
+
+        return caller(observer, {discovery.TRACE_KEY: True})
+
+    probes = kind(await discovery.discover(traced))
+    nulls = []
+    with probes.installed(probes.probed):
+        for number in range(requests):
+            with probes.doubled(probes.probed[number % len(probes.probed)]):
+                await caller(probes.watch)
+            nulls.append(spent(probes.read(), probes.null_owner + 1).ns[probes.null_owner])
+    return median(nulls[requests // 2 :]) / 1000
+
+
 def worker(max_time_s: float) -> list[dict[str, Any]]:
     """All readings of one process."""
+    return [reading for kind in PROBES for reading in readings_with(kind, max_time_s)]
+
+
+def readings_with(kind: str, max_time_s: float) -> list[dict[str, Any]]:
+    """All readings of one process with one kind of probes."""
+    probes = PROBES[kind]
+    with patch.object(timing, "best_probes", lambda stack, clock, _, suspending: probes(stack, suspending=suspending)):
+        return [{"probes": kind, **reading} for reading in all_places(max_time_s, probes)]
+
+
+def all_places(max_time_s: float, probes: type[Probes]) -> list[dict[str, Any]]:
+    """A reading for each known layer at each place above each endpoint."""
     chance = random.Random()
     noop_us = asyncio.run(callable_us(Noop, 400))
     probe_spin = Spin(fast, 0)
@@ -144,6 +185,7 @@ def worker(max_time_s: float) -> list[dict[str, Any]]:
     for endpoint in (fast, slow):
         for place in PLACES:
             app, known = stack(place, endpoint, chance)
+            null = asyncio.run(null_us(app, probes)) if endpoint is fast else None
             measurement = asyncio.run(measure(app, request, Settings(max_time_s=max_time_s), Bench()))
             reports = [r for r in measurement.layers if r.name.partition("#")[0] in ("Noop", "Spin")]
             for layer, report in zip(reversed(known), reports, strict=True):
@@ -160,6 +202,7 @@ def worker(max_time_s: float) -> list[dict[str, Any]]:
                         "covered": report.us.low <= truth <= report.us.high,
                         "half_width_us": report.us.half_width,
                         "seconds": measurement.effort.seconds if measurement.effort else None,
+                        "null_us": null,
                     }
                 )
     return readings
@@ -174,6 +217,18 @@ def fresh_process(seed: int, max_time_s: float) -> list[dict[str, Any]]:
 
 
 def table(readings: list[dict[str, Any]]) -> str:
+    """A table for each kind of probes, and what they ran on."""
+    parts = []
+    for kind in dict.fromkeys(reading["probes"] for reading in readings):
+        own = [reading for reading in readings if reading["probes"] == kind]
+        nulls = [reading["null_us"] for reading in own if reading["null_us"] is not None]
+        null = f", null layer {median(nulls):.2f} µs" if nulls else ""
+        parts.append(f"probes in {kind}{null}\n{table_of(own)}")
+    about = f"{platform.python_implementation()} {platform.python_version()}, µs per request"
+    return "\n\n".join([*parts, about])
+
+
+def table_of(readings: list[dict[str, Any]]) -> str:
     """Median error and range per layer, place and endpoint, and how often the goal was met."""
     lines = [
         f"{'endpoint':9}{'layer':>10}{'place':>11}{'truth':>9}{'error':>8}{'from':>8}{'to':>8}{'±':>7}  goal  covered"
@@ -195,7 +250,6 @@ def table(readings: list[dict[str, Any]]) -> str:
                 )
     met = sum(abs(row["error_us"]) <= 0.1 + 0.01 * row["truth_us"] for row in readings)
     lines.append(f"|error| <= 0.1 µs + 1 % in {met} of {len(readings)} readings")
-    lines.append(f"{platform.python_implementation()} {platform.python_version()}, µs per request")
     return "\n".join(lines)
 
 

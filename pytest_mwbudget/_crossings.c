@@ -6,8 +6,8 @@
    - A *probe* stands in for the function through which layers are entered. It tells the layers by the arguments before
      the scope, and lets everything else pass.
    - A *passage* is a coroutine round the coroutine of a layer, or of one call of its receive or send. It marks the
-     crossing when it begins and when it ends. The outermost passage of a task also marks when the task is suspended,
-     and at its resumption whose time it is again.
+     crossing when it begins and when it ends. The outermost passage of a task, its root, also marks when the task is
+     suspended, and at its resumption whose time it is again.
    - A *way* is the receive or the send that a layer gets: what is called through it belongs to the layer outside.
 
    There is one log in a process; start() begins it anew, and passages of an earlier one only pass on. It belongs to the
@@ -31,6 +31,12 @@
 #define NO_PARENT (-1)
 #define FIRST_SIZE 4096
 
+#ifdef __APPLE__ /* its monotonic clock counts microseconds */
+#define REAL_CLOCK CLOCK_UPTIME_RAW
+#else
+#define REAL_CLOCK CLOCK_MONOTONIC
+#endif
+
 /* ---- the log --------------------------------------------------------------------------------------------------- */
 
 static struct {
@@ -38,7 +44,8 @@ static struct {
     size_t used, size;
     clockid_t clock;
     int stepping; /* whether suspensions are marked */
-    int depth;    /* passages on the stack of the running task */
+    int depth;    /* passages on the stack */
+    void *context; /* the context that the innermost of them runs in, to be compared and nothing else */
     unsigned generation;
     unsigned long thread;
     int failed; /* there was no memory for a mark */
@@ -47,7 +54,7 @@ static struct {
 static PyObject *more_body; /* the key of a message */
 
 static void
-mark(int64_t owner)
+mark(int owner)
 {
     struct timespec now;
     if (timeline.used == timeline.size) {
@@ -65,10 +72,10 @@ mark(int64_t owner)
     timeline.marks[timeline.used++] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static inline int64_t
+static inline int
 owner_now(void)
 {
-    return timeline.marks[timeline.used - 2];
+    return (int)timeline.marks[timeline.used - 2];
 }
 
 static inline int
@@ -106,18 +113,25 @@ typedef struct {
 } Way;
 
 enum { LAYER, MESSAGE, REQUEST };
+enum { CREATED, WAITING, RUNNING, ENDED };
 
 typedef struct {
     PyObject_HEAD
     PyObject *callable;
     PyObject *arguments, *names; /* a tuple, keywords last; the keywords' names or NULL */
-    PyObject *steps;             /* the iterator that is stepped; NULL before the first step */
+    PyObject *steps;             /* the iterator that is stepped; NULL before the first step and after the last */
     Way *way;                    /* of a message; else NULL */
     PyObject *weakrefs;
-    int kind;
-    int64_t owner, outer, parent, suspended;
+    int kind, state;
+    int owner, outer, parent, suspended; /* the last is whose time it was when the step before ended */
     unsigned generation;
 } Passage;
+
+/* What a step of a passage found, to be put back at its end. */
+typedef struct {
+    int live, root, depth, owner;
+    void *context;
+} Step;
 
 typedef struct {
     PyTypeObject *probe_type, *way_type, *passage_type;
@@ -128,21 +142,23 @@ static ModuleState types;
 
 /* ---- passages -------------------------------------------------------------------------------------------------- */
 
-/* Takes the arguments. */
+/* Takes the callable and the arguments. */
 static PyObject *
-make_passage(int kind, PyObject *callable, PyObject *arguments, PyObject *names, int64_t owner, int64_t parent, Way *way)
+make_passage(int kind, PyObject *callable, PyObject *arguments, PyObject *names, int owner, int parent, Way *way)
 {
     Passage *self = arguments == NULL ? NULL : PyObject_GC_New(Passage, types.passage_type);
     if (self == NULL) {
+        Py_DECREF(callable);
         Py_XDECREF(arguments);
         return NULL;
     }
-    self->callable = Py_NewRef(callable);
+    self->callable = callable;
     self->arguments = arguments;
     self->names = Py_XNewRef(names);
     self->steps = self->weakrefs = NULL;
     self->way = (Way *)Py_XNewRef((PyObject *)way);
     self->kind = kind;
+    self->state = CREATED;
     self->owner = owner;
     self->outer = way != NULL ? way->owner : 0;
     self->parent = parent;
@@ -170,11 +186,12 @@ way_call(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names
         return PyObject_Vectorcall(self->callable, arguments, flags, names);
     }
     Py_ssize_t all = PyVectorcall_NARGS(flags) + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
-    return make_passage(MESSAGE, self->callable, tuple_of(arguments, all), names, self->outer, NO_PARENT, self);
+    PyObject *callable = Py_NewRef(self->callable);
+    return make_passage(MESSAGE, callable, tuple_of(arguments, all), names, self->outer, NO_PARENT, self);
 }
 
 static PyObject *
-make_way(PyObject *callable, int64_t outer, int64_t owner, int kind)
+make_way(PyObject *callable, int outer, int owner, int kind)
 {
     Way *self = PyObject_GC_New(Way, types.way_type);
     if (self == NULL) {
@@ -182,8 +199,8 @@ make_way(PyObject *callable, int64_t outer, int64_t owner, int kind)
     }
     self->vectorcall = way_call;
     self->callable = Py_NewRef(callable);
-    self->outer = (int)outer;
-    self->owner = (int)owner;
+    self->outer = outer;
+    self->owner = owner;
     self->kind = kind;
     self->body_over = 0;
     self->generation = timeline.generation;
@@ -191,27 +208,40 @@ make_way(PyObject *callable, int64_t outer, int64_t owner, int kind)
     return (PyObject *)self;
 }
 
+static int
+is_coroutine(PyObject *object)
+{
+    if (!PyGen_CheckExact(object)) {
+        return PyCoro_CheckExact(object);
+    }
+    PyObject *code = PyObject_GetAttrString(object, "gi_code");
+    int marked = code != NULL && ((PyCodeObject *)code)->co_flags & CO_ITERABLE_COROUTINE;
+    Py_XDECREF(code);
+    return marked;
+}
+
 /* What `await` would step: the object itself if it is a coroutine, else what its __await__ returns. */
 static PyObject *
 steps_of(PyObject *awaitable)
 {
-    if (PyCoro_CheckExact(awaitable)) {
+    if (is_coroutine(awaitable)) {
         return Py_NewRef(awaitable);
     }
     PyAsyncMethods *async = Py_TYPE(awaitable)->tp_as_async;
-    if (async != NULL && async->am_await != NULL) {
-        PyObject *steps = async->am_await(awaitable);
-        if (steps != NULL && !PyIter_Check(steps)) {
-            PyErr_Format(PyExc_TypeError, "__await__() returned non-iterator of type '%.100s'", Py_TYPE(steps)->tp_name);
-            Py_CLEAR(steps);
-        }
-        return steps;
+    if (async == NULL || async->am_await == NULL) {
+        return PyErr_Format(PyExc_TypeError, "object %.100s can't be used in 'await' expression",
+                            Py_TYPE(awaitable)->tp_name);
     }
-    if (PyGen_CheckExact(awaitable)) { /* a coroutine of types.coroutine */
-        return Py_NewRef(awaitable);
+    PyObject *steps = async->am_await(awaitable);
+    if (steps != NULL && is_coroutine(steps)) {
+        PyErr_SetString(PyExc_TypeError, "__await__() returned a coroutine");
+        Py_CLEAR(steps);
     }
-    PyErr_Format(PyExc_TypeError, "object %.100s can't be used in 'await' expression", Py_TYPE(awaitable)->tp_name);
-    return NULL;
+    else if (steps != NULL && !PyIter_Check(steps)) {
+        PyErr_Format(PyExc_TypeError, "__await__() returned non-iterator of type '%.100s'", Py_TYPE(steps)->tp_name);
+        Py_CLEAR(steps);
+    }
+    return steps;
 }
 
 /* Give the layer its own receive and send, which are the two arguments after the scope. */
@@ -234,11 +264,11 @@ put_ways(Passage *self)
 
 /* Call what is to be awaited, in its own time. Returns whether it can be stepped. */
 static int
-begin(Passage *self)
+begin(Passage *self, const Step *step)
 {
-    if (live(self->generation)) {
+    if (step->live) {
         if (self->kind == LAYER) {
-            int first_of_task = timeline.depth == 0 && self->parent != NO_PARENT;
+            int first_of_task = step->root && self->parent != NO_PARENT;
             if (first_of_task && timeline.stepping) {
                 mark(self->parent); /* who runs the task, which began before */
             }
@@ -265,54 +295,63 @@ begin(Passage *self)
 static void
 note_body(Way *way, PyObject *message)
 {
-    PyObject *more = PyDict_Check(message) ? Py_XNewRef(PyDict_GetItemWithError(message, more_body)) : NULL;
+    PyObject *more = PyDict_Check(message) ? Py_XNewRef(PyDict_GetItemWithError(message, more_body))
+                                           : PyObject_GetItem(message, more_body);
     way->body_over = more == NULL || PyObject_IsTrue(more) == 0;
     Py_XDECREF(more);
     PyErr_Clear();
 }
 
-/* Returns how deep it was, for step_ends(); -1 when it is none of this log's. */
+/* Returns whether it may be stepped. */
 static int
-step_begins(Passage *self)
+step_begins(Passage *self, Step *step)
 {
-    if (!live(self->generation)) {
-        return -1;
+    if (self->state == RUNNING) {
+        PyErr_SetString(PyExc_ValueError, "coroutine already executing");
+        return 0;
     }
-    if (timeline.depth == 0 && timeline.stepping && self->steps != NULL) {
-        mark(self->suspended);
+    if (self->state == ENDED) {
+        PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+        return 0;
     }
-    return timeline.depth;
+    step->live = live(self->generation);
+    if (step->live) {
+        step->depth = timeline.depth++;
+        step->owner = owner_now();
+        step->context = timeline.context;
+        timeline.context = PyThreadState_Get()->context;
+        /* An eager task begins inside a step of another task, but in a context of its own. */
+        step->root = step->depth == 0 || (step->context != NULL && step->context != timeline.context);
+        if (step->root && timeline.stepping && self->state == WAITING) {
+            mark(self->suspended);
+        }
+    }
+    self->state = RUNNING;
+    return 1;
 }
 
 static void
-step_ends(Passage *self, int depth, int suspended)
+step_ends(Passage *self, const Step *step, int suspended)
 {
-    if (depth < 0 || !live(self->generation)) {
-        return;
-    }
-    timeline.depth = depth;
-    if (suspended) {
-        self->suspended = owner_now();
-        if (depth == 0 && timeline.stepping) {
-            mark(SUSPENDED);
+    if (step->live && live(self->generation)) {
+        timeline.depth = step->depth;
+        timeline.context = step->context;
+        if (suspended) {
+            self->suspended = owner_now();
+            if (step->root && timeline.stepping) {
+                mark(step->depth == 0 ? SUSPENDED : step->owner); /* whoever began an eager task goes on */
+            }
+        }
+        else if (self->kind != REQUEST) {
+            mark(self->outer);
         }
     }
-    else if (self->kind != REQUEST) {
-        mark(self->outer);
+    self->state = suspended ? WAITING : ENDED;
+    if (!suspended) { /* as a coroutine that ends lets go of its frame */
+        Py_CLEAR(self->steps);
+        Py_CLEAR(self->arguments);
+        Py_CLEAR(self->way);
     }
-}
-
-/* Begin if need be, which is at its caller's depth; then go one deeper. */
-static int
-ready(Passage *self, int depth)
-{
-    if (self->steps == NULL && !begin(self)) {
-        return 0;
-    }
-    if (depth >= 0 && live(self->generation)) {
-        timeline.depth = depth + 1;
-    }
-    return 1;
 }
 
 static PySendResult
@@ -320,17 +359,18 @@ passage_am_send(PyObject *op, PyObject *value, PyObject **result)
 {
     Passage *self = (Passage *)op;
     PySendResult outcome = PYGEN_ERROR;
-    int depth = step_begins(self);
+    Step step;
     *result = NULL;
-    if (ready(self, depth)) {
-        PyObject *steps = Py_NewRef(self->steps);
-        outcome = PyIter_Send(steps, value, result);
-        Py_DECREF(steps);
+    if (!step_begins(self, &step)) {
+        return PYGEN_ERROR;
+    }
+    if (self->steps != NULL || begin(self, &step)) {
+        outcome = PyIter_Send(self->steps, value, result);
     }
     if (outcome == PYGEN_RETURN && self->way != NULL && self->way->kind == RECEIVE) {
         note_body(self->way, *result);
     }
-    step_ends(self, depth, outcome == PYGEN_NEXT);
+    step_ends(self, &step, outcome == PYGEN_NEXT);
     return outcome;
 }
 
@@ -338,7 +378,8 @@ static void
 raise_stop(PyObject *value)
 {
     /* Not PyErr_SetObject(StopIteration, value): it would take a tuple apart. */
-    PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, value);
+    PyObject *stop = value == Py_None ? PyObject_CallNoArgs(PyExc_StopIteration)
+                                      : PyObject_CallOneArg(PyExc_StopIteration, value);
     if (stop != NULL) {
         PyErr_SetObject(PyExc_StopIteration, stop);
         Py_DECREF(stop);
@@ -370,20 +411,66 @@ passage_iternext(PyObject *op)
     return result;
 }
 
+/* An attribute of what is stepped; NULL without an exception when it has none. */
+static PyObject *
+steps_attribute(PyObject *steps, const char *name)
+{
+    PyObject *method = PyObject_GetAttrString(steps, name);
+    if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+    }
+    return method;
+}
+
+/* Raise what throw() was called with. */
+static void
+raise_thrown(PyObject *const *arguments, Py_ssize_t number)
+{
+    if (number < 1 || number > 3) {
+        PyErr_Format(PyExc_TypeError, "throw expected 1 to 3 arguments, got %zd", number);
+    }
+    else if (PyExceptionClass_Check(arguments[0])) {
+        PyErr_SetObject(arguments[0], number > 1 && arguments[1] != Py_None ? arguments[1] : NULL);
+    }
+    else if (PyExceptionInstance_Check(arguments[0])) {
+        PyErr_SetObject((PyObject *)Py_TYPE(arguments[0]), arguments[0]);
+    }
+    else {
+        PyErr_Format(PyExc_TypeError, "exceptions must be classes or instances deriving from BaseException, not %.100s",
+                     Py_TYPE(arguments[0])->tp_name);
+    }
+}
+
+/* End what never began: nobody's time has passed in it. */
+static void
+end_unbegun(Passage *self)
+{
+    step_ends(self, &(Step){.live = 0}, 0);
+}
+
 static PyObject *
 passage_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
 {
     Passage *self = (Passage *)op;
     PyObject *result = NULL;
-    int depth = step_begins(self);
-    if (ready(self, depth)) {
-        PyObject *method = PyObject_GetAttrString(self->steps, "throw");
-        if (method != NULL) {
-            result = PyObject_Vectorcall(method, arguments, (size_t)number, NULL);
-            Py_DECREF(method);
-        }
+    Step step;
+    if (self->state == CREATED) {
+        end_unbegun(self);
+        raise_thrown(arguments, number);
+        return NULL;
     }
-    step_ends(self, depth, result != NULL);
+    if (!step_begins(self, &step)) {
+        return NULL;
+    }
+    PyObject *method = steps_attribute(self->steps, "throw");
+    if (method != NULL) {
+        result = PyObject_Vectorcall(method, arguments, (size_t)number, NULL);
+        Py_DECREF(method);
+    }
+    else if (!PyErr_Occurred()) { /* what takes no exceptions ends here */
+        raise_thrown(arguments, number);
+    }
+    step_ends(self, &step, result != NULL);
     return result;
 }
 
@@ -391,23 +478,84 @@ static PyObject *
 passage_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     Passage *self = (Passage *)op;
-    if (self->steps == NULL) {
+    PyObject *result = NULL;
+    Step step;
+    if (self->state == CREATED) {
+        end_unbegun(self);
+    }
+    if (self->state == ENDED) {
         Py_RETURN_NONE;
     }
-    return PyObject_CallMethod(self->steps, "close", NULL);
+    if (!step_begins(self, &step)) {
+        return NULL;
+    }
+    PyObject *method = steps_attribute(self->steps, "close");
+    if (method != NULL) {
+        result = PyObject_CallNoArgs(method);
+        Py_DECREF(method);
+    }
+    else if (!PyErr_Occurred()) {
+        result = Py_NewRef(Py_None);
+    }
+    if (step.live) {
+        self->outer = step.owner; /* it may be closed by anybody, who then goes on */
+    }
+    step_ends(self, &step, 0);
+    return result;
 }
 
-/* What else may be asked of a coroutine (cr_frame, cr_running, __qualname__, ...) is the inner one's. */
+/* An attribute of its own, or else the inner object's. */
 static PyObject *
-passage_getattro(PyObject *op, PyObject *name)
+own_or_inner(PyObject *op, PyObject *name, PyObject *inner)
 {
     PyObject *found = PyObject_GenericGetAttr(op, name);
-    if (found == NULL && ((Passage *)op)->steps != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
-        found = PyObject_GetAttr(((Passage *)op)->steps, name);
+        found = PyObject_GetAttr(inner, name);
     }
     return found;
 }
+
+/* __qualname__, cr_code, ... */
+static PyObject *
+passage_getattro(PyObject *op, PyObject *name)
+{
+    Passage *self = (Passage *)op;
+    return own_or_inner(op, name, self->steps != NULL ? self->steps : self->callable);
+}
+
+/* It passes for a coroutine: some await only what inspect.iscoroutine() is true of. */
+static PyObject *
+passage_class(PyObject *Py_UNUSED(op), void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)&PyCoro_Type);
+}
+
+static PyObject *
+passage_is_in_state(PyObject *op, void *state)
+{
+    return PyBool_FromLong(((Passage *)op)->state == *(const int *)state);
+}
+
+/* cr_frame, cr_await: none while there is nothing to step. */
+static PyObject *
+passage_of_inner(PyObject *op, void *name)
+{
+    PyObject *steps = ((Passage *)op)->steps;
+    PyObject *found = steps == NULL ? NULL : steps_attribute(steps, name);
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+static const int running = RUNNING, waiting = WAITING;
+
+static PyGetSetDef passage_getset[] = {
+    {"__class__", passage_class, NULL, NULL, NULL},
+    {"cr_running", passage_is_in_state, NULL, NULL, (void *)&running},
+    {"cr_suspended", passage_is_in_state, NULL, NULL, (void *)&waiting},
+    {"cr_frame", passage_of_inner, NULL, NULL, "cr_frame"},
+    {"cr_await", passage_of_inner, NULL, NULL, "cr_await"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
 
 static int
 passage_traverse(PyObject *op, visitproc visit, void *arg)
@@ -463,6 +611,7 @@ static PyType_Slot passage_slots[] = {
     {Py_tp_doc, "A coroutine whose beginning and end are marked."},
     {Py_tp_methods, passage_methods},
     {Py_tp_members, passage_members},
+    {Py_tp_getset, passage_getset},
     {Py_tp_getattro, passage_getattro},
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, passage_iternext},
@@ -491,6 +640,13 @@ way_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
+/* What asks whether it is a coroutine function gets the answer of the one inside. */
+static PyObject *
+way_getattro(PyObject *op, PyObject *name)
+{
+    return own_or_inner(op, name, ((Way *)op)->callable);
+}
+
 static int
 way_clear(PyObject *op)
 {
@@ -516,6 +672,7 @@ static PyMemberDef way_members[] = {
 static PyType_Slot way_slots[] = {
     {Py_tp_doc, "The receive or the send of a layer."},
     {Py_tp_members, way_members},
+    {Py_tp_getattro, way_getattro},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_traverse, way_traverse},
     {Py_tp_clear, way_clear},
@@ -562,7 +719,9 @@ probe_call(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *nam
         return PyObject_Vectorcall(self->passing, arguments, flags, names);
     }
     Py_ssize_t all = number + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
-    return make_passage(LAYER, target->callable, tuple_of(arguments, all), names, target->owner, target->parent, NULL);
+    int owner = target->owner, parent = target->parent;
+    PyObject *callable = Py_NewRef(target->callable); /* before anything that may run code, which may set() */
+    return make_passage(LAYER, callable, tuple_of(arguments, all), names, owner, parent, NULL);
 }
 
 static PyObject *
@@ -685,7 +844,8 @@ watch(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t number
         PyErr_SetString(PyExc_TypeError, "watch(app, ...)");
         return NULL;
     }
-    return make_passage(REQUEST, arguments[0], tuple_of(arguments + 1, number - 1), NULL, 0, NO_PARENT, NULL);
+    PyObject *app = Py_NewRef(arguments[0]);
+    return make_passage(REQUEST, app, tuple_of(arguments + 1, number - 1), NULL, 0, NO_PARENT, NULL);
 }
 
 static PyObject *
@@ -698,12 +858,17 @@ start(PyObject *Py_UNUSED(module), PyObject *arguments)
     timeline.used = 0;
     timeline.depth = 0;
     timeline.failed = 0;
-    timeline.clock = cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    timeline.clock = cpu ? CLOCK_THREAD_CPUTIME_ID : REAL_CLOCK;
     timeline.stepping = stepping;
+    timeline.context = NULL;
     timeline.generation++;
-    timeline.thread = PyThread_get_thread_ident();
+    timeline.thread = 0; /* nobody's, until there is a mark to look at */
     mark(0);
-    return timeline.failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+    if (timeline.failed) {
+        return PyErr_NoMemory();
+    }
+    timeline.thread = PyThread_get_thread_ident();
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -747,7 +912,7 @@ execute(PyObject *Py_UNUSED(module))
     PyErr_SetString(PyExc_ImportError, "pytest_mwbudget._crossings does not support free-threaded interpreters");
     return -1;
 #endif
-    if (types.passage_type != NULL) {
+    if (more_body != NULL) {
         return 0; /* imported a second time: the first types stay */
     }
     types.passage_type = (PyTypeObject *)PyType_FromSpec(&passage_spec);

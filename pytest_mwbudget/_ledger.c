@@ -1377,6 +1377,93 @@ born(PyObject *Py_UNUSED(module), PyObject *ids)
     return found;
 }
 
+/* A look at what some objects refer to. Addresses only: nothing is created while it lasts. */
+typedef struct {
+    uintptr_t *found; /* remembered objects, with repetitions */
+    PyObject **untracked; /* containers whose inside is yet to be seen */
+    size_t found_used, found_size, untracked_used, untracked_size;
+    int failed;
+} Look;
+
+static int
+room(void **items, size_t used, size_t *size, size_t width)
+{
+    if (used < *size) {
+        return 1;
+    }
+    size_t more = *size ? *size * 2 : 1024;
+    void *bigger = realloc(*items, more * width);
+    if (bigger == NULL) {
+        return 0;
+    }
+    *items = bigger;
+    *size = more;
+    return 1;
+}
+
+/* The collector stops tracking tuples and dicts in which nothing could be part of a cycle. */
+static int
+look_at(PyObject *object, void *argument)
+{
+    Look *look = argument;
+    Born *slot = ledger.born_size ? born_slot(ledger.born, ledger.born_size, object) : NULL;
+    if (slot != NULL && slot->object != NULL && slot->type != NULL) {
+        if (!room((void **)&look->found, look->found_used, &look->found_size, sizeof(uintptr_t))) {
+            look->failed = 1;
+            return 1;
+        }
+        look->found[look->found_used++] = (uintptr_t)object;
+    }
+    if ((PyTuple_CheckExact(object) || PyDict_CheckExact(object)) && !PyObject_GC_IsTracked(object)) {
+        if (!room((void **)&look->untracked, look->untracked_used, &look->untracked_size, sizeof(PyObject *))) {
+            look->failed = 1;
+            return 1;
+        }
+        look->untracked[look->untracked_used++] = object;
+    }
+    return 0;
+}
+
+static int
+look_into(PyObject *object, Look *look)
+{
+    traverseproc traverse = Py_TYPE(object)->tp_traverse;
+    return traverse == NULL ? 0 : traverse(object, look_at, look);
+}
+
+static PyObject *
+reached_from(PyObject *Py_UNUSED(module), PyObject *objects)
+{
+    if (!checked_owner(0)) {
+        return NULL;
+    }
+    if (!PyList_CheckExact(objects)) {
+        return PyErr_Format(PyExc_TypeError, "reached() takes a list, not %.100s", Py_TYPE(objects)->tp_name);
+    }
+    Look look = {0};
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects) && !look.failed; i++) {
+        look_at(PyList_GET_ITEM(objects, i), &look);
+        look_into(PyList_GET_ITEM(objects, i), &look);
+    }
+    while (look.untracked_used && !look.failed) {
+        look_into(look.untracked[--look.untracked_used], &look);
+    }
+    unsigned generation = ledger.generation;
+    int before = hand_over(generation, ledger.aside);
+    PyObject *ids = look.failed ? PyErr_NoMemory() : PySet_New(NULL);
+    for (size_t i = 0; ids != NULL && i < look.found_used; i++) {
+        PyObject *id = PyLong_FromVoidPtr((void *)look.found[i]);
+        if (id == NULL || PySet_Add(ids, id) < 0) {
+            Py_CLEAR(ids);
+        }
+        Py_XDECREF(id);
+    }
+    give_back(generation, before);
+    free(look.found);
+    free(look.untracked);
+    return ids;
+}
+
 static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS,
      "start(owners) -> bool\n\nOpen the ledger for owners 0 to owners - 1; owner `owners` is for what runs aside, the one"
@@ -1407,6 +1494,9 @@ static PyMethodDef functions[] = {
      "period(number)\n\nRemember the objects that are created from here on under this number; no more with -1."},
     {"born", born, METH_O,
      "born(ids) -> [(period, owner, type)]\n\nOf the living objects with these ids, those that were remembered."},
+    {"reached", reached_from, METH_O,
+     "reached(objects) -> {id}\n\nThe remembered objects among these, a list, and what they refer to. Containers that"
+     " the garbage collector does not track are looked into."},
     {0},
 };
 

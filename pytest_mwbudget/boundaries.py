@@ -237,6 +237,11 @@ class Probes:
         self.probed = stack.probeable
         self._sites: dict[int, _Site] = {}
 
+    @property
+    def null_layer_ns(self) -> float:
+        """What the null layer takes by itself: there is nothing in it."""
+        return 0.0
+
     def owner_of_parent(self, index: int) -> int:
         """Whose time it is just outside entry `index`: its nearest probed ancestor's, or the harness's."""
         parent = self.stack.entries[index].parent

@@ -69,7 +69,7 @@ def budget_us(value: object, where: str) -> Microseconds:
 
 def number(value: object, where: str) -> int:
     """`value` as a count; SettingError unless it is a whole number from zero on."""
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")

@@ -62,6 +62,9 @@ class Core(Protocol):
     def born(self, ids: Iterable[int], /) -> list[tuple[int, Owner, type]]:
         """Of the living objects with these ids, those that were remembered: period, owner, type."""
 
+    def reached(self, objects: list[Any], /) -> set[int]:
+        """The ids of remembered objects among these and what they refer to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -216,6 +219,11 @@ class PythonCore:
         """See `Core`."""
         self._require_open(0)
         return []
+
+    def reached(self, objects: list[Any], /) -> set[int]:
+        """See `Core`."""
+        self._require_open(0)
+        return set()
 
     def _require_open(self, owner: Owner) -> None:
         if not self.open:

@@ -236,9 +236,15 @@ def _layer_calls(calls: Iterable[_Call]) -> list[_Call]:
             call.callee = call.lead
         else:
             call.callee = call.frame.f_code if call.function is None else call.function
-        if not (own or _is_routers_way(call, method) or _is_response(call.callee)):
+        if not (own or _is_routers_way(call, method) or _is_response(call.callee) or _is_plumbing(call)):
             kept.append(call)
     return kept
+
+
+def _is_plumbing(call: _Call) -> bool:
+    """Whether a library of tasks calls what it was given to run: `nursery.start_soon(app, scope, receive, send)`."""
+    module = call.frame.f_globals.get("__name__")
+    return isinstance(module, str) and module.partition(".")[0] in ("asyncio", "anyio", "trio")
 
 
 def _is_own_inside(call: _Call) -> bool:

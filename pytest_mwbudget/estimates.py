@@ -101,7 +101,7 @@ class Split:
 
 @dataclass(slots=True)
 class Samples:
-    """Everything measured so far.
+    """Everything measured so far. `null_layer_ns` is what the null layer takes by itself, without its probes.
 
     `splits` are by the number of task layers that requests went past, and so are those of `cpu`, whose probes read the
     processor's time. `bypass` is by entry of the stack. `inside` is the
@@ -111,6 +111,7 @@ class Samples:
     """
 
     probed: tuple[int, ...]
+    null_layer_ns: float = 0.0
     splits: dict[int, Split] = field(default_factory=dict)
     cpu: dict[int, Split] = field(default_factory=dict)
     whole: Series = field(default_factory=Series)
@@ -177,9 +178,9 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     # One share for each interval that goes into any row: times, nulls, bypasses, steppers, the whole.
     alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 4)
     quick_ns = samples.quick_ns()
-    wall = _Legs(samples.splits.values(), probed, entries, alpha, quick_ns)
+    wall = _Legs(samples, samples.splits, entries, alpha)
     # No verdict hangs on the processor's time, so its rows share their chances with nobody.
-    cpu = _Legs(samples.cpu.values(), probed, entries, ALPHA, quick_ns) if samples.cpu else None
+    cpu = _Legs(samples, samples.cpu, entries, ALPHA) if samples.cpu else None
     step = _step(samples, wall, quick_ns, alpha)
 
     around, probes_around = [HARNESS], [ZERO]
@@ -207,14 +208,13 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
 class _Legs:
     """Requests whose probes read one clock: what the probes cost, and what is left for the rows."""
 
-    def __init__(
-        self, splits: Iterable[Split], probed: Sequence[int], entries: Sequence[Entry], alpha: float, quick_ns: float
-    ) -> None:
-        self.splits = [split.steady(quick_ns) for split in splits]
-        self.probed = probed
+    def __init__(self, samples: Samples, splits: Mapping[int, Split], entries: Sequence[Entry], alpha: float) -> None:
+        quick_ns = samples.quick_ns()
+        self.splits = [split.steady(quick_ns) for split in splits.values()]
+        self.probed = samples.probed
         self.entries = entries
         self.alpha = alpha
-        self.nulls = _nulls(self.splits, probed)
+        self.nulls = _nulls(self.splits, samples.probed, samples.null_layer_ns)
         self.halves = {index: scaled(null, 0.5) for index, null in _null_estimates(self.nulls, alpha).items()}
         self.tempo = [paces(split.null_paces()) for split in self.splits]
 
@@ -265,13 +265,13 @@ def _spread(us: Estimate) -> Estimate:
     return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
 
 
-def _nulls(splits: Sequence[Split], probed: Sequence[int]) -> dict[int, list[float]]:
-    """What null layers read at each boundary, in nanoseconds at the typical tempo."""
+def _nulls(splits: Sequence[Split], probed: Sequence[int], null_layer_ns: float) -> dict[int, list[float]]:
+    """What the probes of null layers cost at each boundary, in nanoseconds at the typical tempo."""
     nulls: dict[int, list[float]] = {index: [] for index in probed}
     for split in splits:
         tempo = paces_of_others(split.null_paces())
         for index, ns, pace in zip(split.doubled, split.null, tempo, strict=True):
-            nulls[index].append(ns / (pace or 1.0))
+            nulls[index].append(ns / (pace or 1.0) - null_layer_ns)
     return nulls
 
 

@@ -69,16 +69,18 @@ class Ledger:
         self.why_not = dict(counters.why_not)
         self.library = library
         self.background = len(stack.entries) + 1
-        self.spawning = Spawning(self.core, self.background, aside=self.background + 1)
+        self.aside = self.background + 1
+        self.spawning = Spawning(self.core, self.background, self.aside)
         self.received: Counter[Owner] = Counter()
         self.sent: Counter[Owner] = Counter()
         self.other_tracer = False
+        self.made_classes = False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Count from here on; everything is as it was at the end, whatever happens."""
         try:
-            self.other_tracer = self.core.start(self.background + 1)
+            self.other_tracer = self.core.start(self.aside)
         except RuntimeError as error:
             raise MeasurementError(f"nothing can be counted: {error}; measure one request at a time") from error
         try:
@@ -123,7 +125,7 @@ class Ledger:
         with self._collecting_nothing(), self.opened():
             begin = clock()
             for _ in range(settle):
-                await call(self.watch)
+                await self._apart(call)
                 if clock() - begin > limit_ns:
                     break
             pages: list[Page] = []
@@ -131,12 +133,16 @@ class Ledger:
             while len(pages) < requests and (len(pages) < FEWEST or clock() - begin < limit_ns):
                 self.core.period(len(pages))
                 self.page()
-                await call(self.watch)
+                await self._apart(call)
                 pages.append(self.page())
             # What stays alive only until the next request comes is no leak.
             self.core.period(-1)
-            await call(self.watch)
+            await self._apart(call)
             return self._with_retained(pages)
+
+    async def _apart(self, call: Call) -> None:
+        """Make a request. What is done here round it is charged to nobody, whoever was charged before a suspension."""
+        await self.core.passage(self.aside, call(self.watch), True)
 
     @contextmanager
     def _collecting_nothing(self) -> Iterator[None]:
@@ -151,7 +157,7 @@ class Ledger:
 
     def _with_retained(self, pages: list[Page]) -> list[Page]:
         if "objects" not in self.why_not:
-            for page, alive in zip(pages, retained(self.core, len(pages)), strict=True):
+            for page, alive in zip(pages, retained(self.core, len(pages), classes=self.made_classes), strict=True):
                 for owner, kinds in alive.items():
                     page.retained[owner] = Counter()
                     for kind, number in kinds.items():
@@ -163,6 +169,7 @@ class Ledger:
         tallies, made = self.core.take()
         types: dict[Owner, Counter[str]] = {}
         for owner, kind, number in made:
+            self.made_classes |= issubclass(kind, type)
             types.setdefault(owner, Counter())[type_name(kind)] += number
         page = Page(tallies, types, *self.spawning.take(), Counter(self.received), Counter(self.sent))
         self.received.clear()

@@ -168,8 +168,10 @@ class TrioLoop:
 def current() -> Loop:
     """The loop that runs in this thread; RuntimeError when none does, or one that is not known."""
     trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_run():
-        return TrioLoop()
+    if trio is not None:
+        with suppress(RuntimeError):
+            trio.lowlevel.current_trio_token()
+            return TrioLoop()
     return AsyncioLoop()
 
 

@@ -32,7 +32,7 @@ from .model import (
 )
 from .model import Ledger as LedgerReport
 from .settings import Settings
-from .timing import Bench, Pace, Row, Timing, merged
+from .timing import Bench, Pace, Row, Timing, at_work, merged
 
 # Until caches are filled and the bytecode is specialised. What is counted depends less on it than what is timed.
 WARM_CALLS, WARM_NS = 1000, 300_000_000
@@ -182,6 +182,8 @@ class _Run:
     def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
         assert self.counted is not None
         own = self.counted.layers.get(layer.index)
+        if self.instruments.active:
+            return Judged(bound, "undecided", at_work(self.instruments))
         if own is not None:
             count = own.of(quantity)
             if count is None:
@@ -273,6 +275,8 @@ class _Run:
         for _, layer in self.stack.layers:
             if layer.merged_with is not None:
                 yield f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}."
+        for active in self.instruments.active:
+            yield f"{active} was at work: the figures are too high, and no budget was enforced."
         yield from self.counted.notes
         if self.timing is not None:
             yield from self.timing.notes()

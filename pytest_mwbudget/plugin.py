@@ -342,7 +342,8 @@ class _Collected:
             terminalreporter.write_line("")
         loops = ", ".join(sorted({data["loop"] for data in self.measurements}))
         about = environment(loops)
-        terminalreporter.write_line(f"{about['implementation']} {about['python']}, loop {loops}, µs per request")
+        unit = ", µs per request" if any(data["total_us"] for data in self.measurements) else ""
+        terminalreporter.write_line(f"{about['implementation']} {about['python']}, loop {loops}{unit}")
 
 
 def _markup(style: str) -> dict[str, bool]:

@@ -65,7 +65,9 @@ CPU_CLOCK_RESOLUTION_S = 1e-6
 
 def cpu_clock() -> Clock | None:
     """Nanoseconds that the processor worked for this thread, None where the platform counts too coarsely."""
-    return thread_time_ns if get_clock_info("thread_time").resolution <= CPU_CLOCK_RESOLUTION_S else None
+    about = get_clock_info("thread_time")
+    posix = about.implementation.startswith("clock_gettime")  # elsewhere it ticks more slowly than it says
+    return thread_time_ns if posix and about.resolution <= CPU_CLOCK_RESOLUTION_S else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +276,7 @@ class Timing:
     def _judged(self, us: Estimate, bound: Microseconds) -> Judgement:
         assert self.estimates is not None
         if self.instruments.active:
-            return Judgement(
-                "undecided",
-                f"{' and '.join(self.instruments.active)} was at work while the clock ran; run without it",
-            )
+            return Judgement("undecided", at_work(self.instruments))
         return budgets.judge(us, bound, floor=self.estimates.floor_us, slowdown=self.estimates.slowdown)
 
     def _known(self) -> bool:
@@ -354,14 +353,17 @@ class Timing:
     def notes(self) -> Iterator[str]:
         """How far the times can be trusted, one sentence each."""
         assert self.estimates is not None
-        for active in self.instruments.active:
-            yield f"{active} was at work while the clock ran: the times are too high, and no budget was enforced."
         if self.estimates.slowdown > 1:
             yield f"The machine ran {self.estimates.slowdown:.2f} times slower than at its best."
         for row in self.rows:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be some per cent too high."
+
+
+def at_work(instruments: Instruments) -> str:
+    """Why nothing can be judged."""
+    return f"{' and '.join(instruments.active)} was at work during the measurement; run without it"
 
 
 def merged(layer: Layer) -> str:
@@ -381,7 +383,7 @@ def _occupation(row: Row, found: Estimates) -> Occupation | None:
     if waits and row.method == "bypass":
         busy = minus(row.us, Estimate(idle, idle, idle))
     wait_us = max(0.0, row.us.estimate - busy.estimate) if waits else 0.0
-    if found.cpu is None:
+    if found.cpu is None or not math.isfinite(found.cpu[row.entry].half_width):
         return Occupation(busy, wait_us, None)
     # Busy without working; where the intervals do not tell it from nothing, there is none.
     idle_us = minus(split, found.cpu[row.entry])

@@ -463,6 +463,16 @@ def test_without_a_clock_of_the_processor_nobody_is_said_to_block() -> None:
     assert (waits.busy.estimate, waits.wait_us, waits.cpu_us) == (exactly(0), exactly(300), None)
 
 
+def test_with_few_requests_on_the_clock_of_the_processor_nothing_is_said_of_it() -> None:
+    measurement = spending({"work": 4000, "block": 4000}, max_time_s=0.3)
+    found = occupation(measurement, "Spends")
+    assert found.busy.estimate == exactly(8000)
+    assert (found.cpu_us, found.blocking) == (None, False)
+    measurement = spending({"work": 4000, "block": 4000}, max_time_s=0.8)
+    found = occupation(measurement, "Spends")
+    assert (found.cpu_us, found.blocking) == (exactly(4000), True)
+
+
 @pytest.mark.parametrize(
     ("wait", "loops", "wait_us"),
     [

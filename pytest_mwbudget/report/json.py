@@ -142,11 +142,12 @@ def _why(data: Mapping[str, Any], report: LayerReport, result: Result) -> dict[s
     elif report.layer.merged_with is not None:
         general = f"it is measured together with {report.layer.merged_with}"
     untimed = "every budget is a count, so nothing was timed" if result.books is None else "there were too few requests"
+    unclocked = "the clock of the processor's time is too coarse here, or there were too few requests"
     reasons = {
         "us": untimed,
         "busy_us": untimed,
         "wait_us": untimed,
-        "cpu_us": untimed if report.us is None else "the processor's time cannot be told on this platform",
+        "cpu_us": untimed if report.us is None else unclocked,
         "own_types": result.ledger.why.get("objects", ""),
         **result.ledger.why,
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..model import (
+    COUNTED,
     Books,
     Count,
     Counts,
@@ -115,6 +116,7 @@ class _Column:
     """A column of figures: of `Counts` or of `Occupation`."""
 
     title: str
+    quantity: Quantity | None
     of_counts: Callable[[Counts], Count | None] | None = None
     of_time: Callable[[Occupation], float | None] | None = None
     text: Callable[[int], str] = str
@@ -130,6 +132,10 @@ class _Column:
             return "-" if counts is None else ""
         return ("" if count.exact else "~") + self.text(count.count)
 
+    def known(self, total: Counts, occupations: Sequence[Occupation]) -> bool:
+        """Whether there is anything to show."""
+        return bool(occupations) if self.of_counts is None else self.of_counts(total) is not None
+
     def worth_showing(self, counts: Sequence[Counts], occupations: Sequence[Occupation]) -> bool:
         """Whether a row has something else than zero."""
         if self.of_time is not None:
@@ -140,17 +146,17 @@ class _Column:
 
 
 COLUMNS = (
-    _Column("objects", lambda counts: counts.objects),
-    _Column("allocs", lambda counts: counts.allocations),
-    _Column("bytes", lambda counts: counts.bytes, text=lambda number: size(number)),
-    _Column("retained", lambda counts: counts.retained),
-    _Column("tasks", lambda counts: counts.tasks),
-    _Column("threads", lambda counts: counts.threads),
-    _Column("recv", lambda counts: counts.received),
-    _Column("send", lambda counts: counts.sent),
-    _Column("busy µs", of_time=lambda occupation: occupation.busy.estimate),
-    _Column("wait µs", of_time=lambda occupation: occupation.wait_us),
-    _Column("cpu µs", of_time=lambda occupation: occupation.cpu_us),
+    _Column("objects", "objects", lambda counts: counts.objects),
+    _Column("allocs", "allocations", lambda counts: counts.allocations),
+    _Column("bytes", "bytes", lambda counts: counts.bytes, text=lambda number: size(number)),
+    _Column("retained", "retained", lambda counts: counts.retained),
+    _Column("tasks", "tasks", lambda counts: counts.tasks),
+    _Column("threads", "threads", lambda counts: counts.threads),
+    _Column("recv", None, lambda counts: counts.received),
+    _Column("send", None, lambda counts: counts.sent),
+    _Column("busy µs", "busy_us", of_time=lambda occupation: occupation.busy.estimate),
+    _Column("wait µs", None, of_time=lambda occupation: occupation.wait_us),
+    _Column("cpu µs", None, of_time=lambda occupation: occupation.cpu_us),
 )
 
 
@@ -171,12 +177,9 @@ class _Tally:
         shown = [
             column
             for column in COLUMNS
-            if column.worth_showing(counts, occupations)
-            or (verbose and (column.of_counts is None or column.of_counts(result.ledger.total) is not None))
-            or (column.of_time is not None and "busy_us" in bounds)
+            if column.known(result.ledger.total, occupations)
+            and (verbose or column.quantity in bounds or column.worth_showing(counts, occupations))
         ]
-        if not occupations:
-            shown = [column for column in shown if column.of_time is None]
         return cls(tuple(shown), bool(bounds - {"us"}))
 
     def varies(self, result: Result) -> bool:
@@ -341,8 +344,9 @@ def _headline(result: Result) -> str:
         _, report, quantity, most = max(over, key=lambda found: found[0])
         judged = sum(report.verdict is not None for report in result.layers)
         layers = len({id(found[1]) for found in over})
+        busy = "busy " if quantity == "busy_us" else ""
         return (
-            f"{report.name} {amount(quantity, _value(report, quantity))}, budget {amount(quantity, most)}"
+            f"{report.name} {busy}{amount(quantity, _value(report, quantity))}, budget {amount(quantity, most)}"
             f" ({layers} of {judged} layers over budget)"
         )
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
@@ -389,7 +393,7 @@ def _evidence(report: LayerReport) -> Iterator[str]:
             yield f"{report.name} {verb} {_excess(us, most)}"
         else:
             yield from _counted_evidence(report, quantity, most)
-    if report.counts is not None and not over.keys().isdisjoint(("objects", "allocations", "bytes")):
+    if report.counts is not None and not over.keys().isdisjoint(COUNTED):
         yield from _created(report.counts)
 
 
@@ -434,8 +438,8 @@ def _next_step(report: LayerReport) -> str:
     raise_it = f"if this is intended, say layers={{{report.name!r}: {roomy}}}"
     if report.layer.runs_task:
         return (
-            "Next: it runs everything inside it in a task of its own, which costs most of this; written as a pure ASGI"
-            f" class it needs no task. Or, {raise_it}."
+            "Next: it runs everything inside it in a task of its own, which makes up most of this; written as a pure"
+            f" ASGI class it needs no task. Or, {raise_it}."
         )
     return f"Next: profile {report.layer.qualname} on this request; {raise_it}."
 
@@ -457,12 +461,16 @@ def _roomy(us: Estimate) -> str:
 
 
 def undecided(result: Result) -> Iterator[str]:
-    """A sentence for each open verdict: which, why, how long it would take."""
+    """A sentence for each kind of open verdict: of what, why, how long it would take."""
+    open_ones: dict[tuple[Quantity, str | None], list[str]] = {}
     for report in result.layers:
         for quantity, judged in report.judged.items():
             if judged.verdict == "undecided":
-                what = report.name if quantity == "us" else f"{quantity} of {report.name}"
-                yield f"{what} is undecided: {judged.reason}."
+                open_ones.setdefault((quantity, judged.reason), []).append(report.name)
+    for (quantity, reason), names in open_ones.items():
+        listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+        what = listed if quantity == "us" else f"{quantity} of {listed}"
+        yield f"{what} {'are' if len(names) > 1 else 'is'} undecided: {reason}."
     if result.total_verdict == "undecided":
         yield f"The whole request is undecided: {result.total_reason}."
 
