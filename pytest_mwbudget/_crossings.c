@@ -570,27 +570,30 @@ passage_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
+/* Here and below, what is there from the beginning cannot close a cycle without the help of something that is cleared;
+   so it stays, and whatever is called after all finds it. */
 static int
 passage_clear(PyObject *op)
 {
-    Passage *self = (Passage *)op;
-    Py_CLEAR(self->steps);
-    Py_CLEAR(self->callable);
-    Py_CLEAR(self->arguments);
-    Py_CLEAR(self->names);
-    Py_CLEAR(self->way);
+    ((Passage *)op)->state = ENDED;
+    Py_CLEAR(((Passage *)op)->steps);
     return 0;
 }
 
 static void
 passage_dealloc(PyObject *op)
 {
+    Passage *self = (Passage *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
-    if (((Passage *)op)->weakrefs != NULL) {
+    if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
-    passage_clear(op);
+    Py_XDECREF(self->steps);
+    Py_XDECREF(self->arguments);
+    Py_XDECREF(self->way);
+    Py_XDECREF(self->names);
+    Py_DECREF(self->callable);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -647,19 +650,12 @@ way_getattro(PyObject *op, PyObject *name)
     return own_or_inner(op, name, ((Way *)op)->callable);
 }
 
-static int
-way_clear(PyObject *op)
-{
-    Py_CLEAR(((Way *)op)->callable);
-    return 0;
-}
-
 static void
 way_dealloc(PyObject *op)
 {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
-    way_clear(op);
+    Py_DECREF(((Way *)op)->callable);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -675,7 +671,6 @@ static PyType_Slot way_slots[] = {
     {Py_tp_getattro, way_getattro},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_traverse, way_traverse},
-    {Py_tp_clear, way_clear},
     {Py_tp_dealloc, way_dealloc},
     {0, NULL},
 };
@@ -775,7 +770,6 @@ probe_clear(PyObject *op)
         Py_CLEAR(targets[i].callable);
     }
     PyMem_Free(targets);
-    Py_CLEAR(self->passing);
     return 0;
 }
 
@@ -785,6 +779,7 @@ probe_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     probe_clear(op);
+    Py_DECREF(((Probe *)op)->passing);
     type->tp_free(op);
     Py_DECREF(type);
 }

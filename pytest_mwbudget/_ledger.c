@@ -915,6 +915,18 @@ static PyMethodDef passage_methods[] = {
     {0},
 };
 
+/* Some ask whether it is a coroutine, and await nothing else. */
+static PyObject *
+passage_class(PyObject *op, void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)Py_TYPE(((Passage *)op)->awaitable));
+}
+
+static PyGetSetDef passage_getset[] = {
+    {"__class__", passage_class, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef passage_members[] = {
     {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Passage, weakrefs), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -924,6 +936,7 @@ static PyType_Slot passage_slots[] = {
     {Py_tp_doc, "A coroutine whose steps are charged to an owner."},
     {Py_tp_methods, passage_methods},
     {Py_tp_members, passage_members},
+    {Py_tp_getset, passage_getset},
     {Py_tp_getattro, passage_getattro},
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, passage_iternext},

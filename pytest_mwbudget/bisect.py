@@ -85,7 +85,7 @@ class Bisection:
         self.clock = clock
         self.cpu_clock = cpu_clock
         self.rng = rng
-        self.samples = Samples(probes.probed, probes.null_layer_ns)
+        self.samples = Samples(probes.probed, null_layer_ns=probes.null_layer_ns)
         self.refused: dict[int, str] = {}
 
     @property
@@ -121,7 +121,7 @@ class Bisection:
         """Leave a task layer to the split, and begin anew: what was measured past it was measured in another app."""
         self.refused[index] = reason
         kept = self.samples.requests, self.samples.rounds
-        self.samples = Samples(self.probes.probed, self.probes.null_layer_ns)
+        self.samples = Samples(self.probes.probed, null_layer_ns=self.probes.null_layer_ns)
         self.samples.requests, self.samples.rounds = kept
 
     async def _leg(self, leg: Awaitable[None]) -> None:

@@ -251,6 +251,11 @@ class _Passage(Coroutine[Any, Any, Any]):
         self._generation = core.generation
         self._steps: Any = None
 
+    @property
+    def __class__(self) -> Any:
+        """Some ask whether it is a coroutine, and await nothing else."""
+        return type(self._awaitable)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._awaitable, name)
 

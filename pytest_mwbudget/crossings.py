@@ -56,7 +56,7 @@ def _doing_nothing(inner: Any, leads: int) -> Any:
 
 @functools.cache
 def doing_nothing_ns() -> float:
-    """What such a layer takes without any probe: a chain of them against none, once after other work, as in a request."""
+    """What such a layer takes without any probe: a chain of them against none, after other work, as in a request."""
 
     async def end(lead: Any, scope: Any, receive: Any, send: Any) -> None:
         pass
@@ -148,7 +148,7 @@ class NativeProbes(Probes):
             inner = self._native.probe(original)
             parameters = Parameters.of(function.__code__)
             positional = not (parameters.keywords or parameters.starred or parameters.double_starred)
-            leads = len(parameters.positional) - 3 if positional else MANY
+            leads = len(parameters.positional) - 3 if positional else -1  # any number, or options
             doubled = _doing_nothing(twin(function, relay(function.__code__, inner)), leads)
             probe = self._native.probe(original)
             self._native_sites[id(function)] = _Site(function, original, probe, inner, doubled)

@@ -111,7 +111,6 @@ class Samples:
     """
 
     probed: tuple[int, ...]
-    null_layer_ns: float = 0.0
     splits: dict[int, Split] = field(default_factory=dict)
     cpu: dict[int, Split] = field(default_factory=dict)
     whole: Series = field(default_factory=Series)
@@ -121,6 +120,7 @@ class Samples:
     messages: int = 0
     rounds: int = 0
     requests: int = 0
+    null_layer_ns: float = 0.0
 
     def quick_ns(self) -> float:
         """What the reference workload took in the quickest quarter of the quickest part of the run."""

@@ -865,8 +865,8 @@ def typical_us(app: App, kind: type[Probes], clock: Any = None, field: str = "ns
 @BOTH
 def test_a_layer_that_spins_among_others(kind: type[Probes]) -> None:
     _, first, second, spins, third, endpoint, _ = typical_us(Noop(Noop(Spins(Noop(hello)))), kind)
-    assert 195 < spins < 400
-    assert max(first, second, third, endpoint) < 60
+    assert 195 < spins < 600
+    assert max(first, second, third, endpoint) < 100
 
 
 @BOTH
@@ -900,7 +900,7 @@ def test_tasks_that_take_turns_do_not_charge_one_another(kind: type[Probes]) -> 
 
     _, concurrent, inside, _ = typical_us(Concurrent(endpoint), kind)
     assert 145 < concurrent < 290
-    assert 295 < inside < 600
+    assert 295 < inside < 900
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
@@ -926,13 +926,13 @@ def test_eager_tasks() -> None:
     factory = asyncio.eager_task_factory  # type: ignore[attr-defined]
     app = Noop(Begins(Noop(endpoint)))
     _, noop, begins, inner, inside, _ = typical_us(app, NativeProbes, task_factory=factory)
-    assert 545 < begins < 800
-    assert 295 < inside < 450
-    assert noop + inner < 100
+    assert 545 < begins < 1500
+    assert 295 < inside < 540
+    assert noop + inner < 200
     # One that is never suspended is no different from a call.
     _, begins, inside, _ = typical_us(Begins(hello), NativeProbes, task_factory=factory)
-    assert 545 < begins < 800
-    assert inside < 60
+    assert 545 < begins < 1500
+    assert inside < 200
 
 
 def test_a_probe_costs_much_less_than_one_in_python() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import inspect
 import itertools
 import json
 import os
@@ -185,6 +186,24 @@ def test_the_rows_add_up_to_what_the_tracer_saw() -> None:
         assert whole.low - 50 <= parts <= whole.high + 50
         if quantity == "objects":
             assert parts == whole.count
+
+
+class AwaitsCoroutinesOnly(Noop):
+    """As some decorators do: what is no coroutine is a finished answer."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        answer = self.app(scope, receive, send)
+        if inspect.iscoroutine(answer):
+            await answer
+
+
+def test_a_probed_layer_still_passes_for_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_mwbudget.counters import Counters, PythonCore
+
+    app = Noop(AwaitsCoroutinesOnly(Noop(AwaitsCoroutinesOnly(hello))))
+    assert counts(counted(app), "Noop#2").sent.count == 2
+    monkeypatch.setattr(measure, "counters", lambda: Counters(PythonCore(), {}))
+    assert counts(counted(app), "Noop#2").sent.count == 2
 
 
 # ---- a second opinion ---------------------------------------------------------------------------------------------
@@ -397,6 +416,25 @@ def test_trios_tasks_are_seen_however_they_are_made() -> None:
     assert dict(found.kinds) == {f"{place}.soon": 2, f"{place}.started": 1, f"{place}.system": 1}
 
 
+@needs_objects
+def test_what_the_measurement_does_after_a_layer_spawned_a_system_task_is_nobodys() -> None:
+    pytest.importorskip("trio")
+
+    class Spawns(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            import trio
+
+            trio.lowlevel.spawn_system_task(trio.lowlevel.checkpoint)
+            await self.app(scope, receive, send)
+
+    measurement = counted(Noop(Spawns(Noop(hello))), loop="trio")
+    found = counts(measurement, "Spawns")
+    assert found.tasks.high == 1
+    assert found.objects is not None
+    assert found.objects.high < 120
+    assert not any(kind.startswith("pytest_mwbudget") for kind in found.objects.kinds)
+
+
 def test_a_task_that_was_there_before_is_nobodys() -> None:
     async def busy_elsewhere() -> None:
         while True:
@@ -495,6 +533,17 @@ def test_what_other_threads_create_is_nobodys() -> None:
     assert ledger is not None
     assert ledger.total.objects is not None
     assert f"{__name__}.Own" not in ledger.total.objects.kinds
+
+
+def test_in_asyncios_debug_mode_nothing_is_judged() -> None:
+    async def main() -> Measurement:
+        asyncio.get_running_loop().set_debug(True)
+        request = asgi.build_request("GET", "/", {})
+        return await measure.measure(basic(PassThrough), request, COUNT_ONLY, Bench())
+
+    measurement = asyncio.run(main())
+    assert measurement.verdict == "undecided"
+    assert "debug mode was at work" in " ".join(measurement.notes)
 
 
 # ---- messages, suspensions -----------------------------------------------------------------------------------------

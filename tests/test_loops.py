@@ -289,3 +289,19 @@ def test_async_tests_are_measured_on_their_own_loop(backend: str, pytester: pyte
     result = pytester.runpytest_inprocess("--mw-budget", "-p", "no:asyncio")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([f"*runs on {backend}, but its loop is to be 'uvloop'*"])
+
+
+def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
+    pytest.importorskip("trio")
+
+    class InATaskOfItsOwn(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            import trio
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.app, scope, receive, send)
+
+    request = asgi.build_request("GET", "/", {})
+    app = Noop(InATaskOfItsOwn(Noop(hello)))
+    found = loops.run("trio", lambda: measure.measure(app, request, settings(lifespan=False), Bench()))
+    assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]

@@ -155,8 +155,8 @@ COLUMNS = (
     _Column("recv", None, lambda counts: counts.received),
     _Column("send", None, lambda counts: counts.sent),
     _Column("busy µs", "busy_us", of_time=lambda occupation: occupation.busy.estimate),
-    _Column("wait µs", None, of_time=lambda occupation: occupation.wait_us),
-    _Column("cpu µs", None, of_time=lambda occupation: occupation.cpu_us),
+    _Column("wait µs", "busy_us", of_time=lambda occupation: occupation.wait_us),
+    _Column("cpu µs", "busy_us", of_time=lambda occupation: occupation.cpu_us),
 )
 
 
