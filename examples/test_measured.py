@@ -15,7 +15,7 @@ def measured(pytester: pytest.Pytester, example: str, tests: int) -> dict[str, d
     # A machine too busy for a verdict is no fault of the example.
     options = [
         "--mw-budget",
-        "--mw-budget-max-time=1.5",
+        "--mw-budget-max-time=1",
         f"--mw-budget-json={report}",
         "--mw-budget-undecided=pass",
         "-p",

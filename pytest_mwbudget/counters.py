@@ -251,7 +251,7 @@ class _Passage(Coroutine[Any, Any, Any]):
         self._generation = core.generation
         self._steps: Any = None
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """Some ask whether it is a coroutine, and await nothing else."""
         return type(self._awaitable)

@@ -85,7 +85,9 @@ def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
 @contextmanager
 def unchanged_code() -> Iterator[None]:
     """Every function that exists now must have the very same code object afterwards, whatever happens between."""
+    gc.unfreeze()  # also those that the test run has set aside
     before = [(f, f.__code__) for f in gc.get_objects() if type(f) is FunctionType]
+    gc.freeze()
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ def test_accuracy_reads_every_layer_at_every_place_and_prints_a_table(monkeypatc
     accuracy = script("accuracy")
     monkeypatch.setattr(accuracy, "WARM_CALLS", 5)
     monkeypatch.setattr(accuracy.null_us, "__defaults__", (20,))
-    readings = accuracy.worker(max_time_s=0.3)
+    readings = accuracy.worker(max_time_s=0.25)
     for kind in accuracy.PROBES:
         own = [reading for reading in readings if reading["probes"] == kind]
         seen = {(reading["endpoint"], reading["place"], reading["spin_us"]) for reading in own}
