@@ -118,11 +118,14 @@ class Bisection:
         await self._leg(self.whole_leg(max(2, requests // 4), deadline))
 
     def refuse(self, index: int, reason: str) -> None:
-        """Leave a task layer to the split, and begin anew: what was measured past it was measured in another app."""
+        """Leave a task layer to the split, and forget what was measured past it: that was another app."""
+        outer = [layer.index for layer in self.bypassable].index(index)
+        genuine = [layer.index for layer in self.bypassable[:outer]]
+        samples = self.samples
+        samples.splits = {level: split for level, split in samples.splits.items() if level <= outer}
+        samples.cpu = {level: split for level, split in samples.cpu.items() if level <= outer}
+        samples.bypass = {i: pairs for i, pairs in samples.bypass.items() if i in genuine}
         self.refused[index] = reason
-        kept = self.samples.requests, self.samples.rounds
-        self.samples = Samples(self.probes.probed, null_layer_ns=self.probes.null_layer_ns)
-        self.samples.requests, self.samples.rounds = kept
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
@@ -155,9 +158,13 @@ class Bisection:
         Measures the entries that have just these bypassable layers outside them; their share of about `count`
         requests is theirs.
         """
-        segment = [i for i in self.probes.probed if len(self._outside(i)) == len(passed)]
+        level = len(passed)
+        levels = {index: len(self._outside(index)) for index in self.probes.probed}
+        segment = [index for index in levels if levels[index] == level]
         if not segment:
             return
+        # What is further inside has its own leg, and this one only while that has little to show.
+        owners = [index + 1 for index in levels if levels[index] >= level]
         with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
             fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
@@ -166,9 +173,9 @@ class Bisection:
                 for index in self.rng.sample(segment, len(segment)):
                     with self.probes.doubled(index):
                         if cpu_clock is None:
-                            await self._split_request(index, segment, len(passed))
+                            await self._split_request(index, owners, level)
                         else:
-                            await self._cpu_request(index, segment, len(passed))
+                            await self._cpu_request(index, owners, level)
                     if deadline.over():
                         return
                 self.samples.rounds += cpu_clock is None
@@ -181,30 +188,28 @@ class Bisection:
             parent = self.probes.stack.entries[parent].parent
         return [layer for layer in self.bypassable if layer.index in ancestors]
 
-    async def _split_request(self, doubled: int, segment: Sequence[int], passed: int) -> None:
+    async def _split_request(self, doubled: int, owners: Sequence[int], level: int) -> None:
         samples, probes = self.samples, self.probes
-        stepless = not passed and probes.steppable and self.rng.randrange(STEPLESS_EVERY) == 0
+        stepless = not level and probes.steppable and self.rng.randrange(STEPLESS_EVERY) == 0
         reference = self._reference()
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
         used = spent(probes.read(), probes.null_owner + 1)
-        owners = [index + 1 for index in segment]
-        if not passed:
+        if not level:
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
             samples.messages = used.messages
-            owners.append(HARNESS)
+            owners = [HARNESS, *owners]
         if not stepless:
-            samples.splits.setdefault(passed, Split()).add(reference, doubled, used, probes.null_owner, owners)
+            samples.splits.setdefault(level, Split()).add(reference, doubled, used, probes.null_owner, owners)
 
-    async def _cpu_request(self, doubled: int, segment: Sequence[int], passed: int) -> None:
+    async def _cpu_request(self, doubled: int, owners: Sequence[int], level: int) -> None:
         probes = self.probes
         reference = self._reference()
         await self.call(probes.watch)
         self.samples.requests += 1
         used = spent(probes.read(), probes.null_owner + 1)
-        owners = [index + 1 for index in segment]
-        self.samples.cpu.setdefault(passed, Split()).add(reference, doubled, used, probes.null_owner, owners)
+        self.samples.cpu.setdefault(level, Split()).add(reference, doubled, used, probes.null_owner, owners)
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.

@@ -23,6 +23,8 @@ from .timeline import Spent
 ALPHA = 0.01
 # A null layer with fewer readings of its own borrows those of all boundaries.
 OWN_NULLS = 32
+# With fewer requests than this there may be no interval at all.
+ENOUGH_REQUESTS = 40
 # How much slower than in the quickest quarter of the run the machine may be for a moment to count: by the reference
 # workload, which is steady, and by the null layers, which are nearer to what an app does, and noisier.
 QUIET_REFERENCE, QUIET_NULL = 1.05, 1.10
@@ -45,9 +47,10 @@ class Series:
         self.values.append(value)
         self.reference.append(reference)
 
-    def quiet(self, quick_ns: float) -> list[float]:
-        """The values that were taken while the machine ran at its speed, the reference workload taking `quick_ns`."""
-        return list(compress(self.values, quiet(self.reference, QUIET_REFERENCE, quick_ns)))
+    def steady(self, quick_ns: float) -> Series:
+        """What was taken while the machine ran at its speed, the reference workload taking `quick_ns`."""
+        kept = quiet(self.reference, QUIET_REFERENCE, quick_ns)
+        return Series(list(compress(self.values, kept)), list(compress(self.reference, kept)))
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ class Samples:
     """Everything measured so far. `null_layer_ns` is what the null layer takes by itself, without its probes.
 
     `splits` are by the number of task layers that requests went past, and so are those of `cpu`, whose probes read the
-    processor's time. `bypass` is by entry of the stack. `inside` is the
+    processor's time; each has what is inside these task layers. `bypass` is by entry of the stack. `inside` is the
     whole time between the first and the last crossing, `inside_stepless` the same in requests without steppers,
     `whole` that of requests without any probe. `messages` is the number of calls of the server's receive and send in
     one request.
@@ -181,6 +184,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     wall = _Legs(samples, samples.splits, entries, alpha)
     # No verdict hangs on the processor's time, so its rows share their chances with nobody.
     cpu = _Legs(samples, samples.cpu, entries, ALPHA) if samples.cpu else None
+    bypass = {index: pairs.steady(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, alpha)
 
     around, probes_around = [HARNESS], [ZERO]
@@ -193,13 +197,13 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     rows = [index for index in probed if not (outside and index == 0)]
     return Estimates(
         split={index: wall.row([index + 1], wall.probes_at(index), step) for index in rows},
-        bypass={i: _interval(series.quiet(quick_ns), alpha) for i, series in samples.bypass.items() if series.values},
+        bypass={index: _interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)},
         holding={index: wall.row([index + 1], wall.probes_at(index), step, holding=True) for index in rows},
         suspended={index: wall.suspended(index + 1) for index in rows},
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
         suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
         outside=wall.row(around, plus(*probes_around), step),
-        whole=_interval(samples.whole.quiet(quick_ns), alpha),
+        whole=_interval(samples.whole.steady(quick_ns).values, alpha),
         floor_us=_floor(wall.nulls, alpha),
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
@@ -210,7 +214,7 @@ class _Legs:
 
     def __init__(self, samples: Samples, splits: Mapping[int, Split], entries: Sequence[Entry], alpha: float) -> None:
         quick_ns = samples.quick_ns()
-        self.splits = [split.steady(quick_ns) for split in splits.values()]
+        self.splits = [splits[level].steady(quick_ns) for level in sorted(splits)]
         self.probed = samples.probed
         self.entries = entries
         self.alpha = alpha
@@ -229,14 +233,20 @@ class _Legs:
         `holding` leaves out suspensions. A busy machine slows the layer and its probes alike, so the probes are taken
         off at the tempo of the moment: paired, most of the noise that requests have in common goes.
         """
-        own_ns: list[float] = []
-        resumed = 0.0
-        for split, tempo in zip(self.splits, self.tempo, strict=True):
-            if all(owner in split.owned for owner in owners):
-                own_ns += self._less_probes(split, tempo, owners, probes, holding)
-                resumed = sum(median(split.resumed[owner]) for owner in owners)
+        level = self._level(owners)
+        if level is None:
+            return _interval((), self.alpha)
+        split = self.splits[level]
+        own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
+        resumed = sum(median(split.resumed[owner]) for owner in owners)
         steppers = scaled(step, resumed) if resumed else ZERO
         return minus(_interval(own_ns, self.alpha), plus(_spread(probes), steppers))
+
+    def _level(self, owners: Sequence[int]) -> int | None:
+        """The split that has these owners and went past the most; of those with few requests, the one with the most."""
+        levels = [level for level, split in enumerate(self.splits) if all(split.owned.get(owner) for owner in owners)]
+        sizes = {level: min(len(self.splits[level].reference), ENOUGH_REQUESTS) for level in levels}
+        return max(levels, key=lambda level: (sizes[level], level), default=None)
 
     def _less_probes(
         self, split: Split, tempo: Sequence[float], owners: Sequence[int], probes: Estimate, holding: bool
@@ -249,8 +259,16 @@ class _Legs:
 
     def suspended(self, owner: int) -> Microseconds:
         """How long the owner was typically suspended."""
-        values = [ns for split in self.splits for ns in split.suspended.get(owner, ())]
-        return median(values) * US_PER_NS if values else 0.0
+        level = self._level([owner])
+        return 0.0 if level is None else median(self.splits[level].suspended[owner]) * US_PER_NS
+
+    def kept_pace(self, pairs: Series) -> bool:
+        """Whether a bypass's pairs were taken while the machine ran as fast as it did for the split.
+
+        Where all pairs fall into one slow stretch they tell what the layer costs on a slower machine.
+        """
+        genuine = self.splits[0].reference if self.splits else []
+        return bool(pairs.reference) and (not genuine or median(pairs.reference) <= STEADY * median(genuine))
 
 
 def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
@@ -293,8 +311,8 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     resumptions = sum(median(column) for column in legs.splits[0].resumed.values() if column)
     if not resumptions:
         return ZERO
-    with_steppers = _interval(samples.inside.quiet(quick_ns), alpha)
-    added = minus(with_steppers, _interval(samples.inside_stepless.quiet(quick_ns), alpha))
+    with_steppers = _interval(samples.inside.steady(quick_ns).values, alpha)
+    added = minus(with_steppers, _interval(samples.inside_stepless.steady(quick_ns).values, alpha))
     cost = scaled(added, 1 / resumptions)
     # A stepper does less at one suspension than a probe does in a whole request.
     most = median(_interleaved(legs.nulls.values()) or [0.0]) * US_PER_NS

@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ZERO, Estimates, Machine, estimate
+from .estimates import ENOUGH_REQUESTS, ZERO, Estimates, Machine, estimate
 from .instruments import Instruments
 from .model import (
     Books,
@@ -40,8 +40,6 @@ Progress: TypeAlias = Callable[[float | None], None]
 NS_PER_S = 1_000_000_000
 FIRST_LOOK_REQUESTS = 128
 FIRST_LOOK_PAIRS = 16
-# With fewer requests than this there may be no interval at all.
-ENOUGH_REQUESTS = 40
 # The shown precision: an interval this narrow needs no more requests for its own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
@@ -108,9 +106,6 @@ class Row:
         if quantity == "us":
             return self.us
         return self.occupation.busy if self.occupation else None
-
-
-_ANEW = "a bypass was dropped when the time was nearly over"
 
 
 def _precise(us: Estimate) -> bool:
@@ -208,16 +203,10 @@ class Timing:
 
     def _judge(self) -> None:
         """Estimates for every row from all samples so far, and a verdict for every budget."""
-        found = estimate(
-            self.bisection.samples,
-            self.stack.entries,
-            outside=self.stack.outside,
-            look=self.look,
-            machine=self.bench.machine,
-        )
+        found = self._estimated()
+        while self._refused_bypass(found):
+            found = self._estimated()
         self.estimates = found
-        if self._refused_bypasses(found):
-            return
         for row in self.rows:
             if row.entry in found.bypass and math.isfinite(found.bypass[row.entry].half_width):
                 row.us, row.method = found.bypass[row.entry], "bypass"
@@ -230,9 +219,17 @@ class Timing:
         if total_us is not None:
             self.total = self._judged(found.whole, total_us)
 
-    def _refused_bypasses(self, found: Estimates) -> bool:
-        """Whether a bypass turned out to change more than its layer; sampling then begins anew without it."""
-        refused = False
+    def _estimated(self) -> Estimates:
+        return estimate(
+            self.bisection.samples,
+            self.stack.entries,
+            outside=self.stack.outside,
+            look=self.look,
+            machine=self.bench.machine,
+        )
+
+    def _refused_bypass(self, found: Estimates) -> bool:
+        """Whether a bypass turned out to change more than its layer; the outermost such one is then left alone."""
         for layer in self.bisection.bypassable:
             bypass, split = found.bypass.get(layer.index), found.split[layer.index]
             if bypass is None or not math.isfinite(bypass.half_width) or not math.isfinite(split.half_width):
@@ -243,12 +240,8 @@ class Timing:
                     f"the app takes another way without it: {bypass.estimate:.0f} µs less, not {split.estimate:.0f}"
                 )
                 self.bisection.refuse(layer.index, reason)
-                refused = True
-        if refused:
-            for row in self.rows:
-                row.us = row.method = row.occupation = None
-                row.judgements = {quantity: Judgement("undecided", _ANEW) for quantity in row.bounds}
-        return refused
+                return True
+        return False
 
     def _judgement(self, row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> Judgement:
         us = row.estimate_of(quantity)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import OWN_NULLS, Estimates, Machine, Samples, Series, Split, estimate
+from pytest_mwbudget.estimates import ENOUGH_REQUESTS, OWN_NULLS, Estimates, Machine, Samples, Series, Split, estimate
 from pytest_mwbudget.stats import NEAR
 from pytest_mwbudget.timeline import Spent
 
@@ -150,6 +150,15 @@ def test_what_is_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_
     assert found.split[1].estimate == near(30 - 2 / 2)
 
 
+def test_until_enough_requests_went_past_it_what_is_inside_comes_from_the_others() -> None:
+    for count, expected in [(ENOUGH_REQUESTS - 1, 35 - 1), (ENOUGH_REQUESTS, 30 - 1)]:
+        taken = samples({-1: 5000, 0: 20_000, 1: 35_000}, {0: 2000, 1: 2000}, suspended_ns={1: 500})
+        taken.splits[1] = samples({1: 30_000}, {1: 2000}, null_counts={1: count}, suspended_ns={1: 700}).splits[0]
+        found = estimated(taken, CHAIN)
+        assert found.split[1].estimate == near(expected)
+        assert found.suspended[1] == near(0.7 if count == ENOUGH_REQUESTS else 0.5)
+
+
 def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
     """Where the machine is slower, by less than is left out, it is slower for the probes inside the layer as well."""
     split = Split()
@@ -191,6 +200,19 @@ def test_a_bypass_is_what_the_pairs_say() -> None:
     found = estimated(taken, CHAIN)
     assert found.bypass[0].estimate == near(107)
     assert set(found.bypass) == {0}
+
+
+def test_pairs_from_a_stretch_in_which_the_machine_was_slow_are_no_bypass_yet() -> None:
+    """At half speed the layer costs twice as much, and seems to be another one than the split's."""
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    slow = Series()
+    for _ in range(64):
+        slow.add(214_000, 2 * STEADY_NS)
+    taken.bypass = {0: slow}
+    assert estimated(taken, CHAIN).bypass == {}
+    for value in series(107_000).values:
+        slow.add(value, STEADY_NS)
+    assert estimated(taken, CHAIN).bypass[0].estimate == near(107)
 
 
 def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:

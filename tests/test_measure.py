@@ -296,6 +296,39 @@ def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_spl
     assert any("Tenant could not be bypassed" in note for note in measurement.notes)
 
 
+@pytest.mark.parametrize("max_time_s", [0.6, 0.8, 1.0, 1.5])
+def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
+    max_time_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured with every layer in place is kept: also of the layers inside the one that was dropped."""
+    monkeypatch.setattr(pytest_mwbudget.timing, "BYPASS_CALLS", 10)
+    server = Server()
+
+    class Tenant(Silent):
+        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+            request.scope["tenant"] = "t"
+            return await super().dispatch(request, call_next)
+
+    class Work(Costly):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if "tenant" in scope:
+                self.clock.let_pass(400)
+            await self.app(scope, receive, send)
+
+    layers = [
+        Middleware(Silent, clock=server.clock, us=70),
+        Middleware(Tenant, clock=server.clock, us=50),
+        Middleware(Work, clock=server.clock),
+        Middleware(Silent, clock=server.clock, us=60),
+        Middleware(Costly, clock=server.clock, before=20),
+    ]
+    measurement = server.measure(layers, max_time_s=max_time_s)
+    for name, cost in {"Silent#1": 70, "Tenant": 50, "Work": 400, "Silent#2": 60, "Costly": 20}.items():
+        assert us(measurement, name) == pytest.approx(cost, abs=0.01)
+    assert measurement.layer("Silent#1").method == "bypass"
+    assert measurement.layer("Tenant").method == "split"
+
+
 def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
     server = Server(endpoint_us=50_000)
     measurement = server.measure([Middleware(Silent, clock=server.clock, us=100)], max_time_s=5)

@@ -349,7 +349,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
         for look in (1, 2):
             for _ in range(128):
                 taken.add(*next(neighbour))
-            us = batched_interval(taken.quiet(quickest_quarter(taken.reference)), spend(ALPHA, look))
+            us = batched_interval(taken.steady(quickest_quarter(taken.reference)).values, spend(ALPHA, look))
             slowdown = machine.slowdown(taken.reference)
             verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts
