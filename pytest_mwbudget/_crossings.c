@@ -1,6 +1,6 @@
 /* The timing probes of pytest-mwbudget in C: they note who owns the time from here on, and what the clock says.
 
-   They do what the probes in boundaries.py do, for a quarter of the cost, and leave the same log: owner, nanoseconds,
+   They do what the probes in boundaries.py do, for half the cost, and leave the same log: owner, nanoseconds,
    owner, nanoseconds, ... So what a probe costs, which has to be taken off again, is small beside what is measured.
 
    - A *probe* stands in for the function through which layers are entered. It tells the layers by the arguments before

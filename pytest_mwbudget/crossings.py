@@ -1,4 +1,4 @@
-"""The probes in C where they can be had, else those in Python: the same log at a quarter of the cost."""
+"""The probes in C where they can be had, else those in Python: the same log at half the cost."""
 
 from __future__ import annotations
 
