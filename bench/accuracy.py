@@ -32,7 +32,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget import asgi, discovery, timing
-from pytest_mwbudget.boundaries import Probes
+from pytest_mwbudget.boundaries import BLANKS, Probes
 from pytest_mwbudget.crossings import NativeProbes, native
 from pytest_mwbudget.measure import measure
 from pytest_mwbudget.settings import Settings
@@ -154,7 +154,7 @@ async def null_us(app: Any, kind: type[Probes], requests: int = 600) -> float:
     nulls = []
     with probes.installed(probes.probed):
         for number in range(requests):
-            with probes.doubled(probes.probed[number % len(probes.probed)]):
+            with probes.doubled(probes.probed[number % len(probes.probed)], BLANKS[0]):
                 await caller(probes.watch)
             nulls.append(spent(probes.read(), probes.null_owner + 1).ns[probes.null_owner])
     return median(nulls[requests // 2 :]) / 1000

@@ -22,8 +22,8 @@ from statistics import median
 from typing import TypeAlias
 
 from .asgi import Observer
-from .boundaries import HARNESS, Clock, Probes, TaskLayer
-from .estimates import Samples, Series, Split
+from .boundaries import BLANKS, HARNESS, Clock, Probes, TaskLayer
+from .estimates import Null, Samples, Series, Split
 from .model import Nanoseconds
 from .timeline import spent
 
@@ -85,7 +85,7 @@ class Bisection:
         self.clock = clock
         self.cpu_clock = cpu_clock
         self.rng = rng
-        self.samples = Samples(probes.probed, null_layer_ns=probes.null_layer_ns)
+        self.samples = Samples(probes.probed)
         self.refused: dict[int, str] = {}
 
     @property
@@ -171,11 +171,12 @@ class Bisection:
             share = max(count * len(segment) / len(self.probes.probed), fewest)
             for _ in range(round(share / len(segment)) or 1):
                 for index in self.rng.sample(segment, len(segment)):
-                    with self.probes.doubled(index):
+                    null = Null(index, self.rng.choice(BLANKS))
+                    with self.probes.doubled(null.index, null.blanks):
                         if cpu_clock is None:
-                            await self._split_request(index, owners, level)
+                            await self._split_request(null, owners, level)
                         else:
-                            await self._cpu_request(index, owners, level)
+                            await self._cpu_request(null, owners, level)
                     if deadline.over():
                         return
                 self.samples.rounds += cpu_clock is None
@@ -188,7 +189,7 @@ class Bisection:
             parent = self.probes.stack.entries[parent].parent
         return [layer for layer in self.bypassable if layer.index in ancestors]
 
-    async def _split_request(self, doubled: int, owners: Sequence[int], level: int) -> None:
+    async def _split_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         samples, probes = self.samples, self.probes
         stepless = not level and probes.steppable and self.rng.randrange(STEPLESS_EVERY) == 0
         reference = self._reference()
@@ -201,15 +202,15 @@ class Bisection:
             samples.messages = used.messages
             owners = [HARNESS, *owners]
         if not stepless:
-            samples.splits.setdefault(level, Split()).add(reference, doubled, used, probes.null_owner, owners)
+            samples.splits.setdefault(level, Split()).add(reference, null, used, probes.null_owner, owners)
 
-    async def _cpu_request(self, doubled: int, owners: Sequence[int], level: int) -> None:
+    async def _cpu_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         probes = self.probes
         reference = self._reference()
         await self.call(probes.watch)
         self.samples.requests += 1
         used = spent(probes.read(), probes.null_owner + 1)
-        self.samples.cpu.setdefault(level, Split()).add(reference, doubled, used, probes.null_owner, owners)
+        self.samples.cpu.setdefault(level, Split()).add(reference, null, used, probes.null_owner, owners)
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.

@@ -7,8 +7,8 @@ recognises the layer, reads the clock, and calls a twin of the function with the
 instance and no class changes; putting the code back restores everything, however the layer is referred to.
 
 A probe does nothing but append to a log: who owns the time from here on, and what the clock says. `timeline` reads
-it. At one boundary of a request the probe stands twice, with nothing between: what that null layer reads is what a
-probe costs at that place, in that request.
+it. At one boundary of a request the probe stands twice, with nothing between but a layer or two that do nothing: what
+this null layer reads is what a probe costs at that place, in that request.
 
 Where more than one task takes part in a request, a stepper rides on each: at every suspension and resumption it notes
 whose time it is, so that tasks which take turns cannot charge one another.
@@ -20,7 +20,7 @@ import functools
 import inspect
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -38,6 +38,11 @@ Log: TypeAlias = deque[int]
 Key: TypeAlias = int | tuple[int, ...]
 # By the layer's key: whose time it is inside, and what to call.
 Targets: TypeAlias = dict[Key, tuple[int, Callable[..., Awaitable[Any]]]]
+
+# A null layer has so many blank layers (layers that do nothing) between its probes, one of these numbers at random.
+# What a probe costs round a layer is not what it costs right round another probe; and what one more blank layer adds
+# tells what each of them takes, at this place and in this process.
+BLANKS = (1, 1, 2)
 
 HARNESS = 0  # the server's end, outside everything
 SUSPENDED = -1  # from a suspension to the next resumption, which tells whose time it was
@@ -195,7 +200,7 @@ class _Site:
     targets: Targets = field(default_factory=dict)
     inner_targets: Targets = field(default_factory=dict)
     outer_owners: dict[Key, int] = field(default_factory=dict)
-    doubled: Function | None = None
+    doubled: Mapping[int, Function] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +241,6 @@ class Probes:
         self.stepping = self.steppable
         self.probed = stack.probeable
         self._sites: dict[int, _Site] = {}
-
-    @property
-    def null_layer_ns(self) -> float:
-        """What the null layer takes by itself: there is nothing in it."""
-        return 0.0
 
     def owner_of_parent(self, index: int) -> int:
         """Whose time it is just outside entry `index`: its nearest probed ancestor's, or the harness's."""
@@ -293,7 +293,7 @@ class Probes:
             code = entry.function.__code__
             site = self._sites[id(entry.function)] = _Site(entry.function, code, twin(entry.function, code))
             inner = _probe(site.inner_targets, site.twin, self.log, self.clock)
-            site.doubled = twin(entry.function, _trampoline(code, inner, site.twin))
+            site.doubled = with_blanks(twin(entry.function, _trampoline(code, inner, site.twin)), Parameters.of(code))
         key = key_of(entry.leads)
         site.targets[key] = site.inner_targets[key] = (index + 1, site.twin)
         if entry.own_task:
@@ -321,11 +321,10 @@ class Probes:
         return self._sites[id(entry.function)], key_of(entry.leads)
 
     @contextmanager
-    def doubled(self, index: int) -> Iterator[None]:
-        """A second probe right inside the one of entry `index`: between the two is the null layer."""
+    def doubled(self, index: int, blanks: int) -> Iterator[None]:
+        """A second probe inside the one of entry `index`, and so many blank layers between: the null layer."""
         site, key = self._site_of(index)
-        assert site.doubled is not None
-        site.targets[key] = (self.null_owner, site.doubled)
+        site.targets[key] = (self.null_owner, site.doubled[blanks])
         try:
             yield
         finally:
@@ -353,6 +352,34 @@ class Probes:
             yield
         finally:
             self.stepping = before
+
+
+def with_blanks(inner: Function, parameters: Parameters) -> dict[int, Function]:
+    """By their number, `inner` with blank layers round it: as many as a null layer may have."""
+    found = {0: inner}
+    for blanks in range(1, max(BLANKS) + 1):
+        found[blanks] = _blank(found[blanks - 1], parameters)
+    return found
+
+
+def _blank(inner: Function, parameters: Parameters) -> Function:
+    """A layer that does nothing but call `inner`, written as one with these parameters would be."""
+
+    async def function(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    async def method(lead: Any, scope: Any, receive: Any, send: Any) -> None:
+        await inner(lead, scope, receive, send)
+
+    async def any_other(*arguments: Any, **named: Any) -> None:
+        await inner(*arguments, **named)
+
+    plain = not (parameters.keywords or parameters.starred or parameters.double_starred)
+    shapes: dict[int, Any] = {3: function, 4: method} if plain else {}
+    blank: Function = shapes.get(len(parameters.positional), any_other)
+    # Code of its own, which CPython specialises for this one call.
+    blank.__code__ = blank.__code__.replace()
+    return blank
 
 
 def straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:

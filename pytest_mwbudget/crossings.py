@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from .asgi import ASGIApp
-from .boundaries import Clock, Probes, TaskLayer, straight_to
+from .boundaries import Clock, Probes, TaskLayer, straight_to, with_blanks
 from .discovery import Stack
 from .exchange import Function, Parameters, exchanged, relay, twin
 
@@ -32,83 +29,25 @@ def best_probes(stack: Stack, clock: Clock, cpu_clock: Clock | None, *, suspendi
     return (NativeProbes if real and native() else Probes)(stack, clock, suspending=suspending)
 
 
-# So many layers that do nothing, one inside the other, are timed so often, after so often, to learn what one takes.
-CHAIN, CHAIN_RUNS, CHAIN_WARM_RUNS = 4, 300, 200
-
-
-def _doing_nothing(inner: Any, leads: int) -> Any:
-    """A layer that does nothing round `inner`, with so many arguments before the scope, written as a layer is."""
-
-    async def function(scope: Any, receive: Any, send: Any) -> None:
-        await inner(scope, receive, send)
-
-    async def method(lead: Any, scope: Any, receive: Any, send: Any) -> None:
-        await inner(lead, scope, receive, send)
-
-    async def partial(*arguments: Any, **named: Any) -> None:
-        await inner(*arguments, **named)
-
-    layer: Any = {0: function, 1: method}.get(leads, partial)
-    # Code of its own, which CPython specialises for this one call.
-    layer.__code__ = layer.__code__.replace()
-    return layer
-
-
-@functools.cache
-def doing_nothing_ns() -> float:
-    """What such a layer takes without any probe: a chain of them against none, after other work, as in a request."""
-
-    async def end(lead: Any, scope: Any, receive: Any, send: Any) -> None:
-        pass
-
-    def taken_ns(function: Any) -> int:
-        json.loads(json.dumps(OTHER_WORK))
-        coroutine = function(None, None, None, None)
-        begin = perf_counter_ns()
-        try:  # noqa: SIM105 - a context manager would be timed as well
-            coroutine.send(None)
-        except StopIteration:
-            pass
-        return perf_counter_ns() - begin
-
-    chain: Any = end
-    for _ in range(CHAIN):
-        chain = _doing_nothing(chain, 1)
-    differences = [taken_ns(chain) - taken_ns(end) for _ in range(CHAIN_WARM_RUNS + CHAIN_RUNS)]
-    return median(differences[CHAIN_WARM_RUNS:]) / CHAIN
-
-
-OTHER_WORK = [{"number": number, "texts": [str(number)] * 3} for number in range(30)]
-
-
 @dataclass(slots=True)
 class _Site:
-    """One function that enters one or more layers: its probe, and a second one inside it, with a layer between."""
+    """One function that enters one or more layers: its probe, and a second one inside it, for the null layer."""
 
     function: Function
     original: Function
     probe: Any
     inner: Any
-    doubled: Any
+    doubled: Mapping[int, Function]
 
 
 class NativeProbes(Probes):
-    """Probes in C. Suspensions are marked by every task's outermost probe, so steppers are no objects of their own.
-
-    Between the two probes of a null layer stands one that does nothing: what a probe costs round a coroutine, which it
-    steps from C, is more than what it costs round another probe. What that layer takes by itself is known.
-    """
+    """Probes in C. Suspensions are marked by every task's outermost probe, so steppers are no objects of their own."""
 
     def __init__(self, stack: Stack, clock: Clock = perf_counter_ns, *, suspending: bool = False) -> None:
         super().__init__(stack, clock, suspending=suspending)
         self._native = native()
         self._cpu = False
         self._native_sites: dict[int, _Site] = {}
-
-    @property
-    def null_layer_ns(self) -> float:
-        """See `Probes`."""
-        return doing_nothing_ns()
 
     def start(self) -> None:
         """See `Probes`."""
@@ -146,10 +85,7 @@ class NativeProbes(Probes):
         if id(function) not in self._native_sites:
             original = twin(function, function.__code__)
             inner = self._native.probe(original)
-            parameters = Parameters.of(function.__code__)
-            positional = not (parameters.keywords or parameters.starred or parameters.double_starred)
-            leads = len(parameters.positional) - 3 if positional else -1  # any number, or options
-            doubled = _doing_nothing(twin(function, relay(function.__code__, inner)), leads)
+            doubled = with_blanks(twin(function, relay(function.__code__, inner)), Parameters.of(function.__code__))
             probe = self._native.probe(original)
             self._native_sites[id(function)] = _Site(function, original, probe, inner, doubled)
         site = self._site_at(index)
@@ -165,10 +101,10 @@ class NativeProbes(Probes):
         self._site_at(index).probe.set(entry.leads, owner, target, *parent)
 
     @contextmanager
-    def doubled(self, index: int) -> Iterator[None]:
+    def doubled(self, index: int, blanks: int) -> Iterator[None]:
         """See `Probes`."""
         site = self._site_at(index)
-        self._set(index, self.null_owner, site.doubled)
+        self._set(index, self.null_owner, site.doubled[blanks])
         try:
             yield
         finally:

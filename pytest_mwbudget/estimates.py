@@ -1,7 +1,7 @@
 """From samples to estimates: what each row costs, with intervals that hold together. Pure; no clock.
 
-What a probe costs at a boundary is known from the null layer there: the time between two probes with nothing between
-is the inner part of the outer one and the outer part of the inner one. A layer's own time holds the inner part of its
+What a probe costs at a boundary is known from the null layer there: the time between two probes with nothing between but
+blank layers is the inner part of the outer one and the outer part of the inner one, and what the blank layers take. A layer's own time holds the inner part of its
 probe and the outer part of its child's, so half of each null is taken off.
 """
 
@@ -53,26 +53,34 @@ class Series:
         return Series(list(compress(self.values, kept)), list(compress(self.reference, kept)))
 
 
+@dataclass(frozen=True, slots=True)
+class Null:
+    """Which null layer a request had: at the boundary of which entry, and how many blank layers between its probes."""
+
+    index: int
+    blanks: int
+
+
 @dataclass(slots=True)
 class Split:
     """Requests with every probe in place, one after the other: a column has one value for each.
 
-    `doubled` is the entry that held the null layer, `null` what it read. `owned` is what an owner spent, `suspended`
+    `null` is the null layer, `null_ns` what it read. `owned` is what an owner spent, `suspended`
     the part of it in suspensions, `resumed` how often it was resumed, by owner. All times are nanoseconds.
     """
 
     reference: list[float] = field(default_factory=list)
-    doubled: list[int] = field(default_factory=list)
-    null: list[float] = field(default_factory=list)
+    null: list[Null] = field(default_factory=list)
+    null_ns: list[float] = field(default_factory=list)
     owned: dict[int, list[float]] = field(default_factory=dict)
     suspended: dict[int, list[float]] = field(default_factory=dict)
     resumed: dict[int, list[float]] = field(default_factory=dict)
 
-    def add(self, reference: float, doubled: int, used: Spent, null_owner: int, owners: Iterable[int]) -> None:
+    def add(self, reference: float, null: Null, used: Spent, null_owner: int, owners: Iterable[int]) -> None:
         """Append one request; the same owners every time."""
         self.reference.append(reference)
-        self.doubled.append(doubled)
-        self.null.append(used.ns[null_owner])
+        self.null.append(null)
+        self.null_ns.append(used.ns[null_owner])
         for owner in owners:
             self.owned.setdefault(owner, []).append(used.ns[owner])
             self.suspended.setdefault(owner, []).append(used.suspended[owner])
@@ -83,19 +91,32 @@ class Split:
         quick = self._kept(quiet(self.reference, QUIET_REFERENCE, quick_ns))
         return quick._kept(quiet(quick.null_paces(), QUIET_NULL))
 
-    def null_paces(self) -> list[float]:
-        """What the null layer read in each request, against what the typical one at its boundary reads."""
-        at: dict[int, list[float]] = {}
-        for index, ns in zip(self.doubled, self.null, strict=True):
-            at.setdefault(index, []).append(ns)
-        typical = {index: median(values) or 1.0 for index, values in at.items()}
-        return [ns / typical[index] for index, ns in zip(self.doubled, self.null, strict=True)]
+    def typical_nulls(self) -> dict[Null, float]:
+        """What each null layer typically read."""
+        read: dict[Null, list[float]] = {}
+        for null, ns in zip(self.null, self.null_ns, strict=True):
+            read.setdefault(null, []).append(ns)
+        return {null: median(values) for null, values in read.items()}
+
+    def null_paces(self, typical: Mapping[Null, float] | None = None) -> list[float]:
+        """What the null layer read in each request, against what it typically reads (here, unless said otherwise)."""
+        typical = self.typical_nulls() if typical is None else typical
+        return [ns / (typical[null] or 1.0) for null, ns in zip(self.null, self.null_ns, strict=True)]
+
+    def nulls_at_typical_tempo(self, typical: Mapping[Null, float] | None = None) -> list[float]:
+        """What the null layer would have read if the machine had always run at its typical tempo, in nanoseconds."""
+        tempo = paces_of_others(self.null_paces(typical))
+        return [ns / (pace or 1.0) for ns, pace in zip(self.null_ns, tempo, strict=True)]
+
+    def with_nulls(self, known: Container[Null]) -> Split:
+        """The requests that had one of these null layers."""
+        return self._kept([null in known for null in self.null])
 
     def _kept(self, kept: Sequence[bool]) -> Split:
         return Split(
             list(compress(self.reference, kept)),
-            list(compress(self.doubled, kept)),
             list(compress(self.null, kept)),
+            list(compress(self.null_ns, kept)),
             {owner: list(compress(column, kept)) for owner, column in self.owned.items()},
             {owner: list(compress(column, kept)) for owner, column in self.suspended.items()},
             {owner: list(compress(column, kept)) for owner, column in self.resumed.items()},
@@ -104,7 +125,7 @@ class Split:
 
 @dataclass(slots=True)
 class Samples:
-    """Everything measured so far. `null_layer_ns` is what the null layer takes by itself, without its probes.
+    """Everything measured so far.
 
     `splits` are by the number of task layers that requests went past, and so are those of `cpu`, whose probes read the
     processor's time; each has what is inside these task layers. `bypass` is by entry of the stack. `inside` is the
@@ -123,7 +144,6 @@ class Samples:
     messages: int = 0
     rounds: int = 0
     requests: int = 0
-    null_layer_ns: float = 0.0
 
     def quick_ns(self) -> float:
         """What the reference workload took in the quickest quarter of the quickest part of the run."""
@@ -178,8 +198,8 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     `outside` says that entry 0 is the app object, whose time is not a layer's.
     """
     probed = samples.probed
-    # One share for each interval that goes into any row: times, nulls, bypasses, steppers, the whole.
-    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 4)
+    # One share for each interval that goes into any row: times, nulls, bypasses, blank layers, steppers, the whole.
+    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 6)
     quick_ns = samples.quick_ns()
     wall = _Legs(samples, samples.splits, entries, alpha)
     # No verdict hangs on the processor's time, so its rows share their chances with nobody.
@@ -214,12 +234,15 @@ class _Legs:
 
     def __init__(self, samples: Samples, splits: Mapping[int, Split], entries: Sequence[Entry], alpha: float) -> None:
         quick_ns = samples.quick_ns()
-        self.splits = [splits[level].steady(quick_ns) for level in sorted(splits)]
+        taken = [splits[level] for level in sorted(splits)]
+        self.splits = [split.steady(quick_ns) for split in taken]
         self.probed = samples.probed
         self.entries = entries
         self.alpha = alpha
-        self.nulls = _nulls(self.splits, samples.probed, samples.null_layer_ns)
-        self.halves = {index: scaled(null, 0.5) for index, null in _null_estimates(self.nulls, alpha).items()}
+        blank = _blank(taken, self.splits, alpha)
+        self.nulls = _nulls(self.splits, samples.probed, blank.estimate / US_PER_NS)
+        nulls = _null_estimates(self.nulls, alpha)
+        self.halves = {index: scaled(minus(null, _spread(blank)), 0.5) for index, null in nulls.items()}
         self.tempo = [paces(split.null_paces()) for split in self.splits]
 
     def probes_at(self, index: int) -> Estimate:
@@ -265,10 +288,13 @@ class _Legs:
     def kept_pace(self, pairs: Series) -> bool:
         """Whether a bypass's pairs were taken while the machine ran as fast as it did for the split.
 
-        Where all pairs fall into one slow stretch they tell what the layer costs on a slower machine.
+        Where all pairs fall into one slow stretch they tell what the layer costs on a slower machine. Without enough of
+        a split there is nothing to hold them against, nor anything better.
         """
         genuine = self.splits[0].reference if self.splits else []
-        return bool(pairs.reference) and (not genuine or median(pairs.reference) <= STEADY * median(genuine))
+        if len(genuine) < ENOUGH_REQUESTS:
+            return bool(pairs.reference)
+        return bool(pairs.reference) and median(pairs.reference) <= STEADY * median(genuine)
 
 
 def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
@@ -283,13 +309,37 @@ def _spread(us: Estimate) -> Estimate:
     return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
 
 
-def _nulls(splits: Sequence[Split], probed: Sequence[int], null_layer_ns: float) -> dict[int, list[float]]:
+def _blank(taken: Sequence[Split], steady: Sequence[Split], alpha: float) -> Estimate:
+    """What a blank layer takes: null layers with one more of them against those with the fewest, at each boundary.
+
+    All requests that were taken tell, at the tempo of the steady ones: it is small, and needs many.
+    """
+    fewest = min((null.blanks for split in steady for null in split.null), default=0)
+    with_fewest, with_more, typical_ns = [], [], []
+    for split, quick in zip(taken, steady, strict=True):
+        typical = quick.typical_nulls()
+        known = split.with_nulls([null for null in typical if Null(null.index, fewest) in typical])
+        for null, ns in zip(known.null, known.nulls_at_typical_tempo(typical), strict=True):
+            base = typical[Null(null.index, fewest)]
+            typical_ns.append(base)
+            if null.blanks == fewest:
+                with_fewest.append(ns - base)
+            else:
+                with_more.append((ns - base) / (null.blanks - fewest))
+    if not fewest or not typical_ns:
+        return ZERO
+    # It takes something, and less than a null layer does.
+    most = median(typical_ns) * US_PER_NS
+    added = minus(_interval(with_more, alpha), _interval(with_fewest, alpha))
+    return Estimate(*(min(max(0.0, us), most) for us in (added.estimate, added.low, added.high)))
+
+
+def _nulls(splits: Sequence[Split], probed: Sequence[int], blank_ns: float) -> dict[int, list[float]]:
     """What the probes of null layers cost at each boundary, in nanoseconds at the typical tempo."""
     nulls: dict[int, list[float]] = {index: [] for index in probed}
     for split in splits:
-        tempo = paces_of_others(split.null_paces())
-        for index, ns, pace in zip(split.doubled, split.null, tempo, strict=True):
-            nulls[index].append(ns / (pace or 1.0) - null_layer_ns)
+        for null, ns in zip(split.null, split.nulls_at_typical_tempo(), strict=True):
+            nulls[null.index].append(ns - null.blanks * blank_ns)
     return nulls
 
 

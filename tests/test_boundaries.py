@@ -65,7 +65,7 @@ def everything_on(probes: Probes) -> ExitStack:
     stack = ExitStack()
     stack.enter_context(probes.installed(probes.probed))
     for index in probes.probed:
-        stack.enter_context(probes.doubled(index))
+        stack.enter_context(probes.doubled(index, 1))
     return stack
 
 

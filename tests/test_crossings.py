@@ -87,7 +87,7 @@ def mode(probes: Probes, name: str) -> Iterator[None]:
         with probes.bypassed(task_layers(probes.stack)):
             yield
     else:
-        with probes.doubled(int(name)):
+        with probes.doubled(int(name), 1):
             yield
 
 
@@ -943,7 +943,7 @@ def test_a_probe_costs_much_less_than_one_in_python() -> None:
             call = await caller(Noop(Noop(hello)))
             probes = kind(await discovered(call))
             found = []
-            with probes.installed(probes.probed), probes.doubled(1):
+            with probes.installed(probes.probed), probes.doubled(1, 1):
                 for _ in range(500):
                     await call(probes.watch)
                     found.append(read(probes)[1].ns[-1])
@@ -963,7 +963,7 @@ def test_nothing_of_the_probes_stays_alive() -> None:
         probes = NativeProbes(await discovered(call))
         with probes.installed(probes.probed):
             for index in probes.probed:
-                with probes.doubled(index):
+                with probes.doubled(index, 2):
                     await call(probes.watch)
             with probes.bypassed(task_layers(probes.stack)):
                 await call(probes.watch)

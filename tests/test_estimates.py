@@ -9,11 +9,23 @@ from dataclasses import replace
 import pytest
 
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import ENOUGH_REQUESTS, OWN_NULLS, Estimates, Machine, Samples, Series, Split, estimate
+from pytest_mwbudget.estimates import (
+    ENOUGH_REQUESTS,
+    OWN_NULLS,
+    Estimates,
+    Machine,
+    Null,
+    Samples,
+    Series,
+    Split,
+    estimate,
+)
 from pytest_mwbudget.stats import NEAR
 from pytest_mwbudget.timeline import Spent
 
 STEADY_NS = 1000.0
+# A null layer at the boundary of the outermost entry, without a blank layer.
+PLAIN = Null(0, 0)
 
 
 def entry(parent: int | None) -> Entry:
@@ -26,7 +38,7 @@ def put(
     owned_ns: dict[int, float],
     *,
     reference: float = STEADY_NS,
-    doubled: int = 0,
+    null: Null = PLAIN,
     suspended_ns: dict[int, float] | None = None,
     resumed: dict[int, int] | None = None,
 ) -> None:
@@ -38,7 +50,7 @@ def put(
         return tuple(by_entry.get(owner - 1, 0) for owner in range(null_owner))  # type: ignore[misc]
 
     used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0), 0)  # type: ignore[arg-type]
-    split.add(reference, doubled, used, null_owner, [index + 1 for index in owned_ns])
+    split.add(reference, null, used, null_owner, [index + 1 for index in owned_ns])
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
@@ -64,24 +76,27 @@ def samples(
     resumed: dict[int, int] | None = None,
     suspended_ns: dict[int, float] | None = None,
     null_noise: float = 2.0,
+    blank_ns: float = 0.0,
+    blanks: tuple[int, ...] = (0,),
 ) -> Samples:
-    """A sampled stack: what each entry owned, probes included (-1 is the server), and each null layer.
+    """A sampled stack: what each entry owned, probes included (-1 is the server), and what the null probes cost.
 
-    `suspended_ns` is the part of what an entry owned in suspensions.
+    `suspended_ns` is the part of what an entry owned in suspensions. A null layer has one of the numbers `blanks` of
+    blank layers, which take `blank_ns` each.
 
     `null_counts` says how many requests had the null layer at an entry, 200 where it says nothing.
     """
     rng = random.Random(7)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
-    doubled = [index for index in nulls_ns for _ in range(counts[index])]
+    doubled = [Null(index, rng.choice(blanks)) for index in nulls_ns for _ in range(counts[index])]
     rng.shuffle(doubled)
     split = Split()
-    for index in doubled:
+    for null in doubled:
         put(
             split,
-            nulls_ns[index] + rng.uniform(-null_noise, null_noise),
+            nulls_ns[null.index] + null.blanks * blank_ns + rng.uniform(-null_noise, null_noise),
             {entry: centre + rng.uniform(-2, 2) for entry, centre in owned_ns.items()},
-            doubled=index,
+            null=null,
             suspended_ns=suspended_ns,
             resumed=resumed,
         )
@@ -139,6 +154,21 @@ def test_few_nulls_of_its_own_are_pooled_with_those_of_all_boundaries() -> None:
     assert estimated(few, CHAIN).split[2].estimate == near(40 - 1 / 2)
     enough = samples(owned, nulls, null_counts={0: 31, 1: 31, 2: OWN_NULLS})
     assert estimated(enough, CHAIN).split[2].estimate == near(40 - 4 / 2)
+
+
+def test_what_the_blank_layers_take_is_no_cost_of_a_probe() -> None:
+    owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}
+    found = estimated(samples(owned, nulls, blank_ns=180, blanks=(1, 1, 2)), CHAIN)
+    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert found.split[1].estimate == near(30 - (2 + 4) / 2)
+    assert found.split[2].estimate == near(40 - 4 / 2)
+    assert found.floor_us < 0.01
+
+
+def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_to_all_of_the_null_layer() -> None:
+    found = estimated(samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1,)), CHAIN).split[0]
+    assert found.low == pytest.approx(20 - 1.18 / 2, abs=0.005)
+    assert found.high == pytest.approx(20, abs=0.005)
 
 
 def test_what_is_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_it() -> None:
@@ -357,7 +387,7 @@ def test_the_floor_shrinks_with_more_readings_and_grows_with_their_noise() -> No
 
 def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    values = taken.splits[0].null
+    values = taken.splits[0].null_ns
     halves = [sorted(values[part::2])[len(values) // 4] for part in (0, 1)]
     assert estimated(taken, CHAIN).floor_us >= abs(halves[0] - halves[1]) / 1000
 
