@@ -1,8 +1,8 @@
 """From samples to estimates: what each row costs, with intervals that hold together. Pure; no clock.
 
-What a probe costs at a boundary is known from the null layer there: the time between two probes with nothing between but
-blank layers is the inner part of the outer one and the outer part of the inner one, and what the blank layers take. A layer's own time holds the inner part of its
-probe and the outer part of its child's, so half of each null is taken off.
+What a probe costs at a boundary is known from the null layer there: the time between two probes, less what the blank
+layers between them take, is the inner part of the outer probe and the outer part of the inner one. A layer's own time
+holds the inner part of its probe and the outer part of its child's, so half of each null is taken off.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     """
     probed = samples.probed
     # One share for each interval that goes into any row: times, nulls, bypasses, blank layers, steppers, the whole.
-    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 6)
+    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 4)
     quick_ns = samples.quick_ns()
     wall = _Legs(samples, samples.splits, entries, alpha)
     # No verdict hangs on the processor's time, so its rows share their chances with nobody.
@@ -239,10 +239,11 @@ class _Legs:
         self.probed = samples.probed
         self.entries = entries
         self.alpha = alpha
-        blank = _blank(taken, self.splits, alpha)
-        self.nulls = _nulls(self.splits, samples.probed, blank.estimate / US_PER_NS)
+        blanks = [_blank(split, steady, alpha) for split, steady in zip(taken, self.splits, strict=True)]
+        self.nulls = _nulls(self.splits, blanks, samples.probed)
+        unsure = _widest(self.splits, blanks)
         nulls = _null_estimates(self.nulls, alpha)
-        self.halves = {index: scaled(minus(null, _spread(blank)), 0.5) for index, null in nulls.items()}
+        self.halves = {i: scaled(minus(null, _spread(unsure.get(i, ZERO))), 0.5) for i, null in nulls.items()}
         self.tempo = [paces(split.null_paces()) for split in self.splits]
 
     def probes_at(self, index: int) -> Estimate:
@@ -309,38 +310,45 @@ def _spread(us: Estimate) -> Estimate:
     return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
 
 
-def _blank(taken: Sequence[Split], steady: Sequence[Split], alpha: float) -> Estimate:
+def _blank(taken: Split, steady: Split, alpha: float) -> Estimate:
     """What a blank layer takes: null layers with one more of them against those with the fewest, at each boundary.
 
     All requests that were taken tell, at the tempo of the steady ones: it is small, and needs many.
     """
-    fewest = min((null.blanks for split in steady for null in split.null), default=0)
-    with_fewest, with_more, typical_ns = [], [], []
-    for split, quick in zip(taken, steady, strict=True):
-        typical = quick.typical_nulls()
-        known = split.with_nulls([null for null in typical if Null(null.index, fewest) in typical])
-        for null, ns in zip(known.null, known.nulls_at_typical_tempo(typical), strict=True):
-            base = typical[Null(null.index, fewest)]
-            typical_ns.append(base)
-            if null.blanks == fewest:
-                with_fewest.append(ns - base)
-            else:
-                with_more.append((ns - base) / (null.blanks - fewest))
-    if not fewest or not typical_ns:
+    fewest = min((null.blanks for null in steady.null), default=0)
+    if not fewest:
         return ZERO
+    typical = steady.typical_nulls()
+    known = taken.with_nulls([null for null in typical if Null(null.index, fewest) in typical])
+    with_fewest, with_more = [], []
+    for null, ns in zip(known.null, known.nulls_at_typical_tempo(typical), strict=True):
+        base = typical[Null(null.index, fewest)]
+        if null.blanks == fewest:
+            with_fewest.append(ns - base)
+        else:
+            with_more.append((ns - base) / (null.blanks - fewest))
     # It takes something, and less than a null layer does.
-    most = median(typical_ns) * US_PER_NS
+    most = max(typical.values()) * US_PER_NS
     added = minus(_interval(with_more, alpha), _interval(with_fewest, alpha))
     return Estimate(*(min(max(0.0, us), most) for us in (added.estimate, added.low, added.high)))
 
 
-def _nulls(splits: Sequence[Split], probed: Sequence[int], blank_ns: float) -> dict[int, list[float]]:
+def _nulls(splits: Sequence[Split], blanks: Sequence[Estimate], probed: Sequence[int]) -> dict[int, list[float]]:
     """What the probes of null layers cost at each boundary, in nanoseconds at the typical tempo."""
     nulls: dict[int, list[float]] = {index: [] for index in probed}
-    for split in splits:
+    for split, blank in zip(splits, blanks, strict=True):
         for null, ns in zip(split.null, split.nulls_at_typical_tempo(), strict=True):
-            nulls[null.index].append(ns - null.blanks * blank_ns)
+            nulls[null.index].append(ns - null.blanks * blank.estimate / US_PER_NS)
     return nulls
+
+
+def _widest(splits: Sequence[Split], blanks: Sequence[Estimate]) -> dict[int, Estimate]:
+    """For each boundary what a blank layer takes, by the least sure of the splits that had null layers there."""
+    found: dict[int, Estimate] = {}
+    for split, blank in zip(splits, blanks, strict=True):
+        for index in {null.index for null in split.null}:
+            found[index] = max(found.get(index, blank), blank, key=lambda us: us.half_width)
+    return found
 
 
 def _null_estimates(nulls: Mapping[int, list[float]], alpha: float) -> dict[int, Estimate]:
