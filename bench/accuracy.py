@@ -1,275 +1,271 @@
-"""How far the figures are from the truth: layers of known cost at three places, in fresh processes.
+"""How far the figures are from the truth: layers of known cost at every place, in fresh processes.
 
-    python bench/accuracy.py [--quick] [--processes N] [--json PATH]
+    python bench/accuracy.py [--quick] [--json PATH]
 
-Each process has its own hash seed and measures the same six layers (a no-op and spins of 1, 2, 5, 10 and 50 µs)
-outermost, in the middle and innermost of a stack with CORS and GZip, above a fast endpoint and above one that takes
-1.2 ms with log-normal noise. It does so twice: with the probes in C, where they were built, and with those in Python.
+Stacks of 3, 10 and 30 layers are made, in random order, of a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
+layers on, CORS and GZip. Stacks of ten also stand above an endpoint that answers in ten messages (with a layer that
+spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with layers that suspend (a
+spin of 50 µs in a child task, a sleep of 1 ms). Each of 20 processes has its own hash seed and measures each of these
+stacks once with the probes in C, where they were built, and once with those in Python.
 
 The truth is taken in the same process without any of our probes. A spin notes how long it really spun. What a layer
-costs beyond that is the cost of one more such callable: 50 no-ops (or 50 spins of 0 µs) against none, whole requests,
-in turns, the difference divided by 50. The goal is an error of at most 0.1 µs + 1 %.
+costs beyond that is what one more such callable costs above that endpoint: ten of them (spins of 0 µs) against none,
+whole requests, in turns, in quiet moments, the difference divided by ten. That a no-op was told from nothing means that
+its interval lies above zero.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import platform
 import random
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from statistics import median
-from time import perf_counter_ns
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median, quantiles
 from typing import Any
 from unittest.mock import patch
 
+from harness import Goal, Reading, Report, Table, fresh_process, main, per_cent
+from known import Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, endpoints, one_more_us
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget import asgi, discovery, timing
-from pytest_mwbudget.boundaries import BLANKS, Probes
+from pytest_mwbudget import asgi, timing
+from pytest_mwbudget.boundaries import Probes
 from pytest_mwbudget.crossings import NativeProbes, native
-from pytest_mwbudget.measure import measure
+from pytest_mwbudget.estimates import ALPHA
+from pytest_mwbudget.measure import measure as measure_app
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timeline import spent
 from pytest_mwbudget.timing import Bench
 
-SPINS_US = (1, 2, 5, 10, 50)
-PLACES = ("outermost", "middle", "innermost")
-ENDPOINTS = ("fast", "slow")
 PROBES: dict[str, type[Probes]] = {"C": NativeProbes, "Python": Probes} if native() else {"Python": Probes}
-NOOPS = 50
-WARM_CALLS = 3000
+PROCESSES = 20
+TRUTH_PAIRS = 300
+MAX_TIME_S = 5.0
+
+PLAIN: dict[str, Callable[[Any], Any]] = {
+    "no-op": Noop,
+    **{f"spin {us} µs": partial(Spin, us=us) for us in (1, 2, 5, 10, 50, 200)},
+}
+AT_MESSAGES = {"spin 50 µs, ten messages": partial(SpinAtMessages, us=50)}
+SUSPENDING = {"spin 50 µs, child task": partial(SpinInTask, us=50), "sleep 1 ms": partial(Sleep, us=1000)}
+NEIGHBOURS = {"CORS": partial(CORSMiddleware, allow_origins=["*"]), "GZip": GZipMiddleware}
+KNOWN = {**PLAIN, **AT_MESSAGES, **SUSPENDING}
+# What is in a stack: so many layers of which kinds, above which endpoint.
+STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
+    "3 layers": (3, PLAIN, "fast"),
+    "3 layers, others": (3, PLAIN, "fast"),
+    "10 layers": (10, PLAIN, "fast"),
+    "30 layers": (30, PLAIN, "fast"),
+    "10 layers, ten messages": (10, PLAIN | AT_MESSAGES, "ten messages"),
+    "10 layers, some suspend": (10, PLAIN | SUSPENDING, "fast"),
+    "10 layers, slow endpoint": (10, PLAIN, "slow and noisy"),
+}
 
 
-class Noop:
-    """Passes through."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.app(scope, receive, send)
+# ---- one process ------------------------------------------------------------------------------------------------
 
 
-class Spin:
-    """Spins, and notes how long it did."""
-
-    def __init__(self, app: Any, us: int) -> None:
-        self.app = app
-        self.ns = us * 1000
-        self.really_ns: list[int] = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        begin = now = perf_counter_ns()
-        while now - begin < self.ns:
-            now = perf_counter_ns()
-        self.really_ns.append(now - begin)
-        await self.app(scope, receive, send)
+def kinds_of(count: int, kinds: dict[str, Any], chance: random.Random) -> list[str]:
+    """So many kinds in random order, each as often as any other; from ten layers on two are CORS and GZip."""
+    known = count - len(NEIGHBOURS) if count >= 10 else count
+    drawn = [kind for _ in range(known // len(kinds) + 1) for kind in chance.sample(list(kinds), len(kinds))][:known]
+    drawn += NEIGHBOURS if count >= 10 else ()
+    return chance.sample(drawn, len(drawn))
 
 
-async def fast(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-async def slow(scope: Any, receive: Any, send: Any) -> None:
-    """Computes for 1.2 ms in the median, with log-normal noise."""
-    end = perf_counter_ns() + 1_200_000 * random.lognormvariate(0.0, 0.4)
-    while perf_counter_ns() < end:
-        pass
-    await fast(scope, receive, send)
-
-
-def known_layers(app: Any, chance: random.Random) -> tuple[Any, list[Any]]:
-    """The known layers round `app` in random order; the outermost and all of them."""
+def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
+    """The stack, and its layers from the outside in."""
+    app: Any = endpoint
     layers = []
-    for us in chance.sample((0, *SPINS_US), 1 + len(SPINS_US)):
-        app = Spin(app, us) if us else Noop(app)
-        layers.append(app)
+    for kind in reversed(kinds):
+        app = (NEIGHBOURS | KNOWN)[kind](app)
+        layers.insert(0, app)
     return app, layers
 
 
-def stack(place: str, endpoint: Any, chance: random.Random) -> tuple[Any, list[Any]]:
-    """An app with the known layers at `place` among CORS and GZip."""
-    around = [lambda app: CORSMiddleware(app, allow_origins=["*"]), GZipMiddleware]
-    inside = {"outermost": 2, "middle": 1, "innermost": 0}[place]
-    app = endpoint
-    for wrap in reversed(around[2 - inside :]):
-        app = wrap(app)
-    app, known = known_layers(app, chance)
-    for wrap in reversed(around[: 2 - inside]):
-        app = wrap(app)
-    return app, known
+class Truth:
+    """What layers cost in this process: what they note themselves, and what one more such callable costs."""
+
+    def __init__(self) -> None:
+        self.endpoints = endpoints()
+        self._callable_us: dict[tuple[type, str], float] = {}
+
+    def of(self, layer: Any, endpoint: str) -> float:
+        """Microseconds per request of a layer that was measured above this endpoint."""
+        spun_us = median(layer.really_ns) / 1000 if isinstance(layer, Spin) else 0.0
+        return spun_us + self._beyond(type(layer), endpoint)
+
+    def _beyond(self, kind: type, name: str) -> float:
+        key = kind, name
+        if key not in self._callable_us:
+            made: list[Any] = []
+
+            def make(app: Any) -> Any:
+                made.append(kind(app, 0) if issubclass(kind, Spin) else kind(app))
+                return made[-1]
+
+            endpoint = self.endpoints[name]
+            pairs = TRUTH_PAIRS // 3 if endpoint.median_us else TRUTH_PAIRS
+            us = asyncio.run(one_more_us(make, endpoint, pairs))
+            spun = [median(layer.really_ns[-CALLS_NOTED:]) / 1000 for layer in made if isinstance(layer, Spin)]
+            self._callable_us[key] = us - (median(spun) if spun else 0.0)
+        return self._callable_us[key]
 
 
-async def callable_us(make: Callable[[Any], Any], requests: int) -> float:
-    """What one more layer from `make` costs, in whole requests without any probe."""
-    deep: Any = fast
-    for _ in range(NOOPS):
-        deep = make(deep)
-    template = await asgi.template(asgi.build_request("GET", "/", {}))
-    callers = [asgi.Caller(app, template, None) for app in (deep, fast)]
-    # CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
-    for app in (deep, fast):
-        await call_often(app)
-    differences = []
-    for _ in range(requests // 10):
-        times = []
-        for caller in callers:
-            for _ in range(3):
-                await caller()
-            times.append(median([(await caller()).elapsed_ns for _ in range(10)]))
-        differences.append((times[0] - times[1]) / NOOPS / 1000)
-    return median(differences)
+CALLS_NOTED = 1000
 
 
-async def call_often(app: Any) -> None:
-    """Some thousand requests, so that the code is specialised as it is in a server."""
-    caller = asgi.Caller(app, await asgi.template(asgi.build_request("GET", "/", {})), None)
-    for _ in range(WARM_CALLS):
-        await caller()
-
-
-async def null_us(app: Any, kind: type[Probes], requests: int = 600) -> float:
-    """What the null layer reads, over all boundaries of the app."""
-    template = await asgi.template(asgi.build_request("GET", "/", {}))
-    caller = asgi.Caller(app, template, None)
-    await call_often(app)
-
-    def traced(trace: discovery.Trace) -> Awaitable[object]:
-        async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
-            with trace.watching():
-                await app(scope, receive, send)
-
-        return caller(observer, {discovery.TRACE_KEY: True})
-
-    probes = kind(await discovery.discover(traced))
-    nulls = []
-    with probes.installed(probes.probed):
-        for number in range(requests):
-            with probes.doubled(probes.probed[number % len(probes.probed)], BLANKS[0]):
-                await caller(probes.watch)
-            nulls.append(spent(probes.read(), probes.null_owner + 1).ns[probes.null_owner])
-    return median(nulls[requests // 2 :]) / 1000
-
-
-def worker(max_time_s: float) -> list[dict[str, Any]]:
+def worker(number: int, max_time_s: float) -> list[Reading]:
     """All readings of one process."""
-    return [reading for kind in PROBES for reading in readings_with(kind, max_time_s)]
-
-
-def readings_with(kind: str, max_time_s: float) -> list[dict[str, Any]]:
-    """All readings of one process with one kind of probes."""
-    probes = PROBES[kind]
-    with patch.object(timing, "best_probes", lambda stack, clock, _, suspending: probes(stack, suspending=suspending)):
-        return [{"probes": kind, **reading} for reading in all_places(max_time_s, probes)]
-
-
-def all_places(max_time_s: float, probes: type[Probes]) -> list[dict[str, Any]]:
-    """A reading for each known layer at each place above each endpoint."""
-    chance = random.Random()
-    noop_us = asyncio.run(callable_us(Noop, 400))
-    probe_spin = Spin(fast, 0)
-    spin_us = asyncio.run(callable_us(lambda app: Spin(app, 0), 400))
-    asyncio.run(call_often(probe_spin))
-    spin_us -= median(probe_spin.really_ns) / 1000
-    request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    chance, truth = random.Random(number), Truth()
     readings = []
-    for endpoint in (fast, slow):
-        for place in PLACES:
-            app, known = stack(place, endpoint, chance)
-            null = asyncio.run(null_us(app, probes)) if endpoint is fast else None
-            measurement = asyncio.run(measure(app, request, Settings(max_time_s=max_time_s), Bench()))
-            reports = [r for r in measurement.layers if r.name.partition("#")[0] in ("Noop", "Spin")]
-            for layer, report in zip(reversed(known), reports, strict=True):
-                if report.us is None:
-                    continue  # the machine was too busy for an interval in the time
-                truth = spin_us + median(layer.really_ns) / 1000 if isinstance(layer, Spin) else noop_us
-                readings.append(
-                    {
-                        "endpoint": endpoint.__name__,
-                        "place": place,
-                        "spin_us": layer.ns // 1000 if isinstance(layer, Spin) else 0,
-                        "truth_us": truth,
-                        "error_us": report.us.estimate - truth,
-                        "covered": report.us.low <= truth <= report.us.high,
-                        "half_width_us": report.us.half_width,
-                        "seconds": measurement.effort.seconds if measurement.effort else None,
-                        "null_us": null,
-                    }
-                )
+    for name, (count, kinds, endpoint) in STACKS.items():
+        drawn = kinds_of(count, kinds, chance)
+        for probes in PROBES:
+            app, layers = built(drawn, truth.endpoints[endpoint])
+            begin = time.perf_counter()
+            reports = reported(app, PROBES[probes], max_time_s)
+            seconds = time.perf_counter() - begin
+            for index, (kind, layer, report) in enumerate(zip(drawn, layers, reports, strict=True)):
+                if kind in KNOWN and report.us is not None:
+                    reading = {"stack": name, "place": place_of(index, count), "kind": kind, "probes": probes}
+                    us = {"low": report.us.low, "us": report.us.estimate, "high": report.us.high}
+                    readings.append(reading | us | {"truth_us": truth.of(layer, endpoint), "seconds": seconds})
     return readings
 
 
-def fresh_process(seed: int, max_time_s: float) -> list[dict[str, Any]]:
-    """The readings of a new interpreter with its own hash seed."""
-    command = [sys.executable, __file__, "--worker", str(max_time_s)]
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return list(json.loads(done.stdout))
+def reported(app: Any, probes: type[Probes], max_time_s: float) -> Any:
+    """The rows of the app's layers, measured with this kind of probes."""
+    request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    with patch.object(timing, "best_probes", lambda stack, clock, _, suspending: probes(stack, suspending=suspending)):
+        return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench())).layers
 
 
-def table(readings: list[dict[str, Any]]) -> str:
-    """A table for each kind of probes, and what they ran on."""
-    parts = []
-    for kind in dict.fromkeys(reading["probes"] for reading in readings):
-        own = [reading for reading in readings if reading["probes"] == kind]
-        nulls = [reading["null_us"] for reading in own if reading["null_us"] is not None]
-        null = f", null layer {median(nulls):.2f} µs" if nulls else ""
-        parts.append(f"probes in {kind}{null}\n{table_of(own)}")
-    about = f"{platform.python_implementation()} {platform.python_version()}, µs per request"
-    return "\n\n".join([*parts, about])
+def place_of(index: int, count: int) -> str:
+    """Where a layer stands."""
+    return {0: "outermost", count - 1: "innermost"}.get(index, "between")
 
 
-def table_of(readings: list[dict[str, Any]]) -> str:
-    """Median error and range per layer, place and endpoint, and how often the goal was met."""
-    lines = [
-        f"{'endpoint':9}{'layer':>10}{'place':>11}{'truth':>9}{'error':>8}{'from':>8}{'to':>8}{'±':>7}  goal  covered"
+# ---- all processes ----------------------------------------------------------------------------------------------
+
+
+def measure(quick: bool) -> list[Reading]:
+    """The readings of all processes; quick: of one, half a second each."""
+    if quick:
+        return fresh(0, max_time_s=0.5)
+    return [reading for number in range(PROCESSES) for reading in fresh(number, MAX_TIME_S)]
+
+
+def fresh(number: int, max_time_s: float) -> list[Reading]:
+    """The readings of a new interpreter."""
+    found = fresh_process(__file__, seed=number, number=number, max_time_s=max_time_s)
+    return [{"process": number, **reading} for reading in found]
+
+
+def error_us(reading: Reading) -> float:
+    """The estimate less the truth."""
+    return float(reading["us"] - reading["truth_us"])
+
+
+def met(reading: Reading) -> bool:
+    """Whether a single reading is as near to the truth as their bias should be."""
+    return abs(error_us(reading)) <= 0.1 + 0.01 * reading["truth_us"]
+
+
+def covered(reading: Reading) -> bool:
+    """Whether the interval holds the truth."""
+    return bool(reading["low"] <= reading["truth_us"] <= reading["high"])
+
+
+HEAD = ("", "readings", "truth", "bias", "5 %", "95 %", "± interval", "holds truth", "within goal")
+
+
+def summary(label: str, readings: list[Reading]) -> list[str]:
+    """One row: the median error is the bias, the 5 and 95 per cent are its spread. Microseconds."""
+    errors = [error_us(reading) for reading in readings]
+    ends = quantiles(errors, n=20) if len(errors) > 1 else errors * 2
+    return [
+        label,
+        str(len(readings)),
+        f"{median(reading['truth_us'] for reading in readings):.2f}",
+        f"{median(errors):+.2f}",
+        f"{ends[0]:+.2f}",
+        f"{ends[-1]:+.2f}",
+        f"{median((reading['high'] - reading['low']) / 2 for reading in readings):.2f}",
+        per_cent(sum(map(covered, readings)), len(readings)),
+        per_cent(sum(map(met, readings)), len(readings)),
     ]
-    for endpoint in ENDPOINTS:
-        for spin_us in (0, *SPINS_US):
-            for place in PLACES:
-                rows = [r for r in readings if (r["endpoint"], r["spin_us"], r["place"]) == (endpoint, spin_us, place)]
-                if not rows:
-                    continue
-                errors = [row["error_us"] for row in rows]
-                truth = median(row["truth_us"] for row in rows)
-                met = sum(abs(row["error_us"]) <= 0.1 + 0.01 * row["truth_us"] for row in rows)
-                lines.append(
-                    f"{endpoint:9}{f'spin {spin_us}' if spin_us else 'no-op':>10}{place:>11}{truth:9.2f}"
-                    f"{median(errors):+8.2f}{min(errors):+8.2f}{max(errors):+8.2f}"
-                    f"{median(row['half_width_us'] for row in rows):7.2f}"
-                    f"{met:4}/{len(rows)}{sum(row['covered'] for row in rows):6}/{len(rows)}"
-                )
-    met = sum(abs(row["error_us"]) <= 0.1 + 0.01 * row["truth_us"] for row in readings)
-    lines.append(f"|error| <= 0.1 µs + 1 % in {met} of {len(readings)} readings")
-    return "\n".join(lines)
 
 
-def main() -> None:
-    """Run the processes, print the table, write the readings."""
-    parser = argparse.ArgumentParser(description="error of the figures against known costs")
-    parser.add_argument("--quick", action="store_true", help="two processes, half a second a request")
-    parser.add_argument("--processes", type=int, default=10)
-    parser.add_argument("--json", metavar="PATH", help="write all readings there")
-    parser.add_argument("--worker", type=float, metavar="SECONDS", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker is not None:
-        print(json.dumps(worker(arguments.worker)))
-        return
-    processes, max_time_s = (2, 0.5) if arguments.quick else (arguments.processes, 5.0)
-    readings = [reading for seed in range(processes) for reading in fresh_process(seed, max_time_s)]
-    print(table(readings))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(readings, indent=1) + "\n", encoding="utf-8")
+def grouped(readings: list[Reading], key: str) -> dict[str, list[Reading]]:
+    """The readings by what stands under `key`, in the order in which it first appears."""
+    found: dict[str, list[Reading]] = {}
+    for reading in readings:
+        found.setdefault(reading[key], []).append(reading)
+    return found
+
+
+def report(readings: list[Reading]) -> Report:
+    """Bias, spread and coverage by layer, place and stack; the goals for the probes that users get."""
+    best = grouped(readings, "probes").get("C", readings)
+    tables = []
+    for probes, own in grouped(readings, "probes").items():
+        by_kind = sorted(grouped(own, "kind").items(), key=lambda item: list(KNOWN).index(item[0]))
+        tables.append(Table(f"Probes in {probes}: by layer, µs", HEAD, [summary(*item) for item in by_kind]))
+        rest = [(label, rows) for key in ("stack", "place") for label, rows in grouped(own, key).items()]
+        tables.append(Table(f"Probes in {probes}: by stack and place, µs", HEAD, [summary(*item) for item in rest]))
+    return Report(tables, [bias_goal(best), coverage_goal(best), noop_goal(best)], notes(readings))
+
+
+def bias_goal(readings: list[Reading]) -> Goal:
+    """The bias of every layer in every stack."""
+    cells = {(r["kind"], r["stack"]): [] for r in readings}
+    for reading in readings:
+        cells[reading["kind"], reading["stack"]].append(reading)
+    near = [
+        abs(median(map(error_us, own))) <= 0.1 + 0.01 * median(r["truth_us"] for r in own) for own in cells.values()
+    ]
+    worst = max(cells.values(), key=lambda own: abs(median(map(error_us, own))) / (0.1 + 0.01 * own[0]["truth_us"]))
+    found = f"{sum(near)} of {len(near)} layers in stacks; the worst is {median(map(error_us, worst)):+.2f} µs"
+    return Goal("|bias| <= 0.1 µs + 1 % for every layer in every stack", f"{found} ({describe(worst[0])})", all(near))
+
+
+def describe(reading: Reading) -> str:
+    """Which layer of which stack."""
+    return f"{reading['kind']}, {reading['stack']}"
+
+
+def coverage_goal(readings: list[Reading]) -> Goal:
+    """Each table holds all its truths with a chance of 1 - alpha; a single interval more often."""
+    share = sum(map(covered, readings)) / len(readings)
+    return Goal(
+        f"an interval holds the truth at least as often as it says, {per_cent(1 - ALPHA, 1)}",
+        f"{per_cent(share, 1)} of {len(readings)} intervals",
+        share >= 1 - ALPHA,
+    )
+
+
+def noop_goal(readings: list[Reading]) -> Goal:
+    """Whether no-ops above fast endpoints are told from nothing."""
+    noops = [r for r in readings if r["kind"] == "no-op" and r["stack"] in ("3 layers", "10 layers")]
+    told = sum(reading["low"] > 0 for reading in noops)
+    seconds = median(reading["seconds"] for reading in noops) if noops else 0.0
+    return Goal(
+        "a no-op is told from nothing in under a second",
+        f"{told} of {len(noops)} in stacks of 3 and 10, whole measurements of {seconds:.1f} s",
+        bool(noops) and told == len(noops) and seconds < 1,
+    )
+
+
+def notes(readings: list[Reading]) -> list[str]:
+    """What is left, and where it comes from."""
+    by_process = [median(map(error_us, own)) for own in grouped(readings, "process").values()]
+    return [
+        f"Errors are of one sign within a process: its median error is between {min(by_process):+.2f} and "
+        f"{max(by_process):+.2f} µs over {len(by_process)} processes. No interval of one process can hold that."
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, measure, report, worker)

@@ -270,21 +270,26 @@ def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
     assert any("Giver could not be bypassed (KeyError without it)" in note for note in measurement.notes)
 
 
+class Tenant(Silent):
+    """A task layer that says for whom the work inside it is."""
+
+    async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        request.scope["tenant"] = "t"
+        return await super().dispatch(request, call_next)
+
+
+class Work(Costly):
+    """Works for a tenant only."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if "tenant" in scope:
+            self.clock.let_pass(400)
+        await self.app(scope, receive, send)
+
+
 def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_split() -> None:
     """The endpoint works for a tenant only; the status is the same for nobody."""
     server = Server()
-
-    class Tenant(Silent):
-        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-            request.scope["tenant"] = "t"
-            return await super().dispatch(request, call_next)
-
-    class Work(Costly):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if "tenant" in scope:
-                self.clock.let_pass(400)
-            await self.app(scope, receive, send)
-
     measurement = server.measure(
         [Middleware(Tenant, clock=server.clock, us=50), Middleware(Work, clock=server.clock)],
         budgets=Budgets(layers={"Tenant": {"us": 300}}),
@@ -303,18 +308,6 @@ def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
     """What was measured with every layer in place is kept: also of the layers inside the one that was dropped."""
     monkeypatch.setattr(pytest_mwbudget.timing, "BYPASS_CALLS", 10)
     server = Server()
-
-    class Tenant(Silent):
-        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-            request.scope["tenant"] = "t"
-            return await super().dispatch(request, call_next)
-
-    class Work(Costly):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if "tenant" in scope:
-                self.clock.let_pass(400)
-            await self.app(scope, receive, send)
-
     layers = [
         Middleware(Silent, clock=server.clock, us=70),
         Middleware(Tenant, clock=server.clock, us=50),
