@@ -773,6 +773,13 @@ probe_clear(PyObject *op)
     return 0;
 }
 
+static PyObject *
+probe_forget(PyObject *op, PyObject *Py_UNUSED(arguments))
+{
+    probe_clear(op);
+    Py_RETURN_NONE;
+}
+
 static void
 probe_dealloc(PyObject *op)
 {
@@ -788,6 +795,7 @@ static PyMethodDef probe_methods[] = {
     {"set", probe_set, METH_VARARGS,
      "set(leads, owner, callable, parent=-1)\n\nCalls with these arguments before the scope are the owner's, and go to"
      " `callable`. `parent` is who owns the task of which this is the first layer."},
+    {"clear", probe_forget, METH_NOARGS, "clear()\n\nForget what was set: every call passes."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -21,7 +21,7 @@ import inspect
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from types import CodeType
@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 from .asgi import ASGIApp
 from .discovery import Entry, Stack
-from .exchange import Function, Parameters, mentioned_cells, trampoline, twin
+from .exchange import Function, Parameters, exchanged, mentioned_cells, trampoline, twin
 
 Clock: TypeAlias = Callable[[], int]
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
@@ -38,10 +38,12 @@ Log: TypeAlias = deque[int]
 Key: TypeAlias = int | tuple[int, ...]
 # By the layer's key: whose time it is inside, and what to call.
 Targets: TypeAlias = dict[Key, tuple[int, Callable[..., Awaitable[Any]]]]
+# How a layer is called; see `shape_of`.
+Shape: TypeAlias = int
 
 # A null layer has so many blank layers (layers that do nothing) between its probes, one of these numbers at random.
 # What a probe costs round a layer is not what it costs right round another probe; and what one more blank layer adds
-# tells what each of them takes, at this place and in this process.
+# tells what each of them takes, in this app and in this process.
 BLANKS = (1, 1, 2)
 
 HARNESS = 0  # the server's end, outside everything
@@ -192,15 +194,44 @@ async def _coroutine(awaitable: Awaitable[Any]) -> Any:
 
 @dataclass(slots=True)
 class _Site:
-    """One function that enters one or more layers."""
+    """One function that enters one or more layers, and the code that stands in for its own while probes are installed.
+
+    It is kept from leg to leg, because CPython specialises code by running it.
+    """
 
     function: Function
-    code: CodeType
     twin: Function
     targets: Targets = field(default_factory=dict)
-    inner_targets: Targets = field(default_factory=dict)
     outer_owners: dict[Key, int] = field(default_factory=dict)
-    doubled: Mapping[int, Function] = field(default_factory=dict)
+    code: CodeType | None = None
+
+
+@dataclass(slots=True)
+class _Inside:
+    """What is inside the outer probe of a null layer: a probe, and by their number blank layers round it.
+
+    One for all functions whose parameters have the same shape, so that it runs in as many requests as the probes that
+    it stands for; what runs once in thirty requests costs more.
+    """
+
+    doubled: Mapping[int, Function]
+    targets: Targets
+
+
+@dataclass(slots=True)
+class _Steppers:
+    """Whether steppers ride on the tasks of a request."""
+
+    on: bool
+
+
+@dataclass(slots=True)
+class _Kit:
+    """All that reads one clock."""
+
+    clock: Clock
+    sites: dict[int, _Site] = field(default_factory=dict)
+    insides: dict[Shape, _Inside] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +269,14 @@ class Probes:
         self.steppable = stack.tasks or suspending
         self.log: Log = deque((HARNESS, clock()))
         self.null_owner = len(stack.entries) + 1
-        self.stepping = self.steppable
+        self._steppers = _Steppers(on=self.steppable)
         self.probed = stack.probeable
-        self._sites: dict[int, _Site] = {}
+        self._kits: dict[int, _Kit] = {}  # by the identity of the clock
+
+    @property
+    def stepping(self) -> bool:
+        """Whether steppers ride."""
+        return self._steppers.on
 
     def owner_of_parent(self, index: int) -> int:
         """Whose time it is just outside entry `index`: its nearest probed ancestor's, or the harness's."""
@@ -273,62 +309,88 @@ class Probes:
         They read `clock`, if one is given, in place of their own.
         """
         own_clock, self.clock = self.clock, clock or self.clock
+        sites = self._kit.sites
         try:
             for index in indexes:
                 self._add(index)
-            for site in self._sites.values():
-                site.function.__code__ = _trampoline(site.code, self._outermost(site), site.twin)
-            yield
+            with ExitStack() as stack:
+                for site in sites.values():
+                    if site.targets:
+                        assert site.code is not None
+                        stack.enter_context(exchanged(site.function, site.code))
+                yield
         finally:
-            for site in self._sites.values():
-                site.function.__code__ = site.code
-            self._sites.clear()
+            for site in sites.values():
+                site.targets.clear()
+                site.outer_owners.clear()
             self.clock = own_clock
+
+    @property
+    def _kit(self) -> _Kit:
+        return self._kits.setdefault(id(self.clock), _Kit(self.clock))
 
     def _add(self, index: int) -> None:
         entry = self.stack.entries[index]
         assert entry.function is not None
-        site = self._sites.get(id(entry.function))
+        site = self._kit.sites.get(id(entry.function))
         if site is None:
             code = entry.function.__code__
-            site = self._sites[id(entry.function)] = _Site(entry.function, code, twin(entry.function, code))
-            inner = _probe(site.inner_targets, site.twin, self.log, self.clock)
-            site.doubled = with_blanks(twin(entry.function, _trampoline(code, inner, site.twin)), Parameters.of(code))
+            site = self._kit.sites[id(entry.function)] = _Site(entry.function, twin(entry.function, code))
+            site.code = _trampoline(code, self._outermost(site), site.twin)
         key = key_of(entry.leads)
-        site.targets[key] = site.inner_targets[key] = (index + 1, site.twin)
+        site.targets[key] = (index + 1, site.twin)
         if entry.own_task:
             site.outer_owners[key] = self.owner_of_parent(index)
 
     def _outermost(self, site: _Site) -> Callable[..., Awaitable[Any]]:
         """The site's probe, with a stepper outside it for layers that begin a task of the request."""
         probe = _probe(site.targets, site.twin, self.log, self.clock)
-        if not site.outer_owners:
+        if not any(entry.own_task for entry in self.stack.entries if entry.function is site.function):
             return probe
+        # Neither the site nor this object itself: both hold the code that holds what is made here, and the garbage
+        # collector does not look into code.
+        log, clock, steppers, outer_owners = self.log, self.clock, self._steppers, site.outer_owners
 
         async def first_of_its_task(
             leads: tuple[object, ...], scope: Any, receive: Any, send: Any, **named: Any
         ) -> Any:
-            outer = site.outer_owners.get(key_of(leads))
-            if outer is None or not self.stepping:
+            outer = outer_owners.get(key_of(leads))
+            if outer is None or not steppers.on:
                 return await probe(leads, scope, receive, send, **named)
-            self.log += (outer, self.clock())
-            return await stepped(probe(leads, scope, receive, send, **named), self.log, self.clock)
+            log.extend((outer, clock()))
+            return await stepped(probe(leads, scope, receive, send, **named), log, clock)
 
         return first_of_its_task
 
     def _site_of(self, index: int) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
-        return self._sites[id(entry.function)], key_of(entry.leads)
+        return self._kit.sites[id(entry.function)], key_of(entry.leads)
 
     @contextmanager
     def doubled(self, index: int, blanks: int) -> Iterator[None]:
-        """A second probe inside the one of entry `index`, and so many blank layers between: the null layer."""
+        """A second probe inside the one of entry `index`, and so many blank layers between: the null layer.
+
+        One boundary at a time.
+        """
         site, key = self._site_of(index)
-        site.targets[key] = (self.null_owner, site.doubled[blanks])
+        inside = self._inside(shape_of(site.twin.__code__))
+        own = site.targets[key]
+        inside.targets[key] = own
+        site.targets[key] = (self.null_owner, inside.doubled[blanks])
         try:
             yield
         finally:
-            site.targets[key] = site.inner_targets[key]
+            site.targets[key] = own
+            inside.targets.clear()
+
+    def _inside(self, shape: Shape) -> _Inside:
+        if shape not in self._kit.insides:
+            targets: Targets = {}
+            layer = layer_of(shape)
+            inner = _probe(targets, layer, self.log, self.clock)
+            doubled = with_blanks(twin(layer, _trampoline(layer.__code__, inner, layer)), shape)
+            self._kit.insides[shape] = _Inside(doubled, targets)
+        return self._kit.insides[shape]
 
     @contextmanager
     def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:
@@ -347,23 +409,34 @@ class Probes:
     @contextmanager
     def stepping_set(self, *, on: bool) -> Iterator[None]:
         """Steppers on (where there is anything for them to note) or off."""
-        before, self.stepping = self.stepping, on and self.steppable
+        before, self._steppers.on = self._steppers.on, on and self.steppable
         try:
             yield
         finally:
-            self.stepping = before
+            self._steppers.on = before
 
 
-def with_blanks(inner: Function, parameters: Parameters) -> dict[int, Function]:
+def shape_of(code: CodeType) -> Shape:
+    """How many parameters a function has that is a layer with none or one before the scope; 0 for any other."""
+    parameters = Parameters.of(code)
+    plain = not (parameters.keywords or parameters.starred or parameters.double_starred)
+    return len(parameters.positional) if plain and len(parameters.positional) in (3, 4) else 0
+
+
+def with_blanks(inner: Function, shape: Shape) -> dict[int, Function]:
     """By their number, `inner` with blank layers round it: as many as a null layer may have."""
     found = {0: inner}
     for blanks in range(1, max(BLANKS) + 1):
-        found[blanks] = _blank(found[blanks - 1], parameters)
+        found[blanks] = layer_of(shape, found[blanks - 1])
     return found
 
 
-def _blank(inner: Function, parameters: Parameters) -> Function:
-    """A layer that does nothing but call `inner`, written as one with these parameters would be."""
+async def _nowhere(*arguments: object, **named: object) -> None:
+    """What is inside a layer that is never entered as it is."""
+
+
+def layer_of(shape: Shape, inner: Callable[..., Awaitable[Any]] = _nowhere) -> Function:
+    """A blank layer, with parameters of this shape: it does nothing but call `inner`."""
 
     async def function(scope: Any, receive: Any, send: Any) -> None:
         await inner(scope, receive, send)
@@ -374,9 +447,8 @@ def _blank(inner: Function, parameters: Parameters) -> Function:
     async def any_other(*arguments: Any, **named: Any) -> None:
         await inner(*arguments, **named)
 
-    plain = not (parameters.keywords or parameters.starred or parameters.double_starred)
-    shapes: dict[int, Any] = {3: function, 4: method} if plain else {}
-    blank: Function = shapes.get(len(parameters.positional), any_other)
+    shapes: dict[Shape, Any] = {0: any_other, 3: function, 4: method}
+    blank: Function = shapes[shape]
     # Code of its own, which CPython specialises for this one call.
     blank.__code__ = blank.__code__.replace()
     return blank

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
+from types import CodeType
 from typing import Any
 
 from .asgi import ASGIApp
-from .boundaries import Clock, Probes, TaskLayer, straight_to, with_blanks
+from .boundaries import Clock, Probes, Shape, TaskLayer, layer_of, shape_of, straight_to, with_blanks
 from .discovery import Stack
-from .exchange import Function, Parameters, exchanged, relay, twin
+from .exchange import Function, exchanged, relay, twin
 
 
 def native() -> Any:
@@ -31,13 +32,21 @@ def best_probes(stack: Stack, clock: Clock, cpu_clock: Clock | None, *, suspendi
 
 @dataclass(slots=True)
 class _Site:
-    """One function that enters one or more layers: its probe, and a second one inside it, for the null layer."""
+    """One function that enters one or more layers: its probe, and the code that calls it, kept from leg to leg."""
 
     function: Function
     original: Function
     probe: Any
-    inner: Any
+    code: CodeType
+    used: bool = False
+
+
+@dataclass(slots=True)
+class _Inside:
+    """What is inside the outer probe of a null layer; see `boundaries`."""
+
     doubled: Mapping[int, Function]
+    probe: Any
 
 
 class NativeProbes(Probes):
@@ -47,7 +56,8 @@ class NativeProbes(Probes):
         super().__init__(stack, clock, suspending=suspending)
         self._native = native()
         self._cpu = False
-        self._native_sites: dict[int, _Site] = {}
+        self._sites: dict[int, _Site] = {}
+        self._insides: dict[Shape, _Inside] = {}
 
     def start(self) -> None:
         """See `Probes`."""
@@ -72,28 +82,36 @@ class NativeProbes(Probes):
             for index in indexes:
                 self._place(index)
             with ExitStack() as stack:
-                for site in self._native_sites.values():
-                    stack.enter_context(exchanged(site.function, relay(site.function.__code__, site.probe)))
+                for site in self._sites.values():
+                    if site.used:
+                        stack.enter_context(exchanged(site.function, site.code))
                 yield
         finally:
-            self._native_sites.clear()
+            for site in self._sites.values():
+                site.probe.clear()
+                site.used = False
             self._cpu = False
 
     def _place(self, index: int) -> None:
         function = self.stack.entries[index].function
         assert function is not None
-        if id(function) not in self._native_sites:
+        if id(function) not in self._sites:
             original = twin(function, function.__code__)
-            inner = self._native.probe(original)
-            doubled = with_blanks(twin(function, relay(function.__code__, inner)), Parameters.of(function.__code__))
             probe = self._native.probe(original)
-            self._native_sites[id(function)] = _Site(function, original, probe, inner, doubled)
+            self._sites[id(function)] = _Site(function, original, probe, relay(function.__code__, probe))
         site = self._site_at(index)
+        site.used = True
         self._set(index, index + 1, site.original)
-        site.inner.set(self.stack.entries[index].leads, index + 1, site.original)
 
     def _site_at(self, index: int) -> _Site:
-        return self._native_sites[id(self.stack.entries[index].function)]
+        return self._sites[id(self.stack.entries[index].function)]
+
+    def _inside_of(self, shape: Shape) -> _Inside:
+        if shape not in self._insides:
+            layer = layer_of(shape)
+            probe = self._native.probe(layer)
+            self._insides[shape] = _Inside(with_blanks(twin(layer, relay(layer.__code__, probe)), shape), probe)
+        return self._insides[shape]
 
     def _set(self, index: int, owner: int, target: Any) -> None:
         entry = self.stack.entries[index]
@@ -104,11 +122,14 @@ class NativeProbes(Probes):
     def doubled(self, index: int, blanks: int) -> Iterator[None]:
         """See `Probes`."""
         site = self._site_at(index)
-        self._set(index, self.null_owner, site.doubled[blanks])
+        inside = self._inside_of(shape_of(site.original.__code__))
+        inside.probe.set(self.stack.entries[index].leads, index + 1, site.original)
+        self._set(index, self.null_owner, inside.doubled[blanks])
         try:
             yield
         finally:
             self._set(index, index + 1, site.original)
+            inside.probe.clear()
 
     @contextmanager
     def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:

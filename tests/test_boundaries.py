@@ -60,17 +60,16 @@ class Ticks:
         return self.now
 
 
-def everything_on(probes: Probes) -> ExitStack:
-    """Every probe in place, and the null layer at every boundary."""
+def everything_on(probes: Probes, doubled: int = -1) -> ExitStack:
+    """Every probe in place, and the null layer at one of their boundaries, the innermost unless said otherwise."""
     stack = ExitStack()
     stack.enter_context(probes.installed(probes.probed))
-    for index in probes.probed:
-        stack.enter_context(probes.doubled(index, 1))
+    stack.enter_context(probes.doubled(probes.probed[doubled], 1))
     return stack
 
 
 def observed(app: App, url: str = "/", **options: Any) -> tuple[asgi.Exchange, asgi.Exchange, list[int]]:
-    """A call without probes, one with every probe, and the latter's log."""
+    """A call without probes, the last of those with every probe and a null layer, and the latter's log."""
 
     async def main() -> tuple[asgi.Exchange, asgi.Exchange, list[int]]:
         call = await caller(app, options.pop("method", "GET"), url, **options)
@@ -78,10 +77,13 @@ def observed(app: App, url: str = "/", **options: Any) -> tuple[asgi.Exchange, a
         stack = await discovered(call)
         probes = Probes(stack)
         assert len(probes.probed) == (len(stack.entries) if stack.endpoint is None else stack.endpoint + 1)
-        with everything_on(probes):
-            probed = await call(probes.watch)
-            probed = await call(probes.watch)
-        return plain, probed, list(probes.log)[::2]
+        for place in range(len(probes.probed)):
+            with everything_on(probes, place):
+                probed = await call(probes.watch)
+                probed = await call(probes.watch)
+            owners = list(probes.log)[::2]
+            assert (plain.status, probes.null_owner in owners) == (probed.status, True)
+        return plain, probed, owners
 
     with unchanged_code():
         return asyncio.run(main())
