@@ -1,17 +1,18 @@
 """How far the figures are from the truth: layers of known cost at every place, in fresh processes.
 
-    python bench/accuracy.py [--quick] [--json PATH]
+    python bench/accuracy.py [--quick] [--processes N] [--json PATH]
 
 Stacks of 3, 10 and 30 layers are made, in random order, of a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
 layers on, CORS and GZip. Stacks of ten also stand above an endpoint that answers in ten messages (with a layer that
-spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with layers that suspend (a
-spin of 50 µs in a child task, a sleep of 1 ms). Each of 20 processes has its own hash seed and measures each of these
+spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with a layer that suspends (a
+spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these
 stacks once with the probes in C, where they were built, and once with those in Python.
 
-The truth is taken in the same process without any of our probes. A spin notes how long it really spun. What a layer
-costs beyond that is what one more such callable costs above that endpoint: ten of them (spins of 0 µs) against none,
-whole requests, in turns, in quiet moments, the difference divided by ten. That a no-op was told from nothing means that
-its interval lies above zero.
+The truth is taken in the same process without any of our probes, once for each kind of layer and each endpoint: whole
+requests with one such layer between two that glance at the clock, and without it, in turns for a second, in quiet
+moments only; the endpoint's own work is left out. No spin or sleep takes as long as another, and each notes how long it
+took: that is its own. A layer's class has code of its own, as the middlewares of an app have. A no-op was told from
+nothing where its interval lies above zero.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 from unittest.mock import patch
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, per_cent
-from known import Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, endpoints, one_more_us
+from known import Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, cost_us, endpoints, own
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -35,22 +36,27 @@ from pytest_mwbudget.boundaries import Probes
 from pytest_mwbudget.crossings import NativeProbes, native
 from pytest_mwbudget.estimates import ALPHA
 from pytest_mwbudget.measure import measure as measure_app
+from pytest_mwbudget.model import Estimate
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
 
 PROBES: dict[str, type[Probes]] = {"C": NativeProbes, "Python": Probes} if native() else {"Python": Probes}
 PROCESSES = 20
-TRUTH_PAIRS = 300
+TRUTH_S = 1.0
 MAX_TIME_S = 5.0
 
-PLAIN: dict[str, Callable[[Any], Any]] = {
-    "no-op": Noop,
-    **{f"spin {us} µs": partial(Spin, us=us) for us in (1, 2, 5, 10, 50, 200)},
-}
-AT_MESSAGES = {"spin 50 µs, ten messages": partial(SpinAtMessages, us=50)}
-SUSPENDING = {"spin 50 µs, child task": partial(SpinInTask, us=50), "sleep 1 ms": partial(Sleep, us=1000)}
+
+def made(kind: type[Noop], us: float | None = None) -> Callable[[Any], Any]:
+    """Makes layers of this kind, each with code of its own."""
+    return lambda app: own(kind)(app) if us is None else own(kind)(app, us)
+
+
+PLAIN = {"no-op": made(Noop), **{f"spin {us} µs": made(Spin, us) for us in (1, 2, 5, 10, 50, 200)}}
+AT_MESSAGES = {"spin 50 µs, ten messages": made(SpinAtMessages, 50)}
+IN_A_TASK = {"spin 50 µs, child task": made(SpinInTask, 50)}
+SLEEPING = {"sleep 1 ms": made(Sleep, 1000)}
 NEIGHBOURS = {"CORS": partial(CORSMiddleware, allow_origins=["*"]), "GZip": GZipMiddleware}
-KNOWN = {**PLAIN, **AT_MESSAGES, **SUSPENDING}
+KINDS = PLAIN | AT_MESSAGES | IN_A_TASK | SLEEPING | NEIGHBOURS
 # What is in a stack: so many layers of which kinds, above which endpoint.
 STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
     "3 layers": (3, PLAIN, "fast"),
@@ -58,7 +64,8 @@ STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
     "10 layers": (10, PLAIN, "fast"),
     "30 layers": (30, PLAIN, "fast"),
     "10 layers, ten messages": (10, PLAIN | AT_MESSAGES, "ten messages"),
-    "10 layers, some suspend": (10, PLAIN | SUSPENDING, "fast"),
+    "10 layers, a child task": (10, PLAIN | IN_A_TASK, "fast"),
+    "10 layers, a sleep": (10, PLAIN | SLEEPING, "fast"),
     "10 layers, slow endpoint": (10, PLAIN, "slow and noisy"),
 }
 
@@ -79,46 +86,36 @@ def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
     app: Any = endpoint
     layers = []
     for kind in reversed(kinds):
-        app = (NEIGHBOURS | KNOWN)[kind](app)
+        app = KINDS[kind](app)
         layers.insert(0, app)
     return app, layers
 
 
 class Truth:
-    """What layers cost in this process: what they note themselves, and what one more such callable costs."""
+    """What layers cost in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.endpoints = endpoints()
-        self._callable_us: dict[tuple[type, str], float] = {}
+        self._us: dict[tuple[str, str], float] = {}
 
-    def of(self, layer: Any, endpoint: str) -> float:
+    def of(self, kind: str, layer: Any, endpoint: str) -> float:
         """Microseconds per request of a layer that was measured above this endpoint."""
-        spun_us = median(layer.really_ns) / 1000 if isinstance(layer, Spin) else 0.0
-        return spun_us + self._beyond(type(layer), endpoint)
-
-    def _beyond(self, kind: type, name: str) -> float:
-        key = kind, name
-        if key not in self._callable_us:
-            made: list[Any] = []
-
-            def make(app: Any) -> Any:
-                made.append(kind(app, 0) if issubclass(kind, Spin) else kind(app))
-                return made[-1]
-
-            endpoint = self.endpoints[name]
-            pairs = TRUTH_PAIRS // 3 if endpoint.median_us else TRUTH_PAIRS
-            us = asyncio.run(one_more_us(make, endpoint, pairs))
-            spun = [median(layer.really_ns[-CALLS_NOTED:]) / 1000 for layer in made if isinstance(layer, Spin)]
-            self._callable_us[key] = us - (median(spun) if spun else 0.0)
-        return self._callable_us[key]
+        key = kind, endpoint
+        if key not in self._us:
+            us, alone = asyncio.run(cost_us(KINDS[kind], self.endpoints[endpoint], self.seconds))
+            self._us[key] = us - noted_us(alone)
+        return self._us[key] + noted_us(layer)
 
 
-CALLS_NOTED = 1000
+def noted_us(layer: Any) -> float:
+    """How long the layer says that it spun or slept, in microseconds."""
+    return median(layer.really_ns) / 1000 if isinstance(layer, Spin) else 0.0
 
 
-def worker(number: int, max_time_s: float) -> list[Reading]:
+def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     """All readings of one process."""
-    chance, truth = random.Random(number), Truth()
+    chance, truth = random.Random(number), Truth(truth_s)
     readings = []
     for name, (count, kinds, endpoint) in STACKS.items():
         drawn = kinds_of(count, kinds, chance)
@@ -127,19 +124,20 @@ def worker(number: int, max_time_s: float) -> list[Reading]:
             begin = time.perf_counter()
             reports = reported(app, PROBES[probes], max_time_s)
             seconds = time.perf_counter() - begin
-            for index, (kind, layer, report) in enumerate(zip(drawn, layers, reports, strict=True)):
-                if kind in KNOWN and report.us is not None:
-                    reading = {"stack": name, "place": place_of(index, count), "kind": kind, "probes": probes}
-                    us = {"low": report.us.low, "us": report.us.estimate, "high": report.us.high}
-                    readings.append(reading | us | {"truth_us": truth.of(layer, endpoint), "seconds": seconds})
+            for index, (kind, layer, us) in enumerate(zip(drawn, layers, reports, strict=True)):
+                if us is not None and kind not in NEIGHBOURS:
+                    known = {"stack": name, "place": place_of(index, count), "kind": kind, "probes": probes}
+                    found = {"low": us.low, "us": us.estimate, "high": us.high, "seconds": seconds}
+                    readings.append(known | found | {"truth_us": truth.of(kind, layer, endpoint)})
     return readings
 
 
-def reported(app: Any, probes: type[Probes], max_time_s: float) -> Any:
-    """The rows of the app's layers, measured with this kind of probes."""
+def reported(app: Any, probes: type[Probes], max_time_s: float) -> list[Estimate | None]:
+    """What the app's layers cost, measured with this kind of probes."""
     request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     with patch.object(timing, "best_probes", lambda stack, clock, _, suspending: probes(stack, suspending=suspending)):
-        return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench())).layers
+        measurement = asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench()))
+    return [layer.us for layer in measurement.layers]
 
 
 def place_of(index: int, count: int) -> str:
@@ -150,16 +148,16 @@ def place_of(index: int, count: int) -> str:
 # ---- all processes ----------------------------------------------------------------------------------------------
 
 
-def measure(quick: bool) -> list[Reading]:
-    """The readings of all processes; quick: of one, half a second each."""
+def measure(quick: bool, processes: int) -> list[Reading]:
+    """The readings of so many processes; quick: of one, half a second each."""
     if quick:
-        return fresh(0, max_time_s=0.5)
-    return [reading for number in range(PROCESSES) for reading in fresh(number, MAX_TIME_S)]
+        return fresh(0, max_time_s=0.5, truth_s=0.05)
+    return [reading for number in range(processes) for reading in fresh(number, MAX_TIME_S, TRUTH_S)]
 
 
-def fresh(number: int, max_time_s: float) -> list[Reading]:
+def fresh(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     """The readings of a new interpreter."""
-    found = fresh_process(__file__, seed=number, number=number, max_time_s=max_time_s)
+    found = fresh_process(__file__, seed=number, number=number, max_time_s=max_time_s, truth_s=truth_s)
     return [{"process": number, **reading} for reading in found]
 
 
@@ -210,10 +208,10 @@ def report(readings: list[Reading]) -> Report:
     """Bias, spread and coverage by layer, place and stack; the goals for the probes that users get."""
     best = grouped(readings, "probes").get("C", readings)
     tables = []
-    for probes, own in grouped(readings, "probes").items():
-        by_kind = sorted(grouped(own, "kind").items(), key=lambda item: list(KNOWN).index(item[0]))
+    for probes, theirs in grouped(readings, "probes").items():
+        by_kind = sorted(grouped(theirs, "kind").items(), key=lambda item: list(KINDS).index(item[0]))
         tables.append(Table(f"Probes in {probes}: by layer, µs", HEAD, [summary(*item) for item in by_kind]))
-        rest = [(label, rows) for key in ("stack", "place") for label, rows in grouped(own, key).items()]
+        rest = [(label, rows) for key in ("stack", "place") for label, rows in grouped(theirs, key).items()]
         tables.append(Table(f"Probes in {probes}: by stack and place, µs", HEAD, [summary(*item) for item in rest]))
     return Report(tables, [bias_goal(best), coverage_goal(best), noop_goal(best)], notes(readings))
 
@@ -268,4 +266,4 @@ def notes(readings: list[Reading]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, measure, report, worker)
+    main(__file__, __doc__, measure, report, worker, processes=PROCESSES)

@@ -10,7 +10,7 @@ from time import get_clock_info, perf_counter_ns, thread_time_ns
 from typing import TypeAlias
 
 from . import asgi, budgets, loops
-from .bisect import Bisection, Deadline
+from .bisect import MIN_SHARE, Bisection, Deadline
 from .boundaries import Clock, task_layers
 from .budgets import Judgement
 from .crossings import best_probes
@@ -44,8 +44,8 @@ FIRST_LOOK_PAIRS = 16
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
-# Looks are taken in turns of about so long, of so many requests at least and at most.
-TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, 8, 512
+# Looks are taken in turns of about so long, of so many requests at least and at most; no leg has fewer than the least.
+TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, MIN_SHARE, 512
 # A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
 BYPASS_CALLS = 1000
 # A bypass that differs from the split by more than this share and this much has changed more than the layer: what is
@@ -274,7 +274,8 @@ class Timing:
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
-        if any(row.us is None and row.entry in self.bisection.probes.probed for row in self.rows):
+        assert self.estimates is not None
+        if not math.isfinite(self.estimates.whole.half_width):
             return False
         return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
 

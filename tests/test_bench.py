@@ -1,62 +1,112 @@
-"""The mechanics of the bench scripts; their timings are for people to read."""
+"""The mechanics of bench/accuracy.py, bench/harness.py and bench/evidence.py; timings are for people to read."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def accuracy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("accuracy")
 
 
-def test_accuracy_reads_every_layer_at_every_place_and_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    accuracy = script("accuracy")
-    monkeypatch.setattr(accuracy, "WARM_CALLS", 5)
-    monkeypatch.setattr(accuracy.null_us, "__defaults__", (20,))
-    readings = accuracy.worker(max_time_s=0.25)
-    for kind in accuracy.PROBES:
-        own = [reading for reading in readings if reading["probes"] == kind]
-        seen = {(reading["endpoint"], reading["place"], reading["spin_us"]) for reading in own}
-        # On a busy machine some rows have no interval in so short a time.
-        assert 18 <= len(seen) == len(own) <= 2 * 3 * 6
-        text = accuracy.table(own)
-        # What the probes are, the heading, the rows, the goal; an empty line and what it ran on.
-        assert len(text.splitlines()) == 2 + len(seen) + 1 + 2
-        assert f"of {len(own)} readings" in text
-        assert all(reading["null_us"] is None or 0 < reading["null_us"] < 1000 for reading in own)
-
-
-def test_accuracy_writes_its_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accuracy = script("accuracy")
-    made = [
+def made(accuracy: ModuleType, error_us: float = 0.05, low: float = 0.1) -> list[dict[str, Any]]:
+    """A reading of each kind at each place of two stacks, by each kind of probes, in two processes."""
+    return [
         {
-            "probes": "C",
-            "null_us": 0.5,
-            "endpoint": endpoint,
+            "process": process,
+            "stack": stack,
             "place": place,
-            "spin_us": spin_us,
+            "kind": kind,
+            "probes": probes,
+            "low": low,
+            "us": 1.0 + error_us,
+            "high": 1.1,
             "truth_us": 1.0,
-            "error_us": 0.05,
-            "covered": True,
-            "half_width_us": 0.1,
+            "seconds": 0.5,
         }
-        for endpoint in accuracy.ENDPOINTS
-        for place in accuracy.PLACES
-        for spin_us in (0, *accuracy.SPINS_US)
+        for process in range(2)
+        for stack in ("3 layers", "10 layers")
+        for place in ("outermost", "between", "innermost")
+        for kind in accuracy.PLAIN
+        for probes in ("C", "Python")
     ]
-    monkeypatch.setattr(accuracy, "fresh_process", lambda seed, max_time_s: made)
-    monkeypatch.setattr(sys, "argv", ["accuracy.py", "--quick", "--json", str(tmp_path / "readings.json")])
-    accuracy.main()
-    assert (tmp_path / "readings.json").read_text().count('"error_us"') == 2 * len(made)
+
+
+def test_accuracy_reads_every_known_layer(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        accuracy, "STACKS", {name: accuracy.STACKS[name] for name in ("3 layers", "10 layers, a child task")}
+    )
+    readings = accuracy.worker(number=0, max_time_s=0.25, truth_s=0.01)
+    assert {reading["probes"] for reading in readings} == set(accuracy.PROBES)
+    # On a busy machine some rows have no interval in so short a time.
+    for probes in accuracy.PROBES:
+        assert 3 <= sum(reading["probes"] == probes for reading in readings) <= 3 + 8
+    assert not accuracy.NEIGHBOURS.keys() & {reading["kind"] for reading in readings}
+    text = str(accuracy.report([{"process": 0, **reading} for reading in readings]))
+    assert all(kind in text for kind in {reading["kind"] for reading in readings})
+
+
+def test_accuracy_draws_each_kind_as_often_as_any_other(accuracy: ModuleType) -> None:
+    import random
+
+    drawn = accuracy.kinds_of(30, accuracy.PLAIN, random.Random(1))
+    assert sorted(drawn.count(kind) for kind in accuracy.NEIGHBOURS) == [1, 1]
+    assert {drawn.count(kind) for kind in accuracy.PLAIN} == {4}
+    assert accuracy.kinds_of(3, accuracy.PLAIN, random.Random(1)) != accuracy.kinds_of(
+        3, accuracy.PLAIN, random.Random(2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "met"),
+    [({}, [True, True, True]), ({"error_us": 0.5}, [False, True, True]), ({"low": -0.1}, [True, True, False])],
+)
+def test_the_goals_of_accuracy(accuracy: ModuleType, readings: dict[str, float], met: list[bool]) -> None:
+    report = accuracy.report(made(accuracy, **readings))
+    assert [goal.met for goal in report.goals] == met
+    assert [table.title for table in report.tables] == [
+        f"Probes in {probes}: {by}, µs" for probes in ("C", "Python") for by in ("by layer", "by stack and place")
+    ]
+
+
+def test_a_script_prints_its_report_and_writes_its_readings(
+    accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness import main  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(sys, "argv", ["accuracy.py", "--quick", "--json", str(tmp_path / "accuracy.json")])
+    readings = made(accuracy)
+    main("accuracy.py", "What it does.", lambda quick, processes: readings, accuracy.report, processes=3)
+    assert "reached: |bias|" in capsys.readouterr().out
+    stored = json.loads((tmp_path / "accuracy.json").read_text(encoding="utf-8"))
+    assert (stored["script"], stored["quick"], stored["readings"]) == ("accuracy", True, readings)
+
+
+def test_the_page_has_what_is_stored(accuracy: ModuleType, tmp_path: Path) -> None:
+    evidence = importlib.import_module("evidence")
+    stored = {"quick": False, "seconds": 61.0, "machine": {"python": "CPython 3"}, "readings": made(accuracy)}
+    (tmp_path / "accuracy.json").write_text(json.dumps(stored), encoding="utf-8")
+    text = evidence.page(tmp_path)
+    assert "## How far the figures are from the truth" in text
+    assert "```sh\npython bench/accuracy.py" in text
+    assert "- reached: |bias| <= 0.1 µs" in text
+    assert "python CPython 3; 1 minutes." in text
+    assert "quick run" not in text
+
+
+def test_neighbours_end_with_those_who_asked_for_them(accuracy: ModuleType) -> None:
+    from harness import neighbours
+
+    with neighbours((0.01, 0.01), (0.01, 0.01)):
+        pass

@@ -322,6 +322,17 @@ def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
     assert measurement.layer("Tenant").method == "split"
 
 
+@pytest.mark.parametrize("endpoint_us", [5_000, 20_000, 30_000])
+def test_a_slow_endpoint_takes_no_more_requests_and_the_total_is_known_as_well(endpoint_us: float) -> None:
+    server = Server(endpoint_us=endpoint_us)
+    measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
+    assert measurement.books is not None
+    assert measurement.books.total.low == measurement.books.total.high == endpoint_us + 20
+    assert us(measurement, "Costly") == pytest.approx(20, abs=0.01)
+    assert measurement.effort is not None
+    assert measurement.effort.requests < 180
+
+
 def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
     server = Server(endpoint_us=50_000)
     measurement = server.measure([Middleware(Silent, clock=server.clock, us=100)], max_time_s=5)

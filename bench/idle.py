@@ -1,0 +1,221 @@
+"""What the plugin costs where nobody uses it: pytest with it installed and nothing marked, against `-p no:mwbudget`.
+
+    python bench/idle.py [--quick] [--pairs N] [--json PATH]
+
+Whole processes of pytest run in pairs, one with the plugin and one without, in random order, one right after the other.
+They start up and collect (`--collect-only`) a file with one empty test, and one with four hundred; and they run these
+four hundred, which the goal says nothing of. All other plugins that are installed are blocked by name in both, because
+what they import would be free for this one. The first pair does not count: it writes the bytecode (into a directory of
+its own, whatever the environment says) and fills the system's caches. The differences of the pairs, of the wall time
+and of the processor's time (user and system, of the process), have a median and a sign-test interval of 95 %. A last
+process of each kind lists the modules that it has imported.
+
+A shared machine is slow for seconds at a time. So a fixed piece of work is timed before, between and after the two runs
+of a pair, and of all pairs the half counts round which its slowest time was least: the choice never sees the runs. The
+goal is reached where the whole interval is within it: a median that happens to lie there proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from harness import Goal, Reading, Report, Table, main
+
+from pytest_mwbudget.model import Estimate
+from pytest_mwbudget.stats import median_interval, scaled
+
+PAIRS, QUICK_PAIRS = 60, 8
+ALPHA = 0.05
+REFERENCE_ADDITIONS = 1_000_000  # some tens of milliseconds
+COLLECT = ("--collect-only",)
+# The number of empty tests in the file, and what else pytest is told.
+SUITES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "collect 1 test": (1, COLLECT),
+    "collect 400 tests": (400, COLLECT),
+    "run 400 tests": (400, ()),
+}
+CLOCKS = {"wall_ms": "wall", "cpu_ms": "processor"}
+GOAL_MS, GOAL_SHARE = 2.0, 0.01
+PLUGIN, PACKAGE = "mwbudget", "pytest_mwbudget"
+BLOCKED = {"with": (), "without": (PLUGIN,)}
+# Runs pytest with the arguments after the first, and writes the names of all modules into the file named first.
+LIST_MODULES = """
+import json, sys
+import pytest
+status = pytest.main(sys.argv[2:])
+with open(sys.argv[1], "w") as file:
+    json.dump(sorted(sys.modules), file)
+sys.exit(status)
+"""
+
+
+# ---- the processes ---------------------------------------------------------------------------------------------------
+
+
+def options(suite: str, kind: str) -> list[str]:
+    """What pytest is told: how far to go, with no plugin but those of its own, and this one or not."""
+    others = sorted({entry.name for entry in entry_points(group="pytest11")} - {PLUGIN})
+    return ["-q", *SUITES[suite][1], *(f"-pno:{name}" for name in (*others, "cacheprovider", *BLOCKED[kind]))]
+
+
+def run(command: Sequence[str], directory: Path) -> Reading:
+    """Milliseconds of wall and processor time that a process took, from its start to its end."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=directory, stdout=subprocess.DEVNULL, env=environment(directory)
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    wall_ms = 1000 * (time.perf_counter() - begin)
+    process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait for it once more
+    if process.returncode:
+        raise RuntimeError(f"pytest ended with status {process.returncode}: {' '.join(command)}")
+    return {"wall_ms": wall_ms, "cpu_ms": 1000 * (used.ru_utime + used.ru_stime)}
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Variables with which bytecode is written, and written aside: else the plugin would be compiled at every start."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+
+
+def pair(suite: str, directory: Path) -> Reading:
+    """A run with the plugin and one without it, in random order, and the slowest fixed work round them."""
+    found: Reading = {}
+    references_ms = [reference_ms()]
+    for kind in random.sample(list(BLOCKED), len(BLOCKED)):
+        found[kind] = run(["-m", "pytest", *options(suite, kind)], directory)
+        references_ms.append(reference_ms())
+    return {**found, "reference_ms": max(references_ms)}
+
+
+def reference_ms() -> float:
+    """How long a fixed piece of work takes, in milliseconds."""
+    begin = time.perf_counter()
+    sum(range(REFERENCE_ADDITIONS))
+    return 1000 * (time.perf_counter() - begin)
+
+
+def modules(suite: str, kind: str, directory: Path) -> set[str]:
+    """The names of all modules that a run of pytest imported."""
+    found = directory / "modules.json"
+    run(["-c", LIST_MODULES, str(found), *options(suite, kind)], directory)
+    return set(json.loads(found.read_text(encoding="utf-8")))
+
+
+def write_suite(directory: Path, tests: int) -> None:
+    """A file of empty tests, and a configuration that keeps pytest from looking for one further up."""
+    (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    body = "".join(f"def test_{number}():\n    pass\n\n\n" for number in range(tests))
+    (directory / "test_idle.py").write_text(body, encoding="utf-8")
+
+
+def measure(quick: bool, pairs: int = PAIRS) -> list[Reading]:
+    """All pairs of all suites, and the modules that the plugin adds."""
+    readings: list[Reading] = []
+    for suite, (tests, _) in SUITES.items():
+        with TemporaryDirectory() as name:
+            directory = Path(name)
+            write_suite(directory, tests)
+            pair(suite, directory)
+            readings += [{"suite": suite, **pair(suite, directory)} for _ in range(QUICK_PAIRS if quick else pairs)]
+            more = modules(suite, "with", directory) - modules(suite, "without", directory)
+            readings.append({"suite": suite, "modules": sorted(more)})
+    return readings
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def report(readings: list[Reading]) -> Report:
+    """What the plugin adds to each suite by each clock, the goal, and the modules."""
+    pairs = {suite: [one for one in readings if one["suite"] == suite and "with" in one] for suite in SUITES}
+    timed = {suite: own for suite, own in pairs.items() if own}
+    head = ["suite", "clock", "pairs", "without, ms", "with, ms", "added, ms", "interval", "added, %"]
+    rows = [row(suite, clock, own) for suite, own in timed.items() for clock in CLOCKS]
+    collected = {suite: own for suite, own in timed.items() if SUITES[suite][1] == COLLECT}
+    goals = [goal(suite, clock, own) for suite, own in collected.items() for clock in CLOCKS]
+    return Report(
+        [Table("pytest with the plugin installed and nothing marked, against pytest without it", head, rows)],
+        goals,
+        [*per_test(timed), *notes(readings)],
+    )
+
+
+def quicker_half(pairs: Sequence[Reading]) -> list[Reading]:
+    """The half of the pairs that were taken while the machine was quicker."""
+    ordered = sorted(pairs, key=lambda one: float(one["reference_ms"]))
+    return ordered[: math.ceil(len(ordered) / 2)]
+
+
+def added(clock: str, pairs: Sequence[Reading]) -> Estimate:
+    """Milliseconds that the plugin adds: the median of the paired differences, quicker half, with its interval."""
+    return median_interval([one["with"][clock] - one["without"][clock] for one in quicker_half(pairs)], ALPHA)
+
+
+def typical(kind: str, clock: str, pairs: Sequence[Reading]) -> float:
+    """The median milliseconds of the runs of one kind, quicker half."""
+    return float(median(one[kind][clock] for one in quicker_half(pairs)))
+
+
+def row(suite: str, clock: str, pairs: Sequence[Reading]) -> list[str]:
+    """What the plugin adds to a suite by one clock."""
+    more, without = added(clock, pairs), typical("without", clock, pairs)
+    return [
+        suite,
+        CLOCKS[clock],
+        str(len(pairs)),
+        f"{without:.1f}",
+        f"{typical('with', clock, pairs):.1f}",
+        f"{more.estimate:+.2f}",
+        f"{more.low:+.2f} to {more.high:+.2f}",
+        f"{100 * more.estimate / without:+.2f}",
+    ]
+
+
+def goal(suite: str, clock: str, pairs: Sequence[Reading]) -> Goal:
+    """Whether all of the interval of what it adds by one clock is within both limits."""
+    more, without = added(clock, pairs), typical("without", clock, pairs)
+    return Goal(
+        f"{suite}, {CLOCKS[clock]} time: at most {GOAL_MS:g} ms and {100 * GOAL_SHARE:g} % more",
+        f"{more.estimate:+.2f} ms ({more.low:+.2f} to {more.high:+.2f}), {100 * more.estimate / without:+.2f} %",
+        more.high <= min(GOAL_MS, GOAL_SHARE * without),
+    )
+
+
+def per_test(timed: Mapping[str, Sequence[Reading]]) -> Iterator[str]:
+    """What the plugin adds to each test that runs."""
+    for suite, pairs in timed.items():
+        tests, how = SUITES[suite]
+        if how != COLLECT:
+            more = scaled(added("cpu_ms", pairs), 1000 / tests)
+            yield (
+                f"{suite}: {more.estimate:.0f} µs of processor time a test that has nothing to do with the plugin"
+                f" ({more.low:.0f} to {more.high:.0f}), start-up shared out among them; no part of the goal."
+            )
+
+
+def notes(readings: Sequence[Reading]) -> Iterator[str]:
+    """The modules that are imported for the plugin."""
+    for reading in readings:
+        if "modules" in reading:
+            own = [name for name in reading["modules"] if name.partition(".")[0] == PACKAGE]
+            others = [name for name in reading["modules"] if name not in own]
+            yield (
+                f"{reading['suite']}: {len(reading['modules'])} more modules with the plugin, {len(own)} of them its"
+                f" own ({', '.join(own) or 'none'}), and of others: {', '.join(others) or 'none'}."
+            )
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure, report, pairs=PAIRS)

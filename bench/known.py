@@ -1,0 +1,190 @@
+"""Layers and apps of known cost, written as a user would write them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter, perf_counter_ns
+from types import FunctionType
+from typing import Any
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.stats import quiet
+
+# CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
+WARM_CALLS = 1500
+# The median of so many requests is a reading; one more before them does not count.
+CALLS = 3
+
+
+class Noop:
+    """Passes through."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+def spin_ns(ns: int) -> int:
+    """Work for so many nanoseconds; returns how many they were."""
+    begin = now = perf_counter_ns()
+    while now - begin < ns:
+        now = perf_counter_ns()
+    return now - begin
+
+
+class Spin(Noop):
+    """Works for so long on each request, and notes how long it was."""
+
+    def __init__(self, app: Any, us: float) -> None:
+        super().__init__(app)
+        self.us = us
+        self.really_ns: list[int] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        # Written out, so that none of it is warm from another layer.
+        begin = now = perf_counter_ns()
+        end = begin + self.us * 1000
+        while now < end:
+            now = perf_counter_ns()
+        self.really_ns.append(now - begin)
+        await self.app(scope, receive, send)
+
+
+class SpinAtMessages(Spin):
+    """Works a tenth at each message that the app sends."""
+
+    messages = 10
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        part_ns = self.us * 1000 / self.messages
+        spun = 0
+
+        async def spinning(message: Any) -> None:
+            nonlocal spun
+            begin = now = perf_counter_ns()
+            while now - begin < part_ns:
+                now = perf_counter_ns()
+            spun += now - begin
+            await send(message)
+
+        await self.app(scope, receive, spinning)
+        self.really_ns.append(spun)
+
+
+class SpinInTask(Spin):
+    """Works in a task of its own, and waits for it."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.create_task(self._work())
+        await self.app(scope, receive, send)
+
+    async def _work(self) -> None:
+        begin = now = perf_counter_ns()
+        end = begin + self.us * 1000
+        while now < end:
+            now = perf_counter_ns()
+        self.really_ns.append(now - begin)
+
+
+class Sleep(Spin):
+    """Waits, and notes how long it was."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begin = perf_counter_ns()
+        await asyncio.sleep(self.us / 1e6)
+        self.really_ns.append(perf_counter_ns() - begin)
+        await self.app(scope, receive, send)
+
+
+class Glance(Noop):
+    """Looks at the clock and passes through: what looks at it inside then finds the clock's code in the cache."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        perf_counter_ns()
+        await self.app(scope, receive, send)
+
+
+def own(kind: type[Noop]) -> type[Noop]:
+    """A class like `kind` with code of its own, as each middleware has: CPython specialises it for its one place."""
+    call: Any = kind.__call__
+    copied = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, call.__defaults__, call.__closure__)
+    return type(kind.__name__, (kind,), {"__call__": copied})
+
+
+def start() -> dict[str, Any]:
+    """The first message of a response; layers change its headers in place."""
+    return {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+
+
+class Endpoint:
+    """Works for a while, then answers in so many messages; notes how long the work took."""
+
+    def __init__(self, messages: int = 2, median_us: float = 0.0, noise: float = 0.0) -> None:
+        self.messages = messages
+        self.median_us = median_us
+        self.noise = noise
+        self.worked_ns = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.median_us:
+            self.worked_ns = spin_ns(round(self.median_us * 1000 * random.lognormvariate(0.0, self.noise)))
+        await send(start())
+        for left in range(self.messages - 2, -1, -1):
+            await send({"type": "http.response.body", "body": b"ok", "more_body": left > 0})
+
+
+def endpoints() -> dict[str, Endpoint]:
+    """Answers at once; answers in ten messages; computes for 1.2 ms in the median, with log-normal noise."""
+    return {
+        "fast": Endpoint(),
+        "ten messages": Endpoint(messages=SpinAtMessages.messages),
+        "slow and noisy": Endpoint(median_us=1200, noise=0.4),
+    }
+
+
+def reference_ns() -> int:
+    """What a fixed piece of work takes now: whether the machine runs at its speed. The second time counts."""
+    for _ in range(2):
+        begin = perf_counter_ns()
+        total = 0
+        for number in range(150):
+            total += number
+        taken = perf_counter_ns() - begin
+    return taken
+
+
+async def caller(app: Any, warm_calls: int) -> asgi.Caller:
+    """Calls the app as a server would, after it was called often."""
+    request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    found = asgi.Caller(app, await asgi.template(request), None)
+    for _ in range(warm_calls):
+        await found()
+    return found
+
+
+async def cost_us(kind: Callable[[Any], Any], endpoint: Endpoint, seconds: float) -> tuple[float, Any]:
+    """What a layer from `kind` costs between two that glance at the clock, without any probe, in µs; and the layer.
+
+    Whole requests with it and without it, in turns; the endpoint's own work is left out, and so are moments in which
+    the machine was slow by a reference that has nothing to do with either.
+    """
+    layer = kind(own(Glance)(endpoint))
+    warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
+    callers = [await caller(own(Glance)(inside), warm_calls) for inside in (layer, own(Glance)(endpoint))]
+    differences, references = [], []
+    end = perf_counter() + seconds
+    while len(differences) < 8 or perf_counter() < end:
+        reference = reference_ns()
+        typical = []
+        for call in callers:
+            taken = [(await call()).elapsed_ns - endpoint.worked_ns for _ in range(1 + CALLS)]
+            typical.append(median(taken[1:]))
+        differences.append((typical[0] - typical[1]) / 1000)
+        references.append(max(reference, reference_ns()))
+    return median(itertools.compress(differences, quiet(references, 1.05))), layer

@@ -1,0 +1,521 @@
+"""What a user would use instead: six other ways to ask what each layer of an app costs, against ours.
+
+    python bench/peers.py [--quick] [--json PATH]
+
+The packages: `pip install -e . --group bench` (pip 25.1 or newer).
+
+The app is a FastAPI hello-world with six layers: spins of 50 and 5 µs, a no-op, Starlette's CORS and GZip, and a
+`BaseHTTPMiddleware` that passes through. Every way is a file in `bench/ways`, as a user would write it; its lines of
+code are counted there, without docstrings, comments and empty lines. The app itself counts for none.
+
+Each run of each way has a fresh process with its own hash seed, and the ways take turns. First the process takes the
+truth, in whole requests without any tool, interleaved: for the three real layers through the app with the layer and
+without it, for the spins and the no-op through a small stack with one more of them and without. Then the way has the
+time that ours takes, as one run at the beginning tells: the seconds of the whole measurement. Cuts and stubs share it
+equally; what pytest-benchmark needs to calibrate comes on top, and so does the start of pytest, for it and for ours.
+Spread is half the range of ten runs, in brackets the interquartile range. Error is the distance from the truth of the
+same process: the median, in brackets the worst. What a way adds to a request is the whole request with the tool in
+place against the one without, in the same process.
+
+The cuts under pytest-benchmark are made the cheapest way: requests by hand, without a client. They have a quarter of
+the time, the time, and four times the time. The question is a gate for the whole app, every layer with a budget at 1.3
+times its cost. The verdict of the cuts is known in the least time from which on their spread is no more than the
+distance to the budget, whatever their bias. Ours is known when it says so itself, in a run that has these budgets and
+the default limit of five seconds; warming up and counting are part of its time. A gate for one layer alone would need
+two of the seven cuts, two sevenths of their time.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import itertools
+import json
+import os
+import random
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+import pytest
+from harness import Goal, Reading, Report, Table, fresh_process, main
+from known import Endpoint, Noop, caller, cost_us, own, reference_ns
+from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
+
+from pytest_mwbudget import asgi, discovery, timing
+from pytest_mwbudget.boundaries import BLANKS
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.crossings import best_probes
+from pytest_mwbudget.measure import measure as measure_app
+from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.stats import quiet
+from pytest_mwbudget.timing import Bench, cpu_clock
+
+WAYS_DIRECTORY = Path(__file__).parent / "ways"
+OURS, BENCHMARK = "budgets_mwbudget", "cuts_pytest_benchmark"
+
+RUNS = 10
+TRUTH_ROUNDS, TRUTH_CALLS, TRUTH_WARM_CALLS, TRUTH_S = 150, 5, 500, 0.5
+ADDED_CALLS = 150
+QUIET = 1.05
+# The budget of each layer, in its true cost; a spread must stay below what lies between.
+BUDGET = 1.3
+# A budget that every layer keeps: the run is as long as the table needs it.
+GENEROUS_US = 1000.0
+VERDICT_TIME_S = 5.0
+# So little of the truth shows the mechanics.
+QUICK_EFFORT = 0.1
+# The cuts have so many times the time that ours takes; 1 is what every way has.
+LADDER = (0.25, 1.0, 4.0)
+SPREAD_GOAL, SOONER_GOAL = 30.0, 10.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ask, by its file in `ways`. `answers` says what it tells of a layer."""
+
+    title: str
+    answers: str
+
+
+WAYS = {
+    OURS: Way("pytest-mwbudget", "each layer, with interval and verdict"),
+    BENCHMARK: Way("pytest-benchmark, cuts", "each layer, as a difference"),
+    "cuts_httpx": Way("httpx and means, cuts", "each layer, as a difference"),
+    "isolated": Way("a layer round a stub", "each layer, in another place"),
+    "spans_sentry": Way("Sentry's spans", "each layer's span less those inside"),
+    "spans_opentelemetry": Way("OpenTelemetry's spans", "no layer: the request, and each message"),
+    "samples_pyinstrument": Way("pyinstrument", "each layer, as a share of samples"),
+}
+# What a way puts round or into a request; the others stand outside it.
+ADDING = (OURS, "cuts_httpx", "spans_sentry", "spans_opentelemetry", "samples_pyinstrument")
+
+
+def lines_of(way: str) -> int:
+    """Lines of code of the way's file: those that hold a statement, docstrings left out."""
+    source = (WAYS_DIRECTORY / f"{way}.py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") and n not in docstrings for n, line in lines)
+
+
+# ---- the truth ------------------------------------------------------------------------------------------------------
+
+
+async def truth_us(effort: float) -> dict[str, float]:
+    """What each layer costs in this process, without any tool, in microseconds."""
+    seconds = TRUTH_S * effort
+    added = {kind.__name__: (await cost_us(own(kind), Endpoint(), seconds))[0] for kind in (Noop, Spin5, Spin50)}
+    return {**added, **await removed_us([name for name in NAMES if name not in added], effort)}
+
+
+async def removed_us(real: list[str], effort: float) -> dict[str, float]:
+    """What removing each of these layers saves: whole requests with and without it, interleaved."""
+    rounds, warm_calls = round(TRUTH_ROUNDS * effort), round(TRUTH_WARM_CALLS * effort)
+    without = {name: tuple(layer for layer in LAYERS if layer[0].__name__ != name) for name in NAMES}
+    calls = {name: await caller(make_app(without[name]), warm_calls) for name in real}
+    calls[""] = await caller(make_app(), warm_calls)
+    saved: dict[str, list[float]] = {name: [] for name in real}
+    references = []
+    for _ in range(rounds):
+        reference = reference_ns()
+        taken_us = {name: await typical_us(calls[name]) for name in random.sample([*calls], len(calls))}
+        for name in real:
+            saved[name].append(taken_us[""] - taken_us[name])
+        references.append(max(reference, reference_ns()))
+    kept = quiet(references, QUIET)
+    return {name: median(itertools.compress(values, kept)) for name, values in saved.items()}
+
+
+async def typical_us(call: asgi.Caller) -> float:
+    """The median of some requests after a first one."""
+    return median([(await call()).elapsed_ns for _ in range(1 + TRUTH_CALLS)][1:]) / 1000
+
+
+# ---- the ways -------------------------------------------------------------------------------------------------------
+
+
+def run_pytest(way: str, *options: str) -> None:
+    """Run the way's tests as a user's, without this project's configuration."""
+    file = str(WAYS_DIRECTORY / f"{way}.py")
+    isolated = ["-c", os.devnull, f"--rootdir={WAYS_DIRECTORY}", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    status = pytest.main([file, "-q", *isolated, *options])
+    if status != pytest.ExitCode.OK:
+        raise RuntimeError(f"{way}: pytest ended with status {status}")
+
+
+def ask(way: str, seconds: float) -> dict[str, float]:
+    """What the way says of each layer, given so much time. Ours takes the time that it needs."""
+    with tempfile.TemporaryDirectory() as directory:
+        found = Path(directory) / "found.json"
+        if way == OURS:
+            run_pytest(way, "--mw-budget", f"--mw-budget-json={found}")
+            layers = json.loads(found.read_text(encoding="utf-8"))["measurements"][0]["layers"]
+            return {layer["name"]: layer["us"]["estimate"] for layer in layers if layer["us"]}
+        module = importlib.import_module(f"ways.{way}")
+        if way == BENCHMARK:
+            share = seconds / (len(LAYERS) + 1)
+            options = ("--benchmark-disable-gc", "--benchmark-quiet", f"--benchmark-max-time={share}")
+            run_pytest(way, f"--benchmark-json={found}", *options)
+            return dict(module.layers_us(found))
+        return dict(asyncio.run(module.layers_us(seconds)))
+
+
+Request = Callable[[], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def with_tool(way: str) -> AsyncIterator[Request]:
+    """A request as it is while the way's tool is at work."""
+    if way == "cuts_httpx":
+        transport = httpx.ASGITransport(make_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://testserver", headers=HEADERS) as client:
+            yield lambda: client.get("/")
+        return
+    if way == OURS:
+        async with probed(await caller(make_app(), ADDED_CALLS)) as request:
+            yield request
+        return
+    module = importlib.import_module(f"ways.{way}")
+    if way == "samples_pyinstrument":
+        with module.Profiler(async_mode="disabled"):
+            yield await caller(make_app(), ADDED_CALLS)
+    elif way == "spans_sentry":
+        module.begin()
+        yield await caller(make_app(), ADDED_CALLS)
+    else:
+        yield await caller(module.traced()[0], ADDED_CALLS)
+
+
+@asynccontextmanager
+async def probed(call: asgi.Caller) -> AsyncIterator[Request]:
+    """A request as ours are while it times: every probe in place, and a null layer."""
+
+    async def traced(trace: discovery.Trace) -> None:
+        async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
+            with trace.watching():
+                await app(scope, receive, send)
+
+        await call(observer, {discovery.TRACE_KEY: True})
+
+    stack = await discovery.discover(traced)
+    probes = best_probes(stack, call.clock, cpu_clock(), suspending=True)
+
+    async def request() -> None:
+        await call(probes.watch)
+        probes.read()
+
+    with probes.installed(probes.probed), probes.doubled(probes.probed[0], BLANKS[0]):
+        yield request
+
+
+async def request_us(request: Request) -> float:
+    """What a whole request typically takes, seen from outside."""
+    taken_us = []
+    for _ in range(2 * ADDED_CALLS):
+        begin = perf_counter()
+        await request()
+        taken_us.append((perf_counter() - begin) * 1e6)
+    return median(taken_us[ADDED_CALLS:])
+
+
+async def bare_us() -> float:
+    """What a whole request takes without any tool."""
+    return await request_us(await caller(make_app(), ADDED_CALLS))
+
+
+async def tooled_us(way: str) -> float:
+    """What a whole request takes with the way's tool at work."""
+    async with with_tool(way) as request:
+        return await request_us(request)
+
+
+# ---- readings -------------------------------------------------------------------------------------------------------
+
+
+def worker(kind: str, way: str = OURS, seconds: float = 0.0, effort: float = 1.0) -> Reading:
+    """The reading of one process: a run of a way with the truth, of the cuts without, or our verdicts, or our time."""
+    if kind == "time":
+        return {"seconds": measured_s(Budgets({"us": GENEROUS_US}))}
+    if kind == "verdicts":
+        return verdicts(effort)
+    # The truth first: a tool may leave its traces in the classes of the app.
+    truth = asyncio.run(truth_us(effort)) if kind == "run" else {}
+    before_us = asyncio.run(bare_us()) if kind == "run" and way in ADDING else None
+    begin = perf_counter()
+    found = ask(way, seconds)
+    taken_s = perf_counter() - begin
+    added_us = None if before_us is None else asyncio.run(tooled_us(way)) - before_us
+    return {"us": found, "truth_us": truth, "seconds": taken_s, "given_s": seconds, "added_us": added_us}
+
+
+def measured_s(budgets: Budgets) -> float:
+    """Seconds of a measurement of ours: warming up, counting, timing."""
+    begin = perf_counter()
+    measured(budgets)
+    return perf_counter() - begin
+
+
+def measured(budgets: Budgets) -> Measurement:
+    """A measurement of ours with these budgets."""
+    request = asgi.build_request("GET", "/", {"headers": HEADERS})
+    settings = Settings(budgets=budgets, max_time_s=VERDICT_TIME_S)
+    return asyncio.run(measure_app(make_app(), request, settings, Bench()))
+
+
+def verdicts(effort: float) -> Reading:
+    """Seconds until the verdict on each layer's budget was known, and what it was."""
+    truth = asyncio.run(truth_us(effort))
+    known: dict[str, float] = {}
+
+    class Watched(timing.Timing):
+        """Notes when the verdict on a layer is known."""
+
+        def _judge(self) -> None:
+            super()._judge()
+            for row in self.rows:
+                if row.open:
+                    known.pop(row.layer.name, None)
+                else:
+                    known.setdefault(row.layer.name, perf_counter() - begin)
+
+    budgets = Budgets(layers={name: {"us": BUDGET * us} for name, us in truth.items()})
+    with patch("pytest_mwbudget.measure.Timing", Watched), patch.object(timing, "PRECISION_TIME_S", 0.0):
+        begin = perf_counter()
+        measurement = measured(budgets)
+    found = {name: str(measurement.layer(name).verdict) for name in NAMES}
+    return {"truth_us": truth, "verdicts": found, "seconds": {n: s for n, s in known.items() if n in found}}
+
+
+def measure(quick: bool) -> list[Reading]:
+    """All readings: ours tells how much time the others have, then all take turns."""
+    effort = QUICK_EFFORT if quick else 1.0
+    seconds = 0.5 if quick else fresh_process(__file__, kind="time")["seconds"]
+    tasks: list[tuple[float, dict[str, Any]]] = [(1.0, {"kind": "run", "way": way}) for way in WAYS]
+    if not quick:
+        tasks += [(share, {"kind": "ladder", "way": BENCHMARK}) for share in LADDER if share != 1.0]
+    tasks.append((1.0, {"kind": "verdicts"}))
+    readings = []
+    for run in range(1 if quick else RUNS):
+        for share, task in random.sample(tasks, len(tasks)):
+            found = fresh_process(__file__, **task, seconds=share * seconds, effort=effort)
+            readings.append({**task, "run": run, "share": share, **found})
+    lines = [{"kind": "lines", "way": way, "lines": lines_of(way)} for way in WAYS]
+    return readings + lines
+
+
+# ---- what it means --------------------------------------------------------------------------------------------------
+
+
+def report(readings: list[Reading]) -> Report:
+    """Spread, error, what a way costs and answers; the verdicts; the two goals."""
+    by_way = {way: [r for r in readings if r["kind"] == "run" and r["way"] == way] for way in WAYS}
+    present = {way: taken for way, taken in by_way.items() if taken}
+    runs = min((len(taken) for taken in present.values()), default=0)
+    spread = [
+        (WAYS[way].title, *(spread_cell(values(taken, name)) for name in NAMES)) for way, taken in present.items()
+    ]
+    error = [(WAYS[way].title, *(error_cell(errors(taken, name)) for name in NAMES)) for way, taken in present.items()]
+    tables = [
+        Table(f"Spread over {runs} runs, µs: half the range (interquartile range)", ("way", *NAMES), spread),
+        Table("Error, µs: median (worst)", ("way", *NAMES), [truth_row(present), *error]),
+        cost_table(present, {r["way"]: r["lines"] for r in readings if r["kind"] == "lines"}),
+    ]
+    ours = [reading for reading in readings if reading["kind"] == "verdicts"]
+    gates = gate_rows(ours, [r for r in readings if r.get("way") == BENCHMARK and r["kind"] in ("run", "ladder")])
+    if gates:
+        tables.append(gate_table(gates, ours))
+    goals = [*spread_goals(present), *sooner_goals(gates)]
+    return Report(tables, goals, [*nameless(present)])
+
+
+def values(taken: list[Reading], name: str) -> list[float]:
+    """What a way said of a layer, run by run."""
+    return [reading["us"][name] for reading in taken if name in reading["us"]]
+
+
+def errors(taken: list[Reading], name: str) -> list[float]:
+    """How far it was from the truth of its process."""
+    return [reading["us"][name] - reading["truth_us"][name] for reading in taken if name in reading["us"]]
+
+
+def half_range(found: list[float]) -> float:
+    """Half of what lies between the least and the most."""
+    return (max(found) - min(found)) / 2
+
+
+def spread_cell(found: list[float]) -> str:
+    """Half the range and the interquartile range; nothing of a single run."""
+    if len(found) < 2:
+        return "-"
+    low, _, high = quantiles(found, n=4, method="inclusive")
+    return f"± {half_range(found):.2f} ({high - low:.2f})"
+
+
+def error_cell(found: list[float]) -> str:
+    """The median and the worst."""
+    return f"{median(found):+.2f} ({max(found, key=abs):+.2f})" if found else "-"
+
+
+def truth_row(present: dict[str, list[Reading]]) -> tuple[str, ...]:
+    """What each layer truly costs, over all processes."""
+    truths = [reading["truth_us"] for taken in present.values() for reading in taken]
+    return ("(truth)", *(f"{median(truth[name] for truth in truths):.2f}" if truths else "-" for name in NAMES))
+
+
+def cost_table(present: dict[str, list[Reading]], lines: dict[str, int]) -> Table:
+    """What a way takes, and what it answers."""
+    rows = []
+    for way, taken in present.items():
+        added = [reading["added_us"] for reading in taken if reading["added_us"] is not None]
+        rows.append(
+            (
+                WAYS[way].title,
+                f"{median(reading['seconds'] for reading in taken):.2f}",
+                f"{median(added):+.0f}" if added else "-",
+                str(lines.get(way, "-")),
+                WAYS[way].answers,
+            )
+        )
+    return Table("What it takes, and what it answers", ("way", "seconds", "µs a request", "lines", "answers"), rows)
+
+
+def nameless(present: dict[str, list[Reading]]) -> list[str]:
+    """What a way says that names no layer."""
+    notes = []
+    for way, taken in present.items():
+        spans = dict.fromkeys(name for reading in taken for name in reading["us"] if name not in NAMES)
+        if spans and not any(values(taken, name) for name in NAMES):
+            said = ", ".join(f"`{span}` {median(values(taken, span)):.1f} µs" for span in spans)
+            notes.append(f"{WAYS[way].title} name no layer; what they say instead: {said}.")
+    return notes
+
+
+def spread_goals(present: dict[str, list[Reading]]) -> list[Goal]:
+    """Our spread against that of the cuts; none without two runs of both."""
+    ours, cuts = present.get(OURS, []), present.get(BENCHMARK, [])
+    both = [name for name in NAMES if min(len(values(ours, name)), len(values(cuts, name))) > 1]
+    if not both:
+        return []
+    times = {name: ratio(half_range(values(cuts, name)), half_range(values(ours, name))) for name in both}
+    typical = median(times.values())
+    return [
+        Goal(
+            f"in the same time at least {SPREAD_GOAL:g} times less spread than cuts under pytest-benchmark, at the"
+            f" typical layer",
+            f"{typical:.0f} times; by layer {listed(times)}",
+            typical >= SPREAD_GOAL,
+        )
+    ]
+
+
+def ratio(more: float, less: float) -> float:
+    """How many times; runs that agree to the last digit are more than any number of times."""
+    return more / less if less else float("inf")
+
+
+def listed(times: dict[str, float]) -> str:
+    """The ratio of each layer."""
+    return ", ".join(f"{name} {value:.1f}" for name, value in times.items())
+
+
+@dataclass(frozen=True)
+class Gate:
+    """When the verdict on a layer's budget is known. `cuts_s` None: not in the longest time that was tried."""
+
+    layer: str
+    ours_s: float | None
+    cuts_s: float | None
+    longest_s: float
+
+    @property
+    def sooner(self) -> float | None:
+        """How many times sooner ours is, at least; None where ours has no verdict in half of the runs."""
+        return None if self.ours_s is None else (self.cuts_s or self.longest_s) / self.ours_s
+
+
+def gate_rows(ours: list[Reading], cuts: list[Reading]) -> list[Gate]:
+    """Each layer's verdict with both; none without readings of both."""
+    rungs = [[r for r in cuts if r["share"] == share] for share in sorted({r["share"] for r in cuts})]
+    rungs = [rung for rung in rungs if len(rung) > 1]
+    if not ours or not rungs:
+        return []
+    longest_s = rungs[-1][0]["given_s"]
+    rows = []
+    for name in NAMES:
+        margin_us = (BUDGET - 1) * median(reading["truth_us"][name] for reading in ours)
+        known = [reading["seconds"][name] for reading in ours if reading["verdicts"][name] == "pass"]
+        rows.append(
+            Gate(
+                name,
+                median(known) if 2 * len(known) > len(ours) else None,
+                told_s(rungs, name, margin_us),
+                longest_s,
+            )
+        )
+    return rows
+
+
+def told_s(rungs: list[list[Reading]], name: str, margin_us: float) -> float | None:
+    """The least time from which on the cuts move by no more than the margin; None when they do in the longest."""
+    least_s: float | None = None
+    for rung in reversed(rungs):
+        if half_range(values(rung, name)) > margin_us:
+            break
+        least_s = rung[0]["given_s"]
+    return least_s
+
+
+def gate_table(gates: list[Gate], ours: list[Reading]) -> Table:
+    """Seconds to the verdict, and our verdicts."""
+    rows = []
+    for gate in gates:
+        truth_us = median(reading["truth_us"][gate.layer] for reading in ours)
+        found = [reading["verdicts"][gate.layer] for reading in ours]
+        rows.append(
+            (
+                gate.layer,
+                f"{BUDGET * truth_us:.2f}",
+                "-" if gate.ours_s is None else f"{gate.ours_s:.2f}",
+                ", ".join(f"{found.count(verdict)} {verdict}" for verdict in dict.fromkeys(found)),
+                f"{gate.cuts_s:.2f}" if gate.cuts_s else f"> {gate.longest_s:.1f}",
+                "-" if gate.sooner is None else f"{'' if gate.cuts_s else '> '}{gate.sooner:.1f}",
+            )
+        )
+    head = ("layer", "budget µs", "ours, s", "our verdicts", "cuts, s", "times sooner")
+    return Table(f"A verdict on budgets at {BUDGET:g} times the cost", head, rows)
+
+
+def sooner_goals(gates: list[Gate]) -> list[Goal]:
+    """How much sooner the typical verdict is known; none where ours knows none."""
+    times = {gate.layer: gate.sooner for gate in gates if gate.sooner is not None}
+    if not times:
+        return []
+    typical = median(times.values())
+    mute = [gate.layer for gate in gates if gate.ours_s is None]
+    without = f"; ours had no verdict on {', '.join(mute)}" if mute else ""
+    return [
+        Goal(
+            f"a verdict at least {SOONER_GOAL:g} times sooner than by cuts under pytest-benchmark, at the typical"
+            f" layer",
+            f"at least {typical:.1f} times; by layer {listed(times)}{without}",
+            typical >= SOONER_GOAL,
+        )
+    ]
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure, report, worker)

@@ -1,0 +1,764 @@
+"""The published experiments on ASGI middleware, each as a small app and a row.
+
+    python bench/published.py [--quick] [--json PATH]
+
+METHOD. Five public texts measured middleware by requests per second under a load generator. Every app of theirs is
+written anew here, on the current releases, and measured by `measure()` in fresh processes: in two, and in one where a
+request waits for half a second. Ours is the sum of the rows of the layers that the experiment adds, and the whole
+request where it adds none. It is the mean of the processes' estimates, between the lowest and the highest end of their
+intervals; objects and tasks are counted. A measurement ends when these are known, at the latest after 5 s, after 10 to
+30 s where a request takes tens of milliseconds, and after a minute where it waits for half a second.
+
+Published µs per request are 1,000,000 / RPS, what a layer adds is the difference from the same text's app without it.
+They were taken on other machines, with other versions, many requests at a time, and include the server; ours are taken
+in-process, one request at a time, without a server. So µs do not compare, and the second table has what does: ratios
+between layers. A ratio stands there only where the published layers added anything. Reasons why ours differ
+are given with our readings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from itertools import product
+from math import isfinite
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import httpx
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from harness import Reading, Report, Table, fresh_process, main
+from server import estimate_to_json, serve, served
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.measure import measure as measured
+from pytest_mwbudget.model import Counts, Estimate, LayerReport
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.stats import plus
+from pytest_mwbudget.timing import Bench
+
+PROCESSES = 2
+MAX_TIME_S, LONG_TIME_S, LONGEST_TIME_S, QUICK_TIME_S = 5.0, 10.0, 60.0, 0.5
+# A budget that no request exceeds, so that a measurement goes on until it knows the whole request.
+ENDLESS_US = 1e9
+QUICK_CASES = ("hello", "1 B", "5 B", "1 A", "5 A", "5 A, file", "fetch, shared client")
+FASTAPI_OWN = ("ServerErrorMiddleware", "ExceptionMiddleware", "AsyncExitStackMiddleware")
+WRITTEN, MOST_WRITTEN = b"x" * 15_000, 16_000_000
+RECORDS = [{"id": number, "name": f"record {number}", "price": number / 4, "tags": ["a"]} for number in range(2000)]
+
+# ---- layers -----------------------------------------------------------------------------------------------------
+
+
+async def nothing() -> None:
+    """What a do-nothing layer does."""
+
+
+async def write(path: Path) -> None:
+    """Append 15 kB to a file, blocking; a file that has grown large is begun anew."""
+    with path.open("ab") as file:
+        file.write(WRITTEN)
+        if file.tell() > MOST_WRITTEN:
+            file.truncate(0)
+
+
+class A:
+    """A pure ASGI class that does something, then passes on."""
+
+    def __init__(self, app: Any, work: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.app = app
+        self.work = work
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.work is not None and scope["type"] == "http":
+            await self.work()
+        await self.app(scope, receive, send)
+
+
+class B(BaseHTTPMiddleware):
+    """The same as a BaseHTTPMiddleware."""
+
+    def __init__(self, app: Any, work: Callable[[], Awaitable[None]] = nothing) -> None:
+        super().__init__(app)
+        self.work = work
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        await self.work()
+        return await call_next(request)
+
+
+async def add_process_time(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """A decorated function that adds a process-time header."""
+    begin = time.perf_counter()
+    response = await call_next(request)
+    response.headers["X-Process-Time"] = str(time.perf_counter() - begin)
+    return response
+
+
+class AddHeader(BaseHTTPMiddleware):
+    """A subclass that adds a header."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        response.headers["X-Version"] = "1"
+        return response
+
+
+class ProcessTime:
+    """A pure ASGI class that adds a process-time header."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+
+        async def send_with_header(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Process-Time"] = str(time.perf_counter() - begin)
+            await send(message)
+
+        await self.app(scope, receive, send_with_header)
+
+
+class Buffer:
+    """A pure ASGI class that keeps all messages of the response and sends them at the end."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        kept: list[Any] = []
+
+        async def keep(message: Any) -> None:
+            kept.append(message)
+
+        await self.app(scope, receive, keep)
+        for message in kept:
+            await send(message)
+
+
+def refusal(path: str, authorization: str | None) -> Response | None:
+    """What the metrics answer to those without a key; None for everything else."""
+    if "/metrics" in path and authorization != "Bearer key":
+        return JSONResponse({"error": "unauthorized"}, status_code=401)
+    return None
+
+
+class AuthBefore(BaseHTTPMiddleware):
+    """Guards the metrics; every other request passes through."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return refusal(request.url.path, request.headers.get("authorization")) or await call_next(request)
+
+
+class AuthAfter:
+    """The same as a pure ASGI class."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        answer = None
+        if scope["type"] == "http" and "/metrics" in scope["path"]:
+            answer = refusal(scope["path"], Request(scope).headers.get("authorization"))
+        await (answer or self.app)(scope, receive, send)
+
+
+# ---- apps -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an app may write, and which server it may ask; both go with the process."""
+
+    file: Path
+    upstream: str = ""
+
+
+def hello(*layers: Any, **options: Any) -> FastAPI:
+    """Hello world in these layers, outermost last, each with the same options."""
+    app = FastAPI()
+    for layer in layers:
+        app.add_middleware(layer, **options)
+
+    @app.get("/")
+    async def root() -> dict[str, str]:
+        return {"message": "Hello World"}
+
+    return app
+
+
+def decorated(*layers: Any) -> FastAPI:
+    """Hello world in a decorated function, and these layers round it."""
+    app = hello()
+    app.middleware("http")(add_process_time)
+    for layer in layers:
+        app.add_middleware(layer)
+    return app
+
+
+def health(auth: Any) -> FastAPI:
+    """A proxy's health in an auth layer and CORS."""
+    app = FastAPI()
+    app.add_middleware(auth)
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+
+    @app.get("/")
+    async def answer() -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+    return app
+
+
+def ready() -> bytes:
+    """The records as JSON."""
+    return json.dumps(RECORDS).encode()
+
+
+def fastapi_records(plain: bool) -> FastAPI:
+    """The handler returns the records, or a response that has them as JSON already."""
+    app = FastAPI()
+
+    @app.get("/", response_model=None)
+    async def records() -> Any:
+        return RECORDS if plain else Response(ready(), media_type="application/json")
+
+    return app
+
+
+def starlette_records(plain: bool) -> Starlette:
+    """The same for Starlette, whose plain data is a JSONResponse."""
+
+    async def records(request: Request) -> Response:
+        return JSONResponse(RECORDS) if plain else Response(ready(), media_type="application/json")
+
+    return Starlette(routes=[Route("/", records)])
+
+
+def litestar_records(plain: bool) -> Any:
+    """The same for Litestar."""
+    import litestar
+
+    @litestar.get("/")
+    async def plain_records() -> list[dict[str, Any]]:
+        return RECORDS
+
+    @litestar.get("/", media_type="application/json")
+    async def ready_records() -> Any:
+        return litestar.Response(ready(), media_type="application/json")
+
+    return litestar.Litestar([plain_records if plain else ready_records])
+
+
+async def upstream(scope: Any, receive: Any, send: Any) -> None:
+    """Answers JSON at once; what the apps fetch, in another process."""
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"13")]})
+        await send({"type": "http.response.body", "body": b'{"answer":42}'})
+
+
+def fetching(url: str, shared: bool) -> FastAPI:
+    """The handler fetches from upstream, with a client of its own or with one for all."""
+    clients: list[httpx.AsyncClient] = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            clients.append(client)
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/", response_model=None)
+    async def fetch() -> Response:
+        if shared:
+            return JSONResponse((await clients[-1].get(url)).json())
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return JSONResponse((await client.get(url)).json())
+
+    return app
+
+
+# ---- cases ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: the text and its app, what was published, and how the app is made.
+
+    `us` is published microseconds per request, `base` the case of the same text without the layers; `clients` made
+    requests at a time. `seconds` is published where the text tells the time for some fixed work instead. `whole` says
+    that the request is compared, not layers.
+    """
+
+    text: int
+    make: Callable[[Place], Any]
+    us: float | None = None
+    base: str | None = None
+    clients: int = 1
+    seconds: float | None = None
+    max_time_s: float = MAX_TIME_S
+    whole: bool = False
+
+    @property
+    def published(self) -> float | None:
+        """What was published for what is compared: µs added, µs per request, or seconds; None when nothing was."""
+        if self.us is None:
+            return self.seconds
+        return self.us - (CASES[self.base].us or 0.0) if self.base else self.us
+
+
+def rps(*requests_per_second: float) -> float:
+    """Microseconds per request, of the mean of some runs."""
+    return 1e6 / fmean(requests_per_second)
+
+
+def stacked(layer: Any, count: int, work: Callable[[Place], Callable[[], Awaitable[None]]]) -> Callable[[Place], Any]:
+    """Hello world in so many equal layers, each doing some work."""
+    return lambda place: hello(*[layer] * count, work=work(place))
+
+
+def idle(place: Place) -> Callable[[], Awaitable[None]]:
+    return nothing
+
+
+def writing(place: Place) -> Callable[[], Awaitable[None]]:
+    return partial(write, place.file)
+
+
+def sleeping(seconds: float) -> Callable[[Place], Callable[[], Awaitable[None]]]:
+    return lambda place: partial(asyncio.sleep, seconds)
+
+
+work = partial(Case, 5, whole=True)
+article = partial(Case, 1, base="hello", clients=100)
+CASES: dict[str, Case] = {
+    "hello": Case(1, lambda place: hello(), rps(5995), clients=100, whole=True),
+    "1 B": article(stacked(B, 1, idle), rps(3387)),
+    "5 B": article(stacked(B, 5, idle), rps(667)),
+    "1 A": article(lambda place: hello(A), rps(4113)),
+    "5 A": article(lambda place: hello(*[A] * 5), rps(4059)),
+    "5 B, file": article(stacked(B, 5, writing), rps(534)),
+    "5 A, file": article(stacked(A, 5, writing), rps(1576)),
+    "5 B, sleep 10 ms": article(stacked(B, 5, sleeping(0.01)), rps(617), max_time_s=LONG_TIME_S),
+    "5 A, sleep 10 ms": article(stacked(A, 5, sleeping(0.01)), rps(1298), max_time_s=LONG_TIME_S),
+    "5 B, sleep 100 ms": article(stacked(B, 5, sleeping(0.1)), rps(184), max_time_s=LONGEST_TIME_S),
+    "5 A, sleep 100 ms": article(stacked(A, 5, sleeping(0.1)), rps(183), max_time_s=LONGEST_TIME_S),
+    "guide": Case(2, lambda place: hello(), rps(1036), whole=True),
+    "1 decorator, process time": Case(2, lambda place: decorated(), rps(684), "guide"),
+    "decorator and subclass": Case(2, lambda place: decorated(AddHeader), rps(487), "guide"),
+    "1 pure, process time": Case(2, lambda place: hello(ProcessTime), rps(1040), "guide"),
+    "2 pure, process time": Case(2, lambda place: hello(ProcessTime, ProcessTime), rps(932), "guide"),
+    "blog": Case(3, lambda place: hello(), rps(10849), clients=400, whole=True),
+    "1 decorator, nothing": Case(3, lambda place: hello(B), rps(5019), "blog", 400),
+    "1 pure, buffering": Case(3, lambda place: hello(Buffer), rps(10220), "blog", 400),
+    "CORS, auth B": Case(4, lambda place: health(AuthBefore), rps(3596, 3599, 4161), clients=1000),
+    "CORS, auth A": Case(4, lambda place: health(AuthAfter), rps(6504, 6631, 6595), clients=1000),
+    "records, FastAPI, plain": work(lambda place: fastapi_records(True), seconds=1.68, max_time_s=LONG_TIME_S),
+    "records, FastAPI, ready": work(lambda place: fastapi_records(False), seconds=0.25),
+    "records, Starlette, plain": work(lambda place: starlette_records(True)),
+    "records, Starlette, ready": work(lambda place: starlette_records(False), seconds=0.26),
+    "records, Litestar, plain": work(lambda place: litestar_records(True)),
+    "records, Litestar, ready": work(lambda place: litestar_records(False)),
+    "fetch, client per request": work(
+        lambda place: fetching(place.upstream, False), seconds=0.88, max_time_s=3 * LONG_TIME_S
+    ),
+    "fetch, shared client": work(lambda place: fetching(place.upstream, True), seconds=0.26),
+}
+
+# What the first case adds over what the second does; of cases that add nothing, one whole request over the other.
+RATIOS = (
+    ("1 B", "1 A"),
+    ("5 B", "5 A"),
+    ("5 B", "1 B"),
+    ("5 A", "1 A"),
+    ("5 B, file", "5 A, file"),
+    ("5 B, sleep 10 ms", "5 A, sleep 10 ms"),
+    ("5 B, sleep 100 ms", "5 A, sleep 100 ms"),
+    ("decorator and subclass", "1 decorator, process time"),
+    ("1 decorator, process time", "1 pure, process time"),
+    ("decorator and subclass", "2 pure, process time"),
+    ("1 decorator, nothing", "1 pure, buffering"),
+    ("CORS, auth B", "CORS, auth A"),
+    ("records, FastAPI, plain", "records, FastAPI, ready"),
+    ("records, FastAPI, ready", "records, Starlette, ready"),
+    ("records, Starlette, plain", "records, Starlette, ready"),
+    ("records, Litestar, plain", "records, Litestar, ready"),
+    ("fetch, client per request", "fetch, shared client"),
+)
+
+
+# ---- measure ----------------------------------------------------------------------------------------------------
+
+
+def measure(quick: bool) -> list[Reading]:
+    """A reading for each case and process."""
+    readings = []
+    with served(__file__, role="upstream") as server:
+        url = f"http://127.0.0.1:{server.ports[0]}/"
+        for process, name in product(range(1 if quick else PROCESSES), QUICK_CASES if quick else installed_cases()):
+            if process == 0 or CASES[name].max_time_s < LONGEST_TIME_S:
+                max_time_s = QUICK_TIME_S if quick else CASES[name].max_time_s
+                readings.append(fresh_process(__file__, role="measure", name=name, url=url, max_time_s=max_time_s))
+    return readings
+
+
+def installed_cases() -> list[str]:
+    """The cases whose framework is installed here."""
+    return [name for name in CASES if "Litestar" not in name or find_spec("litestar") is not None]
+
+
+def worker(role: str, name: str = "", url: str = "", max_time_s: float = MAX_TIME_S) -> Reading:
+    """What a fresh process does: answer the apps that fetch, or measure one case."""
+    if role == "upstream":
+        serve([upstream], "asyncio")
+        return {}
+    with tempfile.TemporaryDirectory() as directory:
+        app = CASES[name].make(Place(Path(directory) / "written", url))
+        return {"case": name, **asyncio.run(measured_case(app, CASES[name].whole, max_time_s))}
+
+
+async def measured_case(app: Any, whole: bool, max_time_s: float) -> Reading:
+    """What is compared: the whole request, or the sum of the layers that are not the framework's own.
+
+    `us` and `total_us` are [estimate, low, high] in µs per request, None when there were too few requests.
+    """
+    settings = Settings(Budgets(total_us=ENDLESS_US if whole else None), max_time_s=max_time_s)
+    measurement = await measured(app, asgi.build_request("GET", "/", {}), settings, Bench())
+    assert measurement.books is not None
+    total_us = estimate_to_json(measurement.books.total) if isfinite(measurement.books.total.half_width) else None
+    if whole:
+        assert measurement.ledger is not None
+        return {"us": total_us, "total_us": total_us, **occupied([]), **counted([measurement.ledger.total])}
+    layers = [report for report in measurement.layers if report.name.partition("#")[0] not in FASTAPI_OWN]
+    counts = [report.counts for report in layers if report.counts is not None]
+    return {"us": summed_us(layers), "total_us": total_us, **occupied(layers), **counted(counts)}
+
+
+def summed_us(layers: Sequence[LayerReport]) -> list[float] | None:
+    """The sum of the layers' rows, in an interval that holds when all of theirs do."""
+    parts = [report.us for report in layers if report.us is not None]
+    return estimate_to_json(plus(*parts)) if len(parts) == len(layers) else None
+
+
+def occupied(layers: Sequence[LayerReport]) -> Reading:
+    """How the layers spend their time, in sum, µs per request; None where it is not known of each."""
+    found = [report.occupation for report in layers if report.occupation is not None]
+    if not layers or len(found) < len(layers):
+        return {"busy_us": None, "wait_us": None, "cpu_us": None, "blocking": None}
+    cpu_us = [occupation.cpu_us for occupation in found if occupation.cpu_us is not None]
+    return {
+        "busy_us": sum(occupation.busy.estimate for occupation in found),
+        "wait_us": sum(occupation.wait_us for occupation in found),
+        "cpu_us": sum(cpu_us) if len(cpu_us) == len(found) else None,
+        "blocking": sum(occupation.blocking for occupation in found),
+    }
+
+
+def counted(parts: Sequence[Counts]) -> Reading:
+    """What is created per request, in sum; objects are None where they cannot be counted."""
+    objects = [counts.objects.count for counts in parts if counts.objects is not None]
+    return {
+        "objects": sum(objects) if len(objects) == len(parts) else None,
+        "tasks": sum(counts.tasks.count for counts in parts),
+    }
+
+
+# ---- report -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case and what its processes found, in µs per request; None for what is not known."""
+
+    case: Case
+    us: Estimate | None
+    total_us: float | None
+    busy_us: float | None
+    wait_us: float | None
+    cpu_us: float | None
+    blocking: float | None
+    objects: float | None
+    tasks: float | None
+
+    @property
+    def compared_us(self) -> float | None:
+        """Ours for what was published: what is added, or the whole request."""
+        if self.case.base is None:
+            return self.total_us
+        return self.us.estimate if self.us else None
+
+
+Rows: TypeAlias = Mapping[str, Row]
+
+
+def report(readings: list[Reading]) -> Report:
+    """Published beside ours, ratios, and why they differ."""
+    rows = {name: row_of(name, own) for name in CASES if (own := [r for r in readings if r["case"] == name])}
+    if not rows:
+        return Report([], notes=["Nothing was measured."])
+    notes = [note for reason in REASONS if (note := reason(rows)) is not None]
+    missing = [name for name in CASES if name not in rows]
+    if missing:
+        notes.append(f"Not measured in this run: {'; '.join(missing)}.")
+    return Report([beside(rows), ratios(rows)], notes=notes)
+
+
+def row_of(name: str, readings: Sequence[Reading]) -> Row:
+    """The mean of the processes, between the lowest and the highest end of their intervals."""
+    found = [reading["us"] for reading in readings if reading["us"] is not None]
+    us = None
+    if found:
+        estimates, lows, highs = zip(*found, strict=True)
+        us = Estimate(fmean(estimates), min(lows), max(highs))
+    means = {
+        key: mean_of([reading[key] for reading in readings])
+        for key in ("busy_us", "wait_us", "cpu_us", "blocking", "objects", "tasks")
+    }
+    return Row(CASES[name], us, mean_of([r["total_us"] and r["total_us"][0] for r in readings]), **means)
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known, None when none is."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def text_of(value: float | None, form: str = ".0f") -> str:
+    """A number as text."""
+    return "-" if value is None else f"{value:{form}}"
+
+
+def figure(us: float) -> str:
+    """Microseconds with as many places as they are worth."""
+    return f"{us:.2f}" if abs(us) < 10 else f"{us:.0f}"
+
+
+def beside(rows: Rows) -> Table:
+    """Published and ours, case by case."""
+    head = ["case", "text", "published", "added", "ours", "interval", "busy", "wait", "objects", "tasks"]
+    body = []
+    for name, row in rows.items():
+        case, us = row.case, row.us
+        published = f"{case.seconds:g} s" if case.seconds is not None else text_of(case.us)
+        body.append(
+            [
+                name,
+                f"{case.text}",
+                published,
+                text_of(case.published) if case.base else "-",
+                figure(us.estimate) + (" in all" if case.whole else "") if us else "too few requests",
+                f"{figure(us.low)} … {figure(us.high)}" if us else "-",
+                text_of(row.busy_us, ".1f"),
+                text_of(row.wait_us),
+                text_of(row.objects),
+                text_of(row.tasks),
+            ]
+        )
+    return Table("µs per request; ours is what the added layers take, or the request in all", head, body)
+
+
+def ratios(rows: Rows) -> Table:
+    """The ratios that were published, and ours."""
+    body = []
+    for over, under in RATIOS:
+        if over in rows and under in rows:
+            what = "added" if CASES[over].base else "whole request"
+            published = quotient(CASES[over].published, CASES[under].published)
+            own = quotient(rows[over].compared_us, rows[under].compared_us)
+            body.append([f"{over} / {under}", what, text_of(published, ".2f"), text_of(own, ".2f")])
+    return Table("Ratios", ["one over the other", "of", "published", "ours"], body)
+
+
+def quotient(over: float | None, under: float | None) -> float | None:
+    """One over the other, None when one is not known or the other is nothing."""
+    return None if over is None or under is None or under <= 0 else over / under
+
+
+# ---- reasons ----------------------------------------------------------------------------------------------------
+
+
+def pure_reason(rows: Rows) -> str | None:
+    """One and five pure ASGI layers."""
+    one, five = added(rows, "1 A"), added(rows, "5 A")
+    if one is None or five is None:
+        return None
+    return (
+        f"One do-nothing pure layer was published with {CASES['1 A'].published:.0f} µs and five with"
+        f" {CASES['5 A'].published:.0f}, so four more with {rps(4059) - rps(4113):.0f}. Ours are {one:.2f} and"
+        f" {five:.2f} µs. The text's own app without layers moved between 5,200 and 6,400 RPS, by"
+        f" {rps(5200) - rps(6400):.0f} µs: what it calls the first layer's cost is mostly the difference of two runs."
+    )
+
+
+def task_reason(rows: Rows) -> str | None:
+    """One and five BaseHTTPMiddlewares."""
+    one, five = added(rows, "1 B"), added(rows, "5 B")
+    if one is None or five is None:
+        return None
+    published = [CASES["1 B"].published or 0.0, (CASES["5 B"].published or 0.0) / 5]
+    return (
+        f"One BaseHTTPMiddleware was published with {published[0]:.0f} µs and each of five with {published[1]:.0f}."
+        f" Ours are {one:.0f} and {five / 5:.0f}, with {text_of(rows['1 B'].tasks)} and {text_of(rows['5 B'].tasks)}"
+        f" tasks a request: in-process, each of five costs {five / 5 / one:.2f} times what one does. That each should"
+        f" cost {published[1] / published[0]:.1f} times as much is not in the layers alone; our readings have one"
+        " request at a time and cannot say whether the hundred clients, the older releases or the machine made it."
+    )
+
+
+def file_reason(rows: Rows) -> str | None:
+    """What writing 15 kB adds."""
+    found = [extra_us(rows, f"5 {kind}, file", f"5 {kind}") for kind in "BA"]
+    row = rows.get("5 A, file")
+    if None in found or row is None:
+        return None
+    published = [(CASES[f"5 {kind}, file"].us or 0.0) - (CASES[f"5 {kind}"].us or 0.0) for kind in "BA"]
+    cpu = f", {text_of(row.cpu_us)} of them on the processor" if row.cpu_us is not None else ""
+    return (
+        f"Five writes of 15 kB were published with {published[0]:.0f} µs (B) and {published[1]:.0f} (A), ours take"
+        f" {found[0]:.0f} and {found[1]:.0f}. They do not wait for one another but hold the event loop: under A"
+        f" {text_of(row.busy_us)} µs are busy{cpu}, {text_of(row.wait_us)} are a wait, and {text_of(row.blocking)} of"
+        " five layers are told to block without working. How long a write takes is the file system's and no layer's."
+    )
+
+
+def sleep_reason(rows: Rows) -> str | None:
+    """What a hundred clients hide."""
+    parts = []
+    for name in ("5 B, sleep 10 ms", "5 A, sleep 10 ms", "5 B, sleep 100 ms", "5 A, sleep 100 ms"):
+        row = rows.get(name)
+        if row is None or not row.wait_us or row.busy_us is None or row.us is None:
+            continue
+        parts.append(
+            f"{name}: {row.us.estimate:.0f} µs, {row.busy_us:.0f} of them busy;"
+            f" {row.us.estimate / row.case.clients:.0f} at least with {row.case.clients} clients,"
+            f" published {row.case.us:.0f}"
+        )
+    if not parts:
+        return None
+    return (
+        "Layers that sleep wait and do not hold the event loop. A request takes all of it; but with so many clients at"
+        " a time the waits overlap, and µs per request fall to the request's time over the number of clients, unless"
+        f" the busy time and the server need more. {'. '.join(parts)}."
+    )
+
+
+def header_reason(rows: Rows) -> str | None:
+    """Decorators against pure layers that add a header."""
+    names = ("1 decorator, process time", "decorator and subclass", "1 pure, process time", "2 pure, process time")
+    found = [added(rows, name) for name in names]
+    if None in found:
+        return None
+    published = ", ".join(f"{CASES[name].published:.0f}" for name in names)
+    return (
+        f"Headers in one and two task layers, and in one and two pure ones, were published with {published} µs; ours"
+        f" take {', '.join(figure(us) for us in found if us is not None)}. That a pure layer costs less than nothing"
+        " shows what the published runs can tell."
+    )
+
+
+def buffer_reason(rows: Rows) -> str | None:
+    """A decorator against buffering."""
+    decorator, buffering = added(rows, "1 decorator, nothing"), added(rows, "1 pure, buffering")
+    if decorator is None or buffering is None:
+        return None
+    return (
+        f"Buffering was published with {CASES['1 pure, buffering'].published:.0f} µs, ours takes {buffering:.2f}: the"
+        f" published one is the difference of two runs of 92 and 98 µs. The decorator's"
+        f" {CASES['1 decorator, nothing'].published:.0f} compare with our {decorator:.0f}."
+    )
+
+
+def auth_reason(rows: Rows) -> str | None:
+    """What rewriting the auth layer saved."""
+    before, after = added(rows, "CORS, auth B"), added(rows, "CORS, auth A")
+    if before is None or after is None:
+        return None
+    published = (CASES["CORS, auth B"].us or 0.0) - (CASES["CORS, auth A"].us or 0.0)
+    return (
+        f"Rewriting the auth layer saved {published:.0f} µs per request as published and {before - after:.0f} in ours:"
+        f" {before:.0f} µs for both layers before and {figure(after)} after,"
+        f" {text_of(rows['CORS, auth B'].objects)} and {text_of(rows['CORS, auth A'].objects)} objects. The ratio of"
+        " whole requests is larger in ours because the published ones include the server."
+    )
+
+
+def record_reason(rows: Rows) -> str | None:
+    """Serialisation."""
+    parts = []
+    for name in ("FastAPI", "Starlette", "Litestar"):
+        found = [rows.get(f"records, {name}, {how}") for how in ("plain", "ready")]
+        us = [row.total_us for row in found if row is not None and row.total_us is not None]
+        if len(us) == 2:
+            parts.append(f"{name} {us[0] / 1000:.1f} ms plain and {us[1] / 1000:.1f} ready")
+    if not parts:
+        return None
+    return (
+        f"{len(RECORDS)} records: {'; '.join(parts)}. What a framework adds to the plain data is its conversion before"
+        " it is written as JSON; the layers have no part in it, and it stands in the row (endpoint). The published work"
+        " also fetched from a server, and its payload was another; both make its ratio another one."
+    )
+
+
+def fetch_reason(rows: Rows) -> str | None:
+    """A client per request."""
+    found = [rows.get(f"fetch, {how}") for how in ("client per request", "shared client")]
+    us = [row.total_us for row in found if row is not None and row.total_us is not None]
+    if len(us) < 2:
+        return None
+    return (
+        f"A client per request takes {us[0] / 1000:.2f} ms and a shared one {us[1] / 1000:.2f}. A new client loads the"
+        " certificates, even for plain HTTP, and opens a connection; this script does not time the two apart. The"
+        " published work fetched more than once a request, and from another server: the ratio is another"
+        " one."
+    )
+
+
+REASONS: Sequence[Callable[[Rows], str | None]] = (
+    pure_reason,
+    task_reason,
+    file_reason,
+    sleep_reason,
+    header_reason,
+    buffer_reason,
+    auth_reason,
+    record_reason,
+    fetch_reason,
+)
+
+
+def added(rows: Rows, name: str) -> float | None:
+    """Ours for the layers of a case, None when it is not known."""
+    row = rows.get(name)
+    return row.us.estimate if row is not None and row.us is not None else None
+
+
+def extra_us(rows: Rows, name: str, base: str) -> float | None:
+    """What the layers of one case take beyond those of another."""
+    more, less = added(rows, name), added(rows, base)
+    return None if more is None or less is None else more - less
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure, report, worker)

@@ -1,0 +1,326 @@
+"""What a measurement costs: against depth, a slow or noisy handler, large responses, a long session.
+
+    python bench/scale.py [--quick] [--json PATH]
+
+Every reading is taken in a fresh process. It measures a stack of cheap layers, each with a budget of 20 µs, twice:
+until every verdict is known, and until the table is as precise as a user gets it. Seconds are those of the whole
+measurement: warming up, counting and timing. The columns give the median of three processes, but for the slowest.
+
+*Depth*: 1 to 100 no-ops above an endpoint that answers at once. *Handler*: a spin of 5 µs above an endpoint that
+computes for 1, 5 and 20 ms; that waits so long; that computes so long in the median, with log-normal noise (sigma 0.4).
+A request of a 20 ms handler takes 20 ms, so a verdict above it cannot take the seconds that it takes above a fast one.
+What can be asked is how many requests it takes, and how many requests' time that is. The limit of time is raised to 30
+s, so that it hides nothing. *Size*: the same spin above a response of up to 10 MB, in one message and in pieces of 64
+KiB. *Session*: one process measures the same app again and again, as a test run with so many measured requests does,
+and keeps every result, as the plugin does.
+
+Memory is the growth of the process's peak resident size during the measurements, the app's own responses included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+from harness import Goal, Reading, Report, Table, fresh_process, main
+from known import Endpoint, Noop, Spin, own, start
+
+from pytest_mwbudget import asgi, timing
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.measure import measure as measure_app
+from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
+
+BUDGET_US = 20.0
+CHEAP_US = 5.0
+# An open verdict may take so long here, so that the time which it needs is seen.
+MAX_TIME_S = 30.0
+PIECE_BYTES = 65536
+NOISE = 0.4
+
+FAST = "fast"
+DEPTHS = (1, 5, 20, 50, 100)
+HANDLER_MS = (1, 5, 20)
+HANDLERS = (FAST, *(f"{kind} {ms} ms" for kind in ("CPU", "waits", "noisy") for ms in HANDLER_MS))
+SIZES = (FAST, *(f"{how} {size}" for how in ("whole", "streamed") for size in ("100 kB", "1 MB", "10 MB")))
+SESSION_REQUESTS = 30
+PROCESSES = 3
+UNITS = {"kB": 1000, "MB": 1000**2}
+
+# At most so many times the time of 5 layers; at most so many times the requests above a fast handler.
+DEPTH_GOAL, HANDLER_GOAL = 2.0, 2.0
+
+
+# ---- the apps -------------------------------------------------------------------------------------------------------
+
+
+def noops(depth: int) -> Any:
+    """So many layers that do nothing, each with code of its own."""
+    app: Any = Endpoint()
+    for _ in range(depth):
+        app = own(Noop)(app)
+    return app
+
+
+def handler(name: str) -> Any:
+    """A cheap layer above the endpoint of that name."""
+    kind, _, rest = name.partition(" ")
+    ms = int(rest.removesuffix(" ms") or 0)
+    if kind == "waits":
+        return Spin(waiting(ms / 1000), CHEAP_US)
+    return Spin(Endpoint(median_us=ms * 1000, noise=NOISE if kind == "noisy" else 0.0), CHEAP_US)
+
+
+def waiting(seconds: float) -> Any:
+    """An endpoint that waits."""
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(seconds)
+        await send(start())
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    return endpoint
+
+
+def sized(name: str) -> Any:
+    """A cheap layer above a response of that size, whole or streamed."""
+    if name == FAST:
+        return Spin(Endpoint(), CHEAP_US)
+    how, number, unit = name.split()
+    body = bytes(int(number) * UNITS[unit])
+    step = PIECE_BYTES if how == "streamed" else len(body)
+    pieces = [body[at : at + step] for at in range(0, len(body), step)]
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    return Spin(endpoint, CHEAP_US)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One question: apps by a value; `quick` are the values that show the mechanics."""
+
+    title: str
+    column: str
+    app: Callable[[Any], Any]
+    values: tuple[Any, ...]
+    quick: tuple[Any, ...]
+
+
+def parts() -> dict[str, Part]:
+    """What is measured, by the name in the readings."""
+    return {
+        "depth": Part("Depth: no-ops above a fast endpoint", "layers", noops, DEPTHS, (5, 100)),
+        "handler": Part(f"Handler: a spin of {CHEAP_US:g} µs above it", "handler", handler, HANDLERS, HANDLERS[:2]),
+        "size": Part(
+            f"Size of the response: a spin of {CHEAP_US:g} µs above it", "response", sized, SIZES, (FAST, SIZES[-1])
+        ),
+    }
+
+
+# ---- taking the time --------------------------------------------------------------------------------------------
+
+
+def measured(app: Any, bench: Bench, *, precise: bool) -> tuple[float, Measurement]:
+    """Seconds that it took, and the measurement; unless `precise`, it ends when every verdict is known."""
+    request = asgi.build_request("GET", "/", {})
+    settings = Settings(budgets=Budgets({"us": BUDGET_US}), max_time_s=MAX_TIME_S)
+    with patch.object(timing, "PRECISION_TIME_S", timing.PRECISION_TIME_S if precise else 0.0):
+        begin = perf_counter()
+        found = asyncio.run(measure_app(app, request, settings, bench))
+        return perf_counter() - begin, found
+
+
+def peak_mib() -> float:
+    """The most memory that this process ever had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1024**2 if sys.platform == "darwin" else peak / 1024
+
+
+def worker(part: str, value: Any) -> Reading:
+    """The reading of one process."""
+    return session(value) if part == "session" else both(parts()[part], value)
+
+
+def both(part: Part, value: Any) -> Reading:
+    """One app until the verdicts are known, and until the table is precise; seconds, requests, memory."""
+    app = part.app(value)
+    before_mib = peak_mib()
+    verdict_s, verdict = measured(app, Bench(), precise=False)
+    table_s, table = measured(app, Bench(), precise=True)
+    assert verdict.effort is not None
+    assert verdict.books is not None
+    assert table.effort is not None
+    return {
+        "verdict_s": verdict_s,
+        "timing_s": verdict.effort.seconds,
+        "requests": verdict.effort.requests,
+        "request_us": verdict.books.total.estimate,
+        "verdict": str(verdict.verdict),
+        "table_s": table_s,
+        "table_requests": table.effort.requests,
+        "grown_mib": peak_mib() - before_mib,
+    }
+
+
+def session(requests: int) -> Reading:
+    """One app measured again and again in one process; seconds and peak memory after each."""
+    app, bench, kept, seconds, peaks = handler(FAST), Bench(), [], [], []
+    for _ in range(requests):
+        taken_s, found = measured(app, bench, precise=False)
+        kept.append(found)
+        seconds.append(taken_s)
+        peaks.append(peak_mib())
+    return {"verdicts": [str(found.verdict) for found in kept], "seconds": seconds, "peak_mib": peaks}
+
+
+def measure(quick: bool) -> list[Reading]:
+    """All readings; the processes of one part take turns, so that no value has one stretch of time for itself."""
+    readings = []
+    for name, part in parts().items():
+        values = part.quick if quick else part.values
+        for _ in range(1 if quick else PROCESSES):
+            readings += [
+                {"part": name, "value": value, **fresh_process(__file__, part=name, value=value)} for value in values
+            ]
+    requests = 3 if quick else SESSION_REQUESTS
+    readings.append({"part": "session", "value": requests, **fresh_process(__file__, part="session", value=requests)})
+    return readings
+
+
+# ---- what it means --------------------------------------------------------------------------------------------------
+
+
+def report(readings: list[Reading]) -> Report:
+    """A table for each part, and the two goals."""
+    tables = [table(part, taken) for name, part in parts().items() if (taken := rows_of(readings, name))]
+    tables += [session_table(reading) for reading in readings if reading["part"] == "session"]
+    goals = [
+        *depth_goals(rows_of(readings, "depth")),
+        *handler_goals(rows_of(readings, "handler")),
+    ]
+    notes = [
+        "Least that a verdict can take: warming up (1000 requests or 0.3 s), counting (29 requests or a second), and a"
+        " first look of 128 requests with their companions. `timing / request` is the time of the timing alone, in"
+        " requests of this app.",
+    ]
+    return Report(tables, goals, notes)
+
+
+def rows_of(readings: list[Reading], part: str) -> dict[Any, list[Reading]]:
+    """The readings of a part, by value."""
+    found: dict[Any, list[Reading]] = {}
+    for reading in readings:
+        if reading["part"] == part:
+            found.setdefault(reading["value"], []).append(reading)
+    return found
+
+
+def typical(taken: list[Reading], key: str) -> float:
+    """The median over processes."""
+    return float(median(reading[key] for reading in taken))
+
+
+def table(part: Part, rows: dict[Any, list[Reading]]) -> Table:
+    """One line a value: medians over its processes, and the slowest verdict of all of them."""
+    head = (
+        part.column, "request µs", "s to verdict", "slowest", "requests", "timing / request", "s to table", "grown MiB",
+        "verdicts",
+    )  # fmt: skip
+    lines = [
+        (
+            str(value),
+            f"{typical(taken, 'request_us'):.1f}",
+            f"{typical(taken, 'verdict_s'):.2f}",
+            f"{max(reading['verdict_s'] for reading in taken):.2f}",
+            f"{typical(taken, 'requests'):.0f}",
+            f"{median(in_requests(reading) for reading in taken):.0f}",
+            f"{typical(taken, 'table_s'):.2f}",
+            f"{typical(taken, 'grown_mib'):.1f}",
+            verdicts([reading["verdict"] for reading in taken]),
+        )
+        for value, taken in rows.items()
+    ]
+    return Table(part.title, head, lines)
+
+
+def in_requests(reading: Reading) -> float:
+    """The seconds of the timing, in requests of the app as it is."""
+    return float(reading["timing_s"] * 1e6 / reading["request_us"])
+
+
+def verdicts(found: list[str]) -> str:
+    """How many of each."""
+    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in dict.fromkeys(found))
+
+
+def session_table(reading: Reading) -> Table:
+    """Seconds and memory along a session."""
+    seconds, peaks = reading["seconds"], reading["peak_mib"]
+    third = max(1, len(seconds) // 3)
+    later = len(peaks) - third
+    rows = [
+        ("s to verdict, first third", f"{median(seconds[:third]):.2f}"),
+        ("s to verdict, last third", f"{median(seconds[-third:]):.2f}"),
+        ("s in all", f"{sum(seconds):.1f}"),
+        ("peak MiB after the first", f"{peaks[0]:.1f}"),
+        ("peak MiB after the last", f"{peaks[-1]:.1f}"),
+        (
+            "MiB a measurement, after the first third",
+            f"{(peaks[-1] - peaks[third - 1]) / later:.3f}" if later else "-",
+        ),
+        ("verdicts", verdicts(reading["verdicts"])),
+    ]
+    return Table(f"Session: {len(seconds)} measured requests in one process", ("", "found"), rows)
+
+
+def depth_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
+    """100 layers against 5, both ways of ending; none when one of them was not measured."""
+    if not {5, 100} <= set(rows):
+        return []
+    ratios = {key: typical(rows[100], key) / typical(rows[5], key) for key in ("verdict_s", "table_s")}
+    return [
+        Goal(
+            f"100 cheap layers within {DEPTH_GOAL:g} times the time of 5",
+            f"{ratios['verdict_s']:.1f} times until the verdicts are known, {ratios['table_s']:.1f} until the table is"
+            f" precise",
+            max(ratios.values()) <= DEPTH_GOAL,
+        )
+    ]
+
+
+def handler_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
+    """A verdict above every slow handler against one above a fast one; none when nothing can be compared."""
+    slow = {value: taken for value, taken in rows.items() if value != FAST}
+    if not slow or FAST not in rows:
+        return []
+    fast = typical(rows[FAST], "requests")
+    requests, worst = max((typical(taken, "requests") / fast, value) for value, taken in slow.items())
+    seconds, slowest = max((typical(taken, "verdict_s"), value) for value, taken in slow.items())
+    undecided = [value for value, taken in rows.items() if any(reading["verdict"] != "pass" for reading in taken)]
+    return [
+        Goal(
+            "a slow or noisy handler does not make a cheap layer's verdict slow: right in every process, and for at"
+            f" most {HANDLER_GOAL:g} times the requests that it takes above a fast handler",
+            f"at most {requests:.2f} times the requests (above {worst}); at most {seconds:.1f} s (above {slowest}),"
+            f" {typical(rows[FAST], 'verdict_s'):.1f} s above a fast one; not decided everywhere:"
+            f" {', '.join(undecided) or 'none'}",
+            requests <= HANDLER_GOAL and not undecided,
+        )
+    ]
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure, report, worker)

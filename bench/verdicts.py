@@ -1,0 +1,513 @@
+"""False alarms: six real layers with budgets from 0.7 to 1.3 times their true cost, beside busy neighbours.
+
+    python bench/verdicts.py [--quick] [--runs N] [--json PATH]
+
+Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
+compresses, a process-time header, a request id and a spin of 20 µs. A run is one measurement with the default settings
+and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7, 0.85, 1.15 and 1.3 times
+the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold up the others. In a block
+every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The conditions take turns
+within a process, and each has a memory of its own of how fast the machine can be, as if the process knew no other.
+
+The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
+with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
+differences. The layer is taken out in place; nothing else changes. Each block begins with requests that do not count,
+until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches cold for all others, and its
+row is to hold that; so its truth is what removing it saves, and the truth of the others is taken without it. What
+stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge by, which is why it
+stands outermost here, and why this bench says nothing of layers outside of one. A budget is set from what is known of
+the truth by then and held against all that is known in the end. Where that does not tell its ratio to one part in
+twenty-five, the verdict stands apart and proves nothing.
+
+A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
+budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
+it stood; a run goes on until all its six are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise, product
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
+from known import WARM_CALLS, Noop, Spin
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget import measure as plugin_measure
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.estimates import Series
+from pytest_mwbudget.model import Estimate, Measurement, Verdict
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.stats import batched_interval, quickest_quarter
+from pytest_mwbudget.timing import PRECISION_TIME_S, Bench, Timing
+
+# Budgets as ratios to the true cost. Those of one group meet in one run.
+FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
+RATIOS = tuple(sorted(FAR + NEAR))
+# Seconds that each neighbour keeps a core busy and idle, again and again.
+CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {
+    "idle": (),
+    "one busy neighbour": ((1.0, 0.0),),
+    "two busy neighbours": ((1.0, 0.0), (1.0, 0.0)),
+    "bursts": ((0.2, 0.5),),
+    "comes and goes": ((4.0, 3.0),),
+}
+VERDICTS = ("pass", "fail", "undecided")
+PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 72, len(RATIOS)
+# A pair is a block of requests with the layer and one without it.
+SETTLE_CALLS, BLOCK_CALLS = 32, 32
+# A verdict counts when the ratio of its budget to the truth is known to this share.
+KNOWN_SHARE = 0.04
+ALPHA = 0.01  # of the truth's interval
+GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
+# What a reason for an undecided verdict says, in few words.
+REASONS = {
+    "the interval": "the interval holds the budget",
+    "slower than at its best": "the machine ran slower than at its best",
+    "the split does not": "bypass and split disagree",
+    "few pairs": "too few pairs for the bypass",
+    "too few requests": "too few requests",
+    "floor": "the budget is below the floor",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much one process does: the truth for so long before the first block and before each, then the blocks."""
+
+    blocks: int
+    conditions: tuple[str, ...] = tuple(CONDITIONS)
+    warm_calls: int = WARM_CALLS
+    first_truth_s: float = 40.0
+    truth_s: float = 3.0
+    max_time_s: float = Settings().max_time_s
+
+
+QUICK = Size(1, ("idle", "bursts"), first_truth_s=3.0, truth_s=1.0, max_time_s=0.5)
+
+
+# ---- the layers ------------------------------------------------------------------------------------------------------
+
+
+class PassThrough(BaseHTTPMiddleware):
+    """Does nothing, in a task."""
+
+    async def dispatch(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+
+class ProcessTime(Noop):
+    """Says in a header how long the response took."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begin = time.perf_counter()
+
+        async def timed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-process-time"] = f"{time.perf_counter() - begin:.6f}"
+            await send(message)
+
+        await self.app(scope, receive, timed)
+
+
+class RequestId(Noop):
+    """Gives each request an id, in its state and in a header."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["request_id"] = request_id = str(uuid4())
+
+        async def named(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self.app(scope, receive, named)
+
+
+BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 1000) for number in range(40))
+HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode())]
+REQUEST = {"headers": {"origin": "http://elsewhere", "accept-encoding": "gzip"}}
+
+
+async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+    """Answers at once, with a kilobyte or so."""
+    await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+    await send({"type": "http.response.body", "body": BODY})
+
+
+TASK_LAYER = "PassThrough"
+LAYERS: dict[str, Callable[[Any], Any]] = {
+    "CORSMiddleware": lambda app: CORSMiddleware(app, allow_origins=["http://elsewhere"], allow_credentials=True),
+    "GZipMiddleware": lambda app: GZipMiddleware(app, minimum_size=500),
+    TASK_LAYER: PassThrough,
+    "ProcessTime": ProcessTime,
+    "RequestId": RequestId,
+    "Spin": lambda app: Spin(app, 20.0),
+}
+
+
+class Stack:
+    """The layers under a no-op, the task layer outermost, the others in random order; each can be left out in place."""
+
+    def __init__(self, chance: random.Random) -> None:
+        others = [name for name in LAYERS if name != TASK_LAYER]
+        names = [TASK_LAYER, *chance.sample(others, len(others))]
+        self.layers = {name: LAYERS[name](endpoint) for name in names}
+        self.root = Noop(endpoint)
+        self.link()
+
+    def link(self, *left_out: str) -> None:
+        """Make each layer call the next one that is not left out."""
+        kept = [self.root, *(layer for name, layer in self.layers.items() if name not in left_out), endpoint]
+        for outer, inner in pairwise(kept):
+            outer.app = inner
+
+
+# ---- the truth -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """What each layer really costs, from ever more pairs of whole requests with and without it."""
+
+    stack: Stack
+    call: asgi.Caller
+    chance: random.Random
+    pairs: dict[str, Series] = field(default_factory=lambda: {name: Series() for name in LAYERS})
+
+    async def take(self, seconds: float) -> None:
+        """Add pairs for so long, at least one for each layer."""
+        end = time.monotonic() + seconds
+        while True:
+            for name in self.chance.sample(list(LAYERS), len(LAYERS)):
+                await self._pair(name)
+            if time.monotonic() >= end:
+                return
+
+    async def _pair(self, name: str) -> None:
+        away = {TASK_LAYER} - {name}
+        whole_ns, pace_ns = {}, []
+        for left_out in self.chance.sample([away, away | {name}], 2):
+            self.stack.link(*left_out)
+            pace_ns.append(reference_ns())
+            whole_ns[name in left_out] = await self._block()
+        self.stack.link()
+        self.pairs[name].add(whole_ns[False] - whole_ns[True], max(*pace_ns, reference_ns()))
+
+    async def _block(self) -> float:
+        for _ in range(SETTLE_CALLS):
+            await self.call()
+        return median([(await self.call()).elapsed_ns for _ in range(BLOCK_CALLS)])
+
+    def us(self, name: str) -> Estimate:
+        """The layer's true cost, from the pairs that were taken while the machine ran at its speed."""
+        pairs = self.pairs[name]
+        found = batched_interval(pairs.steady(quickest_quarter(pairs.reference)).values, ALPHA)
+        return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
+
+
+def reference_ns() -> int:
+    """How long a fixed piece of work takes, the second time."""
+    for _ in range(2):
+        begin = perf_counter_ns()
+        sum(range(500))
+        taken = perf_counter_ns() - begin
+    return taken
+
+
+# ---- the verdicts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Look:
+    """The verdicts at one look of a run, by layer, so many seconds after the timing began.
+
+    `last` says that the run would have ended here, had no verdict been open.
+    """
+
+    seconds: float
+    last: bool
+    verdicts: dict[str, Verdict]
+
+
+def watching(looks: list[Look]) -> type[Timing]:
+    """A `Timing` that notes every look."""
+
+    class Watched(Timing):
+        def _judge(self) -> None:
+            super()._judge()
+            verdicts = {row.layer.name: row.judgements["us"].verdict for row in self.rows if row.judgements}
+            last = all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S
+            looks.append(Look(self.seconds, last, verdicts))
+
+    return Watched
+
+
+def block(chance: random.Random) -> list[dict[str, float]]:
+    """A ratio for each layer in six runs, in random order: every layer has every ratio once."""
+    runs = []
+    for group in (FAR, NEAR):
+        names = chance.sample(list(LAYERS), len(LAYERS))
+        runs += [
+            {name: group[(place + turn) % len(group)] for place, name in enumerate(names)} for turn in range(len(group))
+        ]
+    return chance.sample(runs, len(runs))
+
+
+async def run(app: Any, bench: Bench, settings: Settings) -> list[Reading]:
+    """One measurement: what became of the budget of each layer."""
+    looks: list[Look] = []
+    with patch.object(plugin_measure, "Timing", watching(looks)):
+        measurement = await plugin_measure.measure(app, asgi.build_request("GET", "/", REQUEST), settings, bench)
+    return [verdict_of(name, measurement, looks) for name in settings.budgets.layers]
+
+
+def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Reading:
+    """The verdict on one layer, from when on it stood, and whether it was a fail where the run could have ended."""
+    layer = measurement.layer(name)
+    judged = layer.judged["us"]
+    stood_s = looks[-1].seconds
+    for look in reversed(looks):
+        if look.verdicts[name] != judged.verdict:
+            break
+        stood_s = look.seconds
+    return {
+        "layer": name,
+        "budget_us": judged.bound,
+        "verdict": judged.verdict,
+        "reason": judged.reason,
+        "failed_once": any(look.verdicts[name] == "fail" for look in looks if look.last or look is looks[-1]),
+        "stood_s": stood_s,
+        "estimate_us": layer.us and layer.us.estimate,
+        "half_width_us": layer.us and layer.us.half_width,
+        "method": layer.method,
+    }
+
+
+def worker(**size: Any) -> list[Reading]:
+    """All verdicts of one process."""
+    return asyncio.run(process(Size(**size)))
+
+
+async def process(size: Size) -> list[Reading]:
+    """The truth, then block after block with the conditions in random order, and the truth again before each."""
+    chance = random.Random()
+    stack = Stack(chance)
+    call = asgi.Caller(stack.root, await asgi.template(asgi.build_request("GET", "/", REQUEST)), None)
+    for _ in range(size.warm_calls):
+        await call()
+    truth = Truth(stack, call, chance)
+    await truth.take(size.first_truth_s)
+    benches = {condition: Bench() for condition in size.conditions}
+    readings: list[Reading] = []
+    for _ in range(size.blocks):
+        for condition in chance.sample(size.conditions, len(size.conditions)):
+            await truth.take(size.truth_s)
+            readings += await block_of(condition, truth, benches[condition], size.max_time_s)
+    await truth.take(size.truth_s)
+    known = {name: truth.us(name) for name in LAYERS}
+    return [{**reading, **truth_of(known[reading["layer"]])} for reading in readings]
+
+
+async def block_of(condition: str, truth: Truth, bench: Bench, max_time_s: float) -> list[Reading]:
+    """The verdicts of one block of runs beside the condition's neighbours."""
+    costs_us = {name: truth.us(name).estimate for name in LAYERS}
+    readings = []
+    with neighbours(*CONDITIONS[condition]):
+        for ratios in block(truth.chance):
+            budgets = Budgets(layers={name: {"us": ratio * costs_us[name]} for name, ratio in ratios.items()})
+            found = await run(truth.stack.root, bench, Settings(budgets, max_time_s=max_time_s))
+            readings += [{"condition": condition, "ratio": ratios[one["layer"]], **one} for one in found]
+    return readings
+
+
+def truth_of(us: Estimate) -> Reading:
+    """A true cost as part of a reading."""
+    return {"truth_us": us.estimate, "truth_low_us": us.low, "truth_high_us": us.high}
+
+
+def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
+    """The verdicts of all processes: at least so many runs for each condition, in whole blocks for each process."""
+    processes = 1 if quick else PROCESSES
+    size = QUICK if quick else Size(blocks=math.ceil(runs / processes / RUNS_IN_BLOCK))
+    return [
+        {"process": number, **reading}
+        for number in range(processes)
+        for reading in fresh_process(__file__, **asdict(size))
+    ]
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def told(reading: Reading) -> bool:
+    """Whether the truth tells the ratio of this budget closely enough to prove anything."""
+    least, most = (reading["budget_us"] / reading[f"truth_{end}_us"] for end in ("high", "low"))
+    return bool(reading["ratio"] * (1 - KNOWN_SHARE) <= least and most <= reading["ratio"] * (1 + KNOWN_SHARE))
+
+
+def false_fail(reading: Reading) -> bool:
+    """Whether a budget that is kept was said to be broken, where the run could have ended."""
+    return bool(reading["ratio"] > 1 and reading["failed_once"])
+
+
+def undecided(reading: Reading) -> bool:
+    """Whether there was no verdict."""
+    return bool(reading["verdict"] == "undecided")
+
+
+def report(readings: list[Reading]) -> Report:
+    """Shares by condition and ratio, and by layer; the two goals; how much stands behind them."""
+    known = [reading for reading in readings if told(reading)]
+    kept = [reading for reading in known if reading["ratio"] > 1]
+    far = [reading for reading in known if reading["ratio"] in FAR]
+    return Report(
+        [by_condition(readings, known), by_layer(readings, known)],
+        [no_false_fail(kept), nearly_always_decided(far)],
+        list(notes(readings, known, kept, far)),
+    )
+
+
+def by_condition(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
+    """What became of the budgets, for each condition and ratio."""
+    rows = []
+    for condition, ratio in product(CONDITIONS, RATIOS):
+        own = [one for one in known if (one["condition"], one["ratio"]) == (condition, ratio)]
+        taken = sum((one["condition"], one["ratio"]) == (condition, ratio) for one in readings)
+        if taken:
+            shares = [per_cent(sum(one["verdict"] == verdict for one in own), len(own)) for verdict in VERDICTS]
+            rows.append([condition, f"{ratio:g}", str(len(own)), *shares, *times(own), str(taken - len(own))])
+    head = ["condition", "budget/truth", "verdicts", *VERDICTS, "median s", "95 % s", "apart"]
+    return Table("Verdicts by condition and by the ratio of the budget to the true cost", head, rows)
+
+
+def times(readings: Sequence[Reading]) -> list[str]:
+    """The median and the 95 % quantile of the seconds to a verdict, where there was one."""
+    seconds = sorted(reading["stood_s"] for reading in readings if not undecided(reading))
+    if not seconds:
+        return ["-", "-"]
+    return [f"{median(seconds):.1f}", f"{seconds[math.ceil(0.95 * len(seconds)) - 1]:.1f}"]
+
+
+def by_layer(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
+    """What the layers cost, how far their rows were off when the machine was idle, and who was misjudged."""
+    rows = []
+    for name in LAYERS:
+        taken = [reading for reading in readings if reading["layer"] == name]
+        own = [reading for reading in known if reading["layer"] == name]
+        truths = [reading["truth_us"] for reading in taken]
+        if truths:
+            kept = [reading for reading in own if reading["ratio"] > 1]
+            far = [reading for reading in own if reading["ratio"] in FAR]
+            rows.append(
+                [
+                    name,
+                    f"{min(truths):.2f} to {max(truths):.2f}",
+                    spread([100 * (one["truth_high_us"] - one["truth_low_us"]) / 2 / one["truth_us"] for one in taken]),
+                    error([one for one in taken if one["condition"] == "idle"]),
+                    error([one for one in taken if one["condition"] != "idle"]),
+                    f"{sum(map(false_fail, kept))} of {len(kept)}",
+                    f"{sum(map(undecided, far))} of {len(far)}",
+                ]
+            )
+    head = ["layer", "true µs", "known to ± %", "row off by %, idle", "busy", "false fails", "undecided beyond ±15 %"]
+    return Table("By layer: the median of how far its row was from the truth, and the middle nine tenths", head, rows)
+
+
+def error(readings: Sequence[Reading]) -> str:
+    """How far the rows were from the truth, in per cent of it."""
+    rows = [reading for reading in readings if reading["estimate_us"] is not None]
+    return spread([100 * (reading["estimate_us"] / reading["truth_us"] - 1) for reading in rows], sign="+")
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    """The median, and from where to where nine tenths of the values are."""
+    ordered = sorted(values)
+    if not ordered:
+        return "-"
+    tail = len(ordered) // 20
+    return f"{median(ordered):{sign}.1f} ({ordered[tail]:{sign}.1f} to {ordered[-1 - tail]:{sign}.1f})"
+
+
+def no_false_fail(kept: Sequence[Reading]) -> Goal:
+    """Whether budgets that are kept never failed."""
+    fails = sum(map(false_fail, kept))
+    return Goal(
+        f"no false fail in {GOAL_VERDICTS:,} verdicts at 1.05 times the true cost and more",
+        f"{fails} in {len(kept):,}",
+        fails == 0 and len(kept) >= GOAL_VERDICTS,
+    )
+
+
+def nearly_always_decided(far: Sequence[Reading]) -> Goal:
+    """Whether nearly all budgets far from the truth got a verdict."""
+    decided = sum(not undecided(reading) for reading in far)
+    return Goal(
+        "a verdict on more than 99 % of the budgets that are 15 % off the true cost or more",
+        f"{per_cent(decided, len(far))} of {len(far):,}",
+        bool(far) and decided > GOAL_DECIDED * len(far),
+    )
+
+
+def notes(
+    readings: Sequence[Reading], known: Sequence[Reading], kept: Sequence[Reading], far: Sequence[Reading]
+) -> Iterator[str]:
+    """How much stands behind the shares, what was wrong, and why there was no verdict."""
+    conditions = len({reading["condition"] for reading in readings})
+    processes = len({reading["process"] for reading in readings})
+    yield (
+        f"{len(readings):,} verdicts: {len(readings) // len(LAYERS) // (conditions or 1)} runs in each of {conditions}"
+        f" conditions, of {len(LAYERS)} layers each, in {processes} fresh processes. {len(readings) - len(known):,} of"
+        f" them stand apart, because the truth does not tell their ratio to {100 * KNOWN_SHARE:g} %."
+    )
+    apart = [one for one in readings if not told(one) and false_fail(one)]
+    yield f"Among those apart, fails at 1.05 times what the truth seemed to be and more: {tally(apart)}."
+    if kept and not any(map(false_fail, kept)):
+        # The chance that would have shown itself in nineteen of twenty such benches.
+        chance = 1 - 0.05 ** (1 / len(kept))
+        yield f"No false fail in {len(kept):,} means, were they independent: the chance is below {100 * chance:.2g} %."
+    for title, wrong in (
+        ("False fails", [one for one in kept if false_fail(one)]),
+        ("Passes at 0.85 times the true cost and less", [one for one in far if one["ratio"] < 1 and passed(one)]),
+        ("No verdict beyond ±15 %", [one for one in far if undecided(one)]),
+    ):
+        yield f"{title}: {tally(wrong)}."
+    why = Counter(reason(one["reason"]) for one in far if undecided(one))
+    if why:
+        counted = ", ".join(f"{text} {count} times" for text, count in why.most_common())
+        yield f"Reasons for no verdict beyond ±15 %: {counted}."
+
+
+def passed(reading: Reading) -> bool:
+    """Whether the verdict was a pass."""
+    return bool(reading["verdict"] == "pass")
+
+
+def tally(readings: Sequence[Reading]) -> str:
+    """How many readings there are of each layer in each condition."""
+    found = Counter(f"{reading['layer']} {reading['ratio']:g} ({reading['condition']})" for reading in readings)
+    return ", ".join(f"{name} {count} times" for name, count in found.most_common()) or "none"
+
+
+def reason(said: str | None) -> str:
+    """The reason for an undecided verdict, without its numbers."""
+    return next((text for sign, text in REASONS.items() if said and sign in said), said or "no reason")
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure, report, worker, runs=RUNS)

@@ -1,0 +1,108 @@
+"""The mechanics of bench/idle.py; its timings are for people to read."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parent.parent / "bench"
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("idle")
+
+
+def made(suite: str, added_ms: float, pairs: int = 20) -> list[dict[str, Any]]:
+    without = {"wall_ms": 250.0, "cpu_ms": 240.0}
+    return [
+        {
+            "suite": suite,
+            "without": without,
+            "with": {clock: ms + added_ms for clock, ms in without.items()},
+            "reference_ms": 20.0,
+        }
+        for _ in range(pairs)
+    ]
+
+
+def test_whole_processes_run_with_the_plugin_and_without_it(idle: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "SUITES", {"run 2 tests": (2, ())})
+    monkeypatch.setattr(idle, "QUICK_PAIRS", 1)
+    timed, listed = idle.measure(quick=True)
+    assert timed["suite"] == listed["suite"] == "run 2 tests"
+    assert all(timed[kind][clock] > 0 for kind in ("with", "without") for clock in ("wall_ms", "cpu_ms"))
+    assert "pytest_mwbudget.plugin" in listed["modules"]
+    text = str(idle.report([timed, listed]))
+    assert "run 2 tests" in text
+    assert "pytest_mwbudget.plugin" in text
+
+
+def test_a_run_that_fails_is_no_reading(idle: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="status 3"):
+        idle.run(["-c", "raise SystemExit(3)"], tmp_path)
+
+
+def test_bytecode_is_written_aside(idle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "module.py").touch()
+    idle.run(["-c", "import sys; sys.path.append('.'); import module"], tmp_path)
+    assert list((tmp_path / "bytecode").rglob("module*.pyc"))
+
+
+def test_the_suites_have_as_many_tests_as_they_say(idle: ModuleType, tmp_path: Path) -> None:
+    idle.write_suite(tmp_path, 7)
+    assert (tmp_path / "test_idle.py").read_text().count("def test_") == 7
+
+
+@pytest.mark.parametrize(
+    ("added_ms", "met"), [(1.0, True), (-1.0, True), (2.3, False), (3.0, False)], ids=["less", "faster", "ms", "both"]
+)
+def test_the_goal_is_two_milliseconds_and_one_per_cent(idle: ModuleType, added_ms: float, met: bool) -> None:
+    report = idle.report(made("collect 1 test", added_ms))
+    assert [goal.met for goal in report.goals] == [met, met]
+    assert f"{added_ms:+.2f}" in str(report)
+
+
+def test_a_median_within_the_goal_is_not_enough(idle: ModuleType) -> None:
+    readings = [
+        pair for _ in range(20) for added_ms in (-1.0, -1.0, 5.0) for pair in made("collect 1 test", added_ms, 1)
+    ]
+    assert not any(goal.met for goal in idle.report(readings).goals)
+
+
+def test_pairs_of_slow_moments_are_left_out(idle: ModuleType) -> None:
+    slow = [{**pair, "reference_ms": 30.0} for pair in made("collect 1 test", 50.0)]
+    assert idle.added("cpu_ms", slow + made("collect 1 test", 1.0)).estimate == pytest.approx(1.0)
+
+
+def test_one_per_cent_is_a_limit_of_its_own(idle: ModuleType) -> None:
+    readings = made("collect 1 test", 1.5)
+    for reading in readings:
+        for kind in ("with", "without"):
+            reading[kind]["wall_ms"] -= 150.0
+    wall, cpu = idle.report(readings).goals
+    assert (wall.met, cpu.met) == (False, True)
+
+
+def test_running_tests_is_reported_by_the_test_and_has_no_goal(idle: ModuleType) -> None:
+    report = idle.report(made("run 400 tests", 8.0))
+    assert not report.goals
+    assert "20 µs" in report.notes[0]
+
+
+def test_modules_of_others_are_named(idle: ModuleType) -> None:
+    report = idle.report([{"suite": "collect 1 test", "modules": ["json.tool", "pytest_mwbudget"]}])
+    assert "2 more modules with the plugin, 1 of them its own (pytest_mwbudget)" in report.notes[0]
+    assert "of others: json.tool" in report.notes[0]
+
+
+def test_no_readings_are_no_goals(idle: ModuleType) -> None:
+    report = idle.report([])
+    assert not report.goals
+    assert not report.tables[0].rows

@@ -1,0 +1,141 @@
+"""The mechanics of `bench/published.py`; its timings are for people to read."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="the published apps are FastAPI's")
+pytest.importorskip("uvicorn", reason="the upstream stands behind uvicorn")
+pytest.importorskip("httptools", reason="uvicorn parses with httptools")
+pytest.importorskip("itsdangerous", reason="the script shares what serves with bench/server.py, which signs a cookie")
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "bench")
+    return importlib.import_module("published")
+
+
+def reading(case: str, us: float | None, total_us: float | None = None, **changed: Any) -> dict[str, Any]:
+    total_us = us if total_us is None else total_us
+    return {
+        "case": case,
+        "us": us and [us, us - 1, us + 1],
+        "total_us": total_us and [total_us, total_us - 1, total_us + 1],
+        "busy_us": us,
+        "wait_us": 0.0,
+        "cpu_us": us,
+        "blocking": 0,
+        "objects": 100,
+        "tasks": 1,
+        **changed,
+    }
+
+
+def every_reading(published: ModuleType) -> list[dict[str, Any]]:
+    return [
+        reading(name, 100.0 + number, wait_us=50_000.0 if "sleep" in name else 0.0)
+        for number, name in enumerate(published.CASES)
+    ]
+
+
+def test_every_case_answers(published: ModuleType, tmp_path: Path) -> None:
+    async def status(name: str) -> int:
+        app = published.CASES[name].make(published.Place(tmp_path / "written"))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+            return (await client.get("/")).status_code
+
+    pytest.importorskip("litestar", reason="two cases are Litestar's")
+    names = [name for name in published.CASES if "fetch" not in name and "100 ms" not in name]
+    assert {name: asyncio.run(status(name)) for name in names} == dict.fromkeys(names, 200)
+    assert (tmp_path / "written").stat().st_size == 2 * 5 * 15_000
+
+
+def test_only_the_metrics_are_guarded(published: ModuleType) -> None:
+    assert published.refusal("/health", None) is None
+    assert published.refusal("/metrics", "Bearer key") is None
+    assert published.refusal("/metrics", None).status_code == 401
+
+
+def test_a_large_file_is_begun_anew(published: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "MOST_WRITTEN", 40_000)
+    sizes = []
+    for _ in range(4):
+        asyncio.run(published.write(tmp_path / "written"))
+        sizes.append((tmp_path / "written").stat().st_size)
+    assert sizes == [15_000, 30_000, 0, 15_000]
+
+
+def test_every_case_of_a_run_has_a_reading(published: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def nobody(file: str, **arguments: Any) -> Iterator[Any]:
+        yield type("Served", (), {"ports": (1,)})
+
+    def own_worker(file: str, **arguments: Any) -> Any:
+        return json.loads(json.dumps(published.worker(**arguments)))
+
+    monkeypatch.setattr(published, "served", nobody)
+    monkeypatch.setattr(published, "fresh_process", own_worker)
+    monkeypatch.setattr(published, "QUICK_CASES", ("hello", "1 A", "1 B"))
+    monkeypatch.setattr(published, "QUICK_TIME_S", 0.2)
+    readings = published.measure(quick=True)
+    assert [reading["case"] for reading in readings] == ["hello", "1 A", "1 B"]
+    assert [reading["tasks"] for reading in readings] == [0, 0, 1]
+    text = str(published.report(readings))
+    assert "1 B / 1 A" in text
+    assert "Not measured in this run: 5 B;" in text
+
+
+def test_the_upstream_is_fetched_with_either_client(published: ModuleType) -> None:
+    with published.served(published.__file__, role="upstream") as server:
+        url = f"http://127.0.0.1:{server.ports[0]}/"
+
+        async def answer(shared: bool) -> Any:
+            app = published.fetching(url, shared)
+            transport = httpx.ASGITransport(app)
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=transport, base_url="http://testserver") as client,
+            ):
+                return (await client.get("/")).json()
+
+        assert [asyncio.run(answer(shared)) for shared in (False, True)] == [{"answer": 42}] * 2
+
+
+def test_a_full_report_has_every_case_ratio_and_reason(published: ModuleType) -> None:
+    report = published.report(every_reading(published))
+    beside, ratios = report.tables
+    assert [row[0] for row in beside.rows] == list(published.CASES)
+    assert len(ratios.rows) == len(published.RATIOS)
+    assert len(report.notes) == len(published.REASONS)
+    assert str(report)
+
+
+def test_ratios_are_of_what_was_added(published: ModuleType) -> None:
+    made = [reading("hello", 50.0), reading("1 B", 150.0, 200.0), reading("5 B", 600.0, 650.0)]
+    (row,) = published.report(made).tables[1].rows
+    assert row == ["5 B / 1 B", "added", "10.37", "4.00"]
+
+
+def test_processes_are_taken_together(published: ModuleType) -> None:
+    made = [reading("hello", 50.0), reading("hello", 60.0)]
+    (row,) = published.report(made).tables[0].rows
+    assert row[4:6] == ["55 in all", "49 … 61"]
+
+
+def test_what_is_missing_is_said(published: ModuleType) -> None:
+    made = [reading("1 A", None), reading("1 B", None), reading("5 B", 600.0)]
+    report = published.report(made)
+    assert "too few requests" in str(report)
+    assert report.tables[1].rows == [["5 B / 1 B", "added", "10.37", "-"], ["1 B / 1 A", "added", "1.68", "-"]][::-1]
+    assert published.report([]).notes == ["Nothing was measured."]

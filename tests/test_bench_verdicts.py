@@ -1,0 +1,169 @@
+"""The mechanics of bench/verdicts.py; its timings are for people to read."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="bench/verdicts.py judges Starlette's middlewares")
+
+BENCH = Path(__file__).parent.parent / "bench"
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("verdicts")
+
+
+def made(ratio: float, verdict: str, **others: Any) -> dict[str, Any]:
+    return {
+        "process": 0,
+        "condition": "idle",
+        "layer": "Spin",
+        "ratio": ratio,
+        "budget_us": 20.0 * ratio,
+        "verdict": verdict,
+        "reason": "the interval 18.00 to 22.00 µs holds the budget of 20 µs" if verdict == "undecided" else None,
+        "failed_once": verdict == "fail",
+        "stood_s": 0.5,
+        "estimate_us": 20.1,
+        "half_width_us": 0.2,
+        "method": "split",
+        "truth_us": 20.0,
+        "truth_low_us": 19.9,
+        "truth_high_us": 20.1,
+        **others,
+    }
+
+
+def test_every_layer_has_every_ratio_once_in_a_block(verdicts: ModuleType) -> None:
+    runs = verdicts.block(random.Random(1))
+    assert len(runs) == len(verdicts.RATIOS)
+    met = Counter((name, ratio) for run in runs for name, ratio in run.items())
+    assert met == Counter((name, ratio) for name in verdicts.LAYERS for ratio in verdicts.RATIOS)
+    assert all(set(run.values()) <= set(verdicts.FAR) or set(run.values()) <= set(verdicts.NEAR) for run in runs)
+
+
+def test_a_layer_is_left_out_in_place_and_put_back(verdicts: ModuleType) -> None:
+    stack = verdicts.Stack(random.Random(1))
+
+    def chain() -> list[Any]:
+        found = [stack.root]
+        while found[-1] is not verdicts.endpoint:
+            found.append(found[-1].app)
+        return found
+
+    whole = chain()
+    assert whole == [stack.root, *stack.layers.values(), verdicts.endpoint]
+    stack.link("Spin", "PassThrough")
+    assert chain() == [one for one in whole if one not in (stack.layers["Spin"], stack.layers["PassThrough"])]
+    stack.link()
+    assert chain() == whole
+
+
+def test_a_small_process_judges_every_layer(verdicts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {name: verdicts.RATIOS[place] for place, name in enumerate(verdicts.LAYERS)}
+    monkeypatch.setattr(verdicts, "block", lambda chance: [ratios])
+    monkeypatch.setattr(verdicts, "SETTLE_CALLS", 1)
+    monkeypatch.setattr(verdicts, "BLOCK_CALLS", 2)
+    monkeypatch.setattr(verdicts, "fresh_process", lambda file, **size: verdicts.worker(**size))
+    small = replace(
+        verdicts.QUICK, conditions=("bursts",), warm_calls=5, first_truth_s=0.1, truth_s=0.0, max_time_s=0.3
+    )
+    monkeypatch.setattr(verdicts, "QUICK", small)
+    readings = verdicts.measure(quick=True)
+    assert {reading["layer"]: reading["ratio"] for reading in readings} == ratios
+    for reading in readings:
+        assert set(reading) == set(made(1.05, "pass"))
+        assert reading["verdict"] in verdicts.VERDICTS
+        assert reading["truth_low_us"] <= reading["truth_us"] <= reading["truth_high_us"]
+    text = str(verdicts.report(readings))
+    assert "bursts" in text
+    assert "6 verdicts: 1 runs in each of 1 conditions" in text
+
+
+def test_runs_are_dealt_in_whole_blocks(verdicts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def fresh_process(file: str, **size: Any) -> list[Any]:
+        asked.append(size)
+        return [made(1.05, "pass")]
+
+    monkeypatch.setattr(verdicts, "fresh_process", fresh_process)
+    readings = verdicts.measure(quick=False, runs=19)
+    assert asked == [asdict(verdicts.Size(blocks=2))] * verdicts.PROCESSES
+    assert [reading["layer"] for reading in readings] == ["Spin"] * verdicts.PROCESSES
+
+
+@pytest.mark.parametrize(("fails", "met"), [(0, True), (1, False)])
+def test_one_false_fail_is_one_too_many(verdicts: ModuleType, fails: int, met: bool) -> None:
+    readings = [made(1.05, "pass")] * 1000 + [made(1.3, "fail")] * fails
+    assert verdicts.report(readings).goals[0].met is met
+
+
+def test_a_fail_that_was_taken_back_is_a_false_fail(verdicts: ModuleType) -> None:
+    readings = [made(1.15, "pass")] * 1000 + [made(1.15, "pass", failed_once=True)]
+    assert not verdicts.report(readings).goals[0].met
+
+
+@pytest.mark.parametrize(("last", "failed_once"), [(True, True), (False, False)])
+def test_a_fail_counts_where_the_run_could_have_ended(verdicts: ModuleType, last: bool, failed_once: bool) -> None:
+    judged = SimpleNamespace(bound=21.0, verdict="pass", reason=None)
+    layer = SimpleNamespace(judged={"us": judged}, us=None, method=None)
+    looks = [
+        verdicts.Look(0.1, last, {"Spin": "fail"}),
+        verdicts.Look(0.2, False, {"Spin": "pass"}),
+        verdicts.Look(0.4, True, {"Spin": "pass"}),
+    ]
+    found = verdicts.verdict_of("Spin", SimpleNamespace(layer=lambda name: layer), looks)
+    assert found["failed_once"] is failed_once
+    assert (found["verdict"], found["stood_s"]) == ("pass", 0.2)
+
+
+def test_too_few_verdicts_reach_no_goal(verdicts: ModuleType) -> None:
+    false_fails, _ = verdicts.report([made(1.05, "pass")] * 999).goals
+    assert not false_fails.met
+    assert false_fails.found == "0 in 999"
+
+
+def test_a_fail_below_the_true_cost_is_right(verdicts: ModuleType) -> None:
+    readings = [made(1.05, "pass")] * 1000 + [made(0.95, "fail"), made(0.7, "fail")]
+    assert all(goal.met for goal in verdicts.report(readings).goals)
+
+
+@pytest.mark.parametrize(("undecided", "met"), [(9, True), (10, False)])
+def test_more_than_99_per_cent_are_decided(verdicts: ModuleType, undecided: int, met: bool) -> None:
+    readings = [made(0.85, "fail")] * (1000 - undecided) + [made(1.15, "undecided")] * undecided
+    report = verdicts.report([*readings, made(1.05, "undecided")])
+    assert report.goals[1].met is met
+    assert f"the interval holds the budget {undecided} times" in str(report)
+
+
+def test_a_verdict_with_an_unsure_truth_stands_apart(verdicts: ModuleType) -> None:
+    unsure = made(1.05, "fail", truth_low_us=19.0, truth_high_us=21.5)
+    moved = made(1.05, "fail", truth_us=23.0, truth_low_us=22.9, truth_high_us=23.1)
+    report = verdicts.report([made(1.05, "pass")] * 1000 + [unsure, moved])
+    assert report.goals[0].met
+    assert report.tables[0].rows[0][-1] == "2"
+    assert "Among those apart" in str(report)
+    assert "Spin 1.05 (idle) 2 times" in str(report)
+
+
+def test_times_are_those_of_verdicts(verdicts: ModuleType) -> None:
+    readings = [made(1.3, "pass", stood_s=second) for second in range(1, 21)] + [made(1.3, "undecided", stood_s=99.0)]
+    assert verdicts.times(readings) == ["10.5", "19.0"]
+    assert verdicts.times([made(1.3, "undecided")]) == ["-", "-"]
+
+
+def test_no_readings_reach_no_goal(verdicts: ModuleType) -> None:
+    report = verdicts.report([])
+    assert not any(goal.met for goal in report.goals)
+    assert str(report)
