@@ -829,6 +829,24 @@ def test_calls_that_are_no_layers_pass() -> None:
         native.watch()
 
 
+def test_what_was_set_is_forgotten_and_can_be_set_again() -> None:
+    class Target:
+        def __call__(self, *arguments: Any) -> None:
+            pass
+
+    probe, target = native.probe(lambda *arguments: "passed"), Target()
+    for _ in range(3):
+        probe.set(("lead",), 1, target)
+        probe.set(("another",), 2, target)
+        probe("lead", {}, None, None).close()
+        probe.clear()
+        assert probe("lead", {}, None, None) == probe("another", {}, None, None) == "passed"
+    reference = weakref.ref(target)
+    del target
+    gc.collect()
+    assert reference() is None
+
+
 # ---- whose time it is -------------------------------------------------------------------------------------------
 
 
