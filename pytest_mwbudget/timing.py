@@ -44,6 +44,8 @@ FIRST_LOOK_PAIRS = 16
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
+# A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long.
+FAILURE_TIME_S: Seconds = 1.0
 # Looks are taken in turns of about so long, of so many requests at least and at most; no leg has fewer than the least.
 TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, MIN_SHARE, 512
 # A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
@@ -90,11 +92,6 @@ class Row:
     method: Method | None = None
     occupation: Occupation | None = None
     judgements: dict[Quantity, Judgement] = field(default_factory=dict)
-
-    @property
-    def open(self) -> bool:
-        """Whether more requests could settle a verdict."""
-        return any(judgement.verdict == "undecided" for judgement in self.judgements.values())
 
     @property
     def precise(self) -> bool:
@@ -280,8 +277,14 @@ class Timing:
         return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
 
     def _open(self) -> bool:
-        """Whether a verdict is still undecided."""
-        return any(row.open for row in self.rows) or (self.total is not None and self.total.verdict == "undecided")
+        """Whether a verdict is still undecided, or a failure too fresh to be believed."""
+        judgements = [judgement for row in self.rows for judgement in row.judgements.values()]
+        if self.total is not None:
+            judgements.append(self.total)
+        fresh = self.seconds < FAILURE_TIME_S
+        return any(
+            judgement.verdict == "undecided" or (fresh and judgement.verdict == "fail") for judgement in judgements
+        )
 
     # ---- reporting ----------------------------------------------------------------------------------------------
 
