@@ -50,15 +50,6 @@ def nothing_left_open() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def collections_are_quick() -> Iterator[None]:
-    """What was there before the tests of this file is left out of every collection."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @contextmanager
 def opened(owners: int = 1) -> Iterator[None]:
     """A ledger in whose time nothing is collected unless a test does."""
