@@ -277,6 +277,9 @@ begin(Passage *self, const Step *step)
                 return 0;
             }
         }
+        else if (self->kind != REQUEST && owner_now() == SUSPENDED) {
+            mark(self->outer); /* a task that a layer made for itself sends: what it did before that is the layer's */
+        }
         if (self->kind != REQUEST) {
             mark(self->owner);
         }

@@ -126,6 +126,9 @@ def _probe(targets: Targets, original: Function, timeline: Log, clock: Clock) ->
             if body_over:
                 # From here on it waits for the disconnect, most often in a task of its own: nobody works meanwhile.
                 return await receive()
+            if timeline[-2] == SUSPENDED:  # a task that the layer made for itself: what it did before is the layer's
+                log(owner)
+                log(clock())
             log(outer)
             log(clock())
             try:
@@ -137,6 +140,9 @@ def _probe(targets: Targets, original: Function, timeline: Log, clock: Clock) ->
                 log(clock())
 
         async def probed_send(message: Any) -> Any:
+            if timeline[-2] == SUSPENDED:
+                log(owner)
+                log(clock())
             log(outer)
             log(clock())
             try:

@@ -881,6 +881,31 @@ def typical_us(app: App, kind: type[Probes], clock: Any = None, field: str = "ns
 
 
 @BOTH
+@pytest.mark.parametrize("receiver_first", [False, True])
+def test_what_tasks_of_the_endpoints_own_do_is_the_endpoints(kind: type[Probes], receiver_first: bool) -> None:
+    """Quart receives in one task and handles in another: what these do before they come to a probe is no layer's."""
+
+    async def receiving(receive: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def handling(send: Any) -> None:
+        spin(300)
+        await respond(send)
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        made = [lambda: handling(send), lambda: receiving(receive)]
+        tasks = [asyncio.ensure_future(make()) for make in (reversed(made) if receiver_first else made)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+    harness, outer, inner, own, *_ = typical_us(Noop(Noop(endpoint)), kind)
+    assert own > 300
+    assert max(harness, outer, inner) < 150
+
+
+@BOTH
 def test_a_layer_that_spins_among_others(kind: type[Probes]) -> None:
     _, first, second, spins, third, endpoint, _ = typical_us(Noop(Noop(Spins(Noop(hello)))), kind)
     assert 195 < spins < 600
