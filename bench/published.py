@@ -2,7 +2,7 @@
 
     python bench/published.py [--quick] [--json PATH]
 
-METHOD. Five public texts measured middleware by requests per second under a load generator. Every app of theirs is
+Five public texts measured middleware by requests per second under a load generator. Every app of theirs is
 written anew here, on the current releases, and measured by `measure()` in fresh processes: in two, and in one where a
 request waits for half a second. Ours is the sum of the rows of the layers that the experiment adds, and the whole
 request where it adds none. It is the mean of the processes' estimates, between the lowest and the highest end of their

@@ -2,7 +2,7 @@
 
     python bench/server.py [--quick] [--json PATH]
 
-METHOD. The app is FastAPI's hello world, with one layer more or without it: a do-nothing BaseHTTPMiddleware, CORS with
+The app is FastAPI's hello world, with one layer more or without it: a do-nothing BaseHTTPMiddleware, CORS with
 an Origin header, GZip that compresses, a signed session cookie, and a spin of 200 µs. Both apps stand behind uvicorn
 (httptools, no access log) in one process and on one event loop, each at a port of its own: so the two share hash seed,
 memory and processor, and the one that is not asked takes no time. The server has one core and the load generator the
