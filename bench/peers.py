@@ -287,7 +287,7 @@ def verdicts(effort: float) -> Reading:
         def _judge(self) -> None:
             super()._judge()
             for row in self.rows:
-                if row.open:
+                if any(judgement.verdict == "undecided" for judgement in row.judgements.values()):
                     known.pop(row.layer.name, None)
                 else:
                     known.setdefault(row.layer.name, perf_counter() - begin)

@@ -54,7 +54,7 @@ from pytest_mwbudget.estimates import Series
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.stats import batched_interval, quickest_quarter
-from pytest_mwbudget.timing import PRECISION_TIME_S, Bench, Timing
+from pytest_mwbudget.timing import FAILURE_TIME_S, PRECISION_TIME_S, Bench, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
@@ -277,6 +277,11 @@ async def run(app: Any, bench: Bench, settings: Settings) -> list[Reading]:
     return [verdict_of(name, measurement, looks) for name in settings.budgets.layers]
 
 
+def could_fail(look: Look) -> bool:
+    """Whether a run whose other verdicts are known ends here with a failure: not in its first second."""
+    return look.last and look.seconds >= FAILURE_TIME_S
+
+
 def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Reading:
     """The verdict on one layer, from when on it stood, and whether it was a fail where the run could have ended."""
     layer = measurement.layer(name)
@@ -291,7 +296,7 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
         "budget_us": judged.bound,
         "verdict": judged.verdict,
         "reason": judged.reason,
-        "failed_once": any(look.verdicts[name] == "fail" for look in looks if look.last or look is looks[-1]),
+        "failed_once": any(look.verdicts[name] == "fail" for look in looks if could_fail(look) or look is looks[-1]),
         "stood_s": stood_s,
         "estimate_us": layer.us and layer.us.estimate,
         "half_width_us": layer.us and layer.us.half_width,

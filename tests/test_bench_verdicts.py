@@ -114,18 +114,22 @@ def test_a_fail_that_was_taken_back_is_a_false_fail(verdicts: ModuleType) -> Non
     assert not verdicts.report(readings).goals[0].met
 
 
-@pytest.mark.parametrize(("last", "failed_once"), [(True, True), (False, False)])
-def test_a_fail_counts_where_the_run_could_have_ended(verdicts: ModuleType, last: bool, failed_once: bool) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "last", "failed_once"), [(1.1, True, True), (1.1, False, False), (0.9, True, False)]
+)
+def test_a_fail_counts_where_the_run_could_have_ended(
+    verdicts: ModuleType, seconds: float, last: bool, failed_once: bool
+) -> None:
     judged = SimpleNamespace(bound=21.0, verdict="pass", reason=None)
     layer = SimpleNamespace(judged={"us": judged}, us=None, method=None)
     looks = [
-        verdicts.Look(0.1, last, {"Spin": "fail"}),
-        verdicts.Look(0.2, False, {"Spin": "pass"}),
-        verdicts.Look(0.4, True, {"Spin": "pass"}),
+        verdicts.Look(seconds, last, {"Spin": "fail"}),
+        verdicts.Look(1.2, False, {"Spin": "pass"}),
+        verdicts.Look(1.4, True, {"Spin": "pass"}),
     ]
     found = verdicts.verdict_of("Spin", SimpleNamespace(layer=lambda name: layer), looks)
     assert found["failed_once"] is failed_once
-    assert (found["verdict"], found["stood_s"]) == ("pass", 0.2)
+    assert (found["verdict"], found["stood_s"]) == ("pass", 1.2)
 
 
 def test_too_few_verdicts_reach_no_goal(verdicts: ModuleType) -> None:
