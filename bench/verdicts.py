@@ -35,13 +35,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from statistics import median
-from time import perf_counter_ns
 from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import WARM_CALLS, Noop, Spin
+from known import WARM_CALLS, Noop, Spin, reference_ns
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -219,15 +218,6 @@ class Truth:
         pairs = self.pairs[name]
         found = batched_interval(pairs.steady(quickest_quarter(pairs.reference)).values, ALPHA)
         return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
-
-
-def reference_ns() -> int:
-    """How long a fixed piece of work takes, the second time."""
-    for _ in range(2):
-        begin = perf_counter_ns()
-        sum(range(500))
-        taken = perf_counter_ns() - begin
-    return taken
 
 
 # ---- the verdicts ----------------------------------------------------------------------------------------------------

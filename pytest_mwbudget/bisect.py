@@ -24,6 +24,7 @@ from typing import TypeAlias
 from .asgi import Observer
 from .boundaries import BLANKS, HARNESS, Clock, Probes, TaskLayer
 from .estimates import Null, Samples, Series, Split
+from .instruments import uncollected
 from .model import Nanoseconds
 from .timeline import spent
 
@@ -129,13 +130,10 @@ class Bisection:
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
-        enabled = gc.isenabled()
-        gc.disable()
         try:
-            await leg
+            with uncollected():
+                await leg
         finally:
-            if enabled:
-                gc.enable()
             gc.collect(0)
 
     async def whole_leg(self, count: int, deadline: Deadline) -> None:

@@ -88,8 +88,9 @@ class Split:
 
     def steady(self, quick_ns: float) -> Split:
         """The requests that ran while the machine was at its speed, the reference workload taking `quick_ns`."""
-        quick = self._kept(quiet(self.reference, QUIET_REFERENCE, quick_ns))
-        return quick._kept(quiet(quick.null_paces(), QUIET_NULL))
+        kept = quiet(self.reference, QUIET_REFERENCE, quick_ns)
+        calm = iter(quiet(self.nulls_of(kept).null_paces(), QUIET_NULL))
+        return self._kept([quick and next(calm) for quick in kept])
 
     def typical_nulls(self) -> dict[Null, float]:
         """What each null layer typically read."""
@@ -108,19 +109,18 @@ class Split:
         tempo = paces_of_others(self.null_paces(typical))
         return [ns / (pace or 1.0) for ns, pace in zip(self.null_ns, tempo, strict=True)]
 
-    def with_nulls(self, known: Container[Null]) -> Split:
-        """The requests that had one of these null layers."""
-        return self._kept([null in known for null in self.null])
+    def nulls_of(self, kept: Sequence[bool]) -> Split:
+        """The null layers of these requests, without what anybody owned in them."""
+        return Split(
+            list(compress(self.reference, kept)), list(compress(self.null, kept)), list(compress(self.null_ns, kept))
+        )
 
     def _kept(self, kept: Sequence[bool]) -> Split:
-        return Split(
-            list(compress(self.reference, kept)),
-            list(compress(self.null, kept)),
-            list(compress(self.null_ns, kept)),
-            {owner: list(compress(column, kept)) for owner, column in self.owned.items()},
-            {owner: list(compress(column, kept)) for owner, column in self.suspended.items()},
-            {owner: list(compress(column, kept)) for owner, column in self.resumed.items()},
-        )
+        found = self.nulls_of(kept)
+        found.owned = {owner: list(compress(column, kept)) for owner, column in self.owned.items()}
+        found.suspended = {owner: list(compress(column, kept)) for owner, column in self.suspended.items()}
+        found.resumed = {owner: list(compress(column, kept)) for owner, column in self.resumed.items()}
+        return found
 
 
 @dataclass(slots=True)
@@ -319,7 +319,7 @@ def _blank(taken: Split, steady: Split, alpha: float) -> Estimate:
     if not fewest:
         return ZERO
     typical = steady.typical_nulls()
-    known = taken.with_nulls([null for null in typical if Null(null.index, fewest) in typical])
+    known = taken.nulls_of([null in typical and Null(null.index, fewest) in typical for null in taken.null])
     with_fewest, with_more = [], []
     for null, ns in zip(known.null, known.nulls_at_typical_tempo(typical), strict=True):
         base = typical[Null(null.index, fewest)]

@@ -1,8 +1,9 @@
-"""Put tracers, profilers and coverage to sleep while the clock runs, and wake them exactly as they were."""
+"""Put tracers, profilers, coverage and the garbage collector to sleep for a while, and wake them as they were."""
 
 from __future__ import annotations
 
 import cProfile
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +31,18 @@ def threads_untraced() -> Iterator[None]:
     finally:
         _for_new_threads(threading.settrace, tracer)
         _for_new_threads(threading.setprofile, profiler)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Hold off garbage collection: it is charged to whoever happens to run, and runs callbacks that are nobody's."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ event loop's work on a suspended task is the owner's who suspended.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import tracemalloc
 from collections import Counter
@@ -23,6 +22,7 @@ from .counters import Counters, Owner, Tally
 from .discovery import Stack
 from .errors import MeasurementError
 from .exchange import Function, Parameters, detour, exchanged, twin
+from .instruments import uncollected
 from .loops import Library
 from .retention import retained
 from .spawning import Spawning
@@ -122,7 +122,7 @@ class Ledger:
 
     async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[Page]:
         """A page for each of `requests` requests, after `settle` others; for fewest when the time is over."""
-        with self._collecting_nothing(), self.opened():
+        with uncollected(), self.opened():
             begin = clock()
             for _ in range(settle):
                 await self._apart(call)
@@ -143,17 +143,6 @@ class Ledger:
     async def _apart(self, call: Call) -> None:
         """Make a request. What is done here round it is charged to nobody, whoever was charged before a suspension."""
         await self.core.passage(self.aside, call(self.watch), True)
-
-    @contextmanager
-    def _collecting_nothing(self) -> Iterator[None]:
-        """A collection in the middle of a request would run callbacks that are nobody's."""
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if enabled:
-                gc.enable()
 
     def _with_retained(self, pages: list[Page]) -> list[Page]:
         if "objects" not in self.why_not:

@@ -23,7 +23,6 @@ from .counters import Core, Owner
 from .exchange import Function, Parameters, detour, exchanged, twin
 from .loops import Library
 
-Work: TypeAlias = Callable[..., Any]
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
 

@@ -271,13 +271,12 @@ class Timing:
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
-        assert self.estimates is not None
-        if not math.isfinite(self.estimates.whole.half_width):
-            return False
         return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
 
     def _open(self) -> bool:
-        """Whether a verdict is still undecided, or a failure too fresh to be believed."""
+        """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
+        if not self._bounded():
+            return True
         judgements = [judgement for row in self.rows for judgement in row.judgements.values()]
         if self.total is not None:
             judgements.append(self.total)
@@ -285,6 +284,13 @@ class Timing:
         return any(
             judgement.verdict == "undecided" or (fresh and judgement.verdict == "fail") for judgement in judgements
         )
+
+    def _bounded(self) -> bool:
+        """Whether all that is shown has an interval."""
+        found = self.estimates
+        assert found is not None
+        shown = [found.whole, found.outside, *found.split.values(), *(found.cpu or {}).values()]
+        return all(math.isfinite(us.half_width) for us in shown)
 
     # ---- reporting ----------------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ from pytest_mwbudget import asgi
 from pytest_mwbudget.budgets import Bounds, Budgets
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.errors import MeasurementError, ResponseError
-from pytest_mwbudget.estimates import Machine
+from pytest_mwbudget.estimates import Estimates, Machine, estimate
 from pytest_mwbudget.measure import measure, send_once
-from pytest_mwbudget.model import COUNTED, CountedQuantity, LayerReport, Measurement, Occupation, Verdict
+from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import FAILURE_TIME_S, Bench, cpu_clock
 
@@ -358,6 +359,23 @@ def test_a_slow_endpoint_takes_no_more_requests_and_the_total_is_known_as_well(e
     assert us(measurement, "Costly") == pytest.approx(20, abs=0.01)
     assert measurement.effort is not None
     assert measurement.effort.requests < 180
+
+
+def test_as_long_as_the_total_is_not_known_looks_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look costs some of the chances of error; one for which no time is left would widen the intervals."""
+    looks = 0
+
+    def without_total(*arguments: Any, **named: Any) -> Estimates:
+        nonlocal looks
+        looks += 1
+        return replace(estimate(*arguments, **named), whole=Estimate(60.0, -math.inf, math.inf))
+
+    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", without_total)
+    server = Server(endpoint_us=400)
+    measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
+    assert measurement.effort is not None
+    assert measurement.effort.seconds == pytest.approx(5, rel=0.1)
+    assert looks < 10
 
 
 def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:

@@ -111,7 +111,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     request = asgi.build_request("GET", "/", {})
-    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, Settings(max_time_s=2), Bench()))
+    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, Settings(max_time_s=10), Bench()))
     spent = {report.name: report.occupation for report in measurement.layers}
     waits, blocks, works = spent["Waits"], spent["Blocks"], spent["Spin"]
     assert waits is not None

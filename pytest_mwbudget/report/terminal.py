@@ -6,12 +6,13 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from ..model import (
     COUNTED,
     Books,
     Count,
+    CountedQuantity,
     Counts,
     Estimate,
     Layer,
@@ -357,17 +358,21 @@ def _headline(result: Result) -> str:
 def _value(report: LayerReport, quantity: Quantity) -> float:
     """What a failing budget was held against."""
     us = _time(report, quantity)
-    if us is not None:
-        return us.estimate
-    count = getattr(report.counts, quantity)
-    assert count is not None
-    return float(count.count)
+    return float(_count(report, quantity).count) if us is None else us.estimate
 
 
 def _time(report: LayerReport, quantity: Quantity) -> Estimate | None:
     if quantity == "us":
         return report.us
     return report.occupation.busy if quantity == "busy_us" and report.occupation else None
+
+
+def _count(report: LayerReport, quantity: Quantity) -> Count:
+    """The count that a failing budget was held against."""
+    assert report.counts is not None
+    found = report.counts.of(cast("CountedQuantity", quantity))
+    assert found is not None
+    return found
 
 
 VERBS = {
@@ -398,7 +403,7 @@ def _evidence(report: LayerReport) -> Iterator[str]:
 
 
 def _counted_evidence(report: LayerReport, quantity: Quantity, most: float) -> Iterator[str]:
-    count: Count = getattr(report.counts, quantity)
+    count = _count(report, quantity)
     varies = "" if count.exact else f" ({amount(quantity, count.low)} to {amount(quantity, count.high)})"
     yield (
         f"{report.name} {VERBS[quantity]} {amount(quantity, count.count)} per request{varies}, its budget is"
@@ -447,10 +452,7 @@ def _next_step(report: LayerReport) -> str:
 def _enough(report: LayerReport, quantity: Quantity) -> str:
     """A budget that the layer keeps: with room above a time, exact for a count."""
     us = _time(report, quantity)
-    if us is not None:
-        return _roomy(us)
-    count: Count = getattr(report.counts, quantity)
-    return str(count.high)
+    return str(_count(report, quantity).high) if us is None else _roomy(us)
 
 
 def _roomy(us: Estimate) -> str:
