@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
@@ -166,21 +166,27 @@ class Bisection:
         with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
             fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
-            share = max(count * len(segment) / len(self.probes.probed), fewest)
-            for _ in range(round(share / len(segment)) or 1):
-                for index in self.rng.sample(segment, len(segment)):
-                    null = Null(index, self.rng.choice(BLANKS))
-                    with self.probes.doubled(null.index, null.blanks):
-                        if cpu_clock is None:
-                            await self._split_request(null, owners, level)
-                        else:
-                            await self._cpu_request(null, owners, level)
-                    if deadline.over():
-                        return
-                self.samples.rounds += cpu_clock is None
+            share = max(count * len(segment) // len(self.probes.probed), fewest)
+            for number, index in enumerate(self._in_turns(segment, share), 1):
+                null = Null(index, self.rng.choice(BLANKS))
+                with self.probes.doubled(null.index, null.blanks):
+                    if cpu_clock is None:
+                        await self._split_request(null, owners, level)
+                    else:
+                        await self._cpu_request(null, owners, level)
+                if deadline.over():
+                    return
+                self.samples.rounds += cpu_clock is None and number % len(segment) == 0
+
+    def _in_turns(self, segment: Sequence[int], count: int) -> Iterator[int]:
+        """`count` of these, each as often as any other, in random order."""
+        for start in range(0, count, len(segment)):
+            yield from self.rng.sample(segment, min(len(segment), count - start))
 
     def _outside(self, index: int) -> list[TaskLayer]:
         """The bypassable layers outside entry `index`."""
+        if not self.bypassable:
+            return []
         ancestors, parent = set(), self.probes.stack.entries[index].parent
         while parent is not None:
             ancestors.add(parent)
@@ -200,7 +206,8 @@ class Bisection:
             samples.messages = used.messages
             owners = [HARNESS, *owners]
         if not stepless:
-            samples.splits.setdefault(level, Split()).add(reference, null, used, probes.null_owner, owners)
+            split = samples.splits.setdefault(level, Split(frozenset(owners)))
+            split.add(reference, null, used.ns[probes.null_owner], used)
 
     async def _cpu_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         probes = self.probes
@@ -208,7 +215,8 @@ class Bisection:
         await self.call(probes.watch)
         self.samples.requests += 1
         used = spent(probes.read(), probes.null_owner + 1)
-        self.samples.cpu.setdefault(level, Split()).add(reference, null, used, probes.null_owner, owners)
+        split = self.samples.cpu.setdefault(level, Split(frozenset(owners)))
+        split.add(reference, null, used.ns[probes.null_owner], used)
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.

@@ -50,7 +50,9 @@ def with_own_types(rows: Mapping[Any, Counts]) -> dict[Any, Counts]:
     }
 
 
-def _merged(by_owner: Mapping[Owner, Kinds], owners: Iterable[Owner]) -> Counter[str]:
+def _merged(by_owner: Mapping[Owner, Kinds], owners: Sequence[Owner]) -> Kinds:
+    if len(owners) == 1:
+        return by_owner.get(owners[0], {})
     merged: Counter[str] = Counter()
     for owner in owners:
         merged.update(by_owner.get(owner, {}))
@@ -62,9 +64,11 @@ def _count(values: Sequence[int]) -> Count:
     return Count(median_low(values), min(values), max(values))
 
 
-def _count_by_kind(values: Sequence[Counter[str]]) -> Count:
+def _count_by_kind(values: Sequence[Kinds]) -> Count:
+    if not any(values):
+        return Count(0, 0, 0)
     total = _count([sum(kinds.values()) for kinds in values])
-    typical = {kind: median_low([kinds[kind] for kinds in values]) for kind in set().union(*values)}
+    typical = {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
     ordered = sorted(
         ((kind, number) for kind, number in typical.items() if number), key=lambda pair: (-pair[1], pair[0])
     )

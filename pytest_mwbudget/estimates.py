@@ -8,7 +8,7 @@ holds the inner part of its probe and the outer part of its child's, so half of 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, zip_longest
 from statistics import median
@@ -63,34 +63,33 @@ class Null:
 
 @dataclass(slots=True)
 class Split:
-    """Requests with every probe in place, one after the other: a column has one value for each.
+    """Requests with every probe in place, one after the other: what these owners spent, what the null layer read."""
 
-    `null` is the null layer, `null_ns` what it read. `owned` is what an owner spent, `suspended`
-    the part of it in suspensions, `resumed` how often it was resumed, by owner. All times are nanoseconds.
-    """
-
+    owners: frozenset[int]
     reference: list[float] = field(default_factory=list)
     null: list[Null] = field(default_factory=list)
     null_ns: list[float] = field(default_factory=list)
-    owned: dict[int, list[float]] = field(default_factory=dict)
-    suspended: dict[int, list[float]] = field(default_factory=dict)
-    resumed: dict[int, list[float]] = field(default_factory=dict)
+    spent: list[Spent] = field(default_factory=list)
 
-    def add(self, reference: float, null: Null, used: Spent, null_owner: int, owners: Iterable[int]) -> None:
-        """Append one request; the same owners every time."""
+    def add(self, reference: float, null: Null, null_ns: float, used: Spent) -> None:
+        """Append one request."""
         self.reference.append(reference)
         self.null.append(null)
-        self.null_ns.append(used.ns[null_owner])
-        for owner in owners:
-            self.owned.setdefault(owner, []).append(used.ns[owner])
-            self.suspended.setdefault(owner, []).append(used.suspended[owner])
-            self.resumed.setdefault(owner, []).append(used.resumed[owner])
+        self.null_ns.append(null_ns)
+        self.spent.append(used)
+
+    def suspended_ns(self, owner: int) -> float:
+        """What an owner typically spent in suspensions."""
+        return median(used.suspended[owner] for used in self.spent)
+
+    def resumptions(self, owners: Iterable[int]) -> float:
+        """How often these owners were typically resumed after one."""
+        return sum(median(used.resumed[owner] for used in self.spent) for owner in owners)
 
     def steady(self, quick_ns: float) -> Split:
         """The requests that ran while the machine was at its speed, the reference workload taking `quick_ns`."""
-        kept = quiet(self.reference, QUIET_REFERENCE, quick_ns)
-        calm = iter(quiet(self.nulls_of(kept).null_paces(), QUIET_NULL))
-        return self._kept([quick and next(calm) for quick in kept])
+        quick = self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
+        return quick.only(quiet(quick.null_paces(), QUIET_NULL))
 
     def typical_nulls(self) -> dict[Null, float]:
         """What each null layer typically read."""
@@ -109,18 +108,15 @@ class Split:
         tempo = paces_of_others(self.null_paces(typical))
         return [ns / (pace or 1.0) for ns, pace in zip(self.null_ns, tempo, strict=True)]
 
-    def nulls_of(self, kept: Sequence[bool]) -> Split:
-        """The null layers of these requests, without what anybody owned in them."""
+    def only(self, kept: Sequence[bool]) -> Split:
+        """These of the requests."""
         return Split(
-            list(compress(self.reference, kept)), list(compress(self.null, kept)), list(compress(self.null_ns, kept))
+            self.owners,
+            list(compress(self.reference, kept)),
+            list(compress(self.null, kept)),
+            list(compress(self.null_ns, kept)),
+            list(compress(self.spent, kept)),
         )
-
-    def _kept(self, kept: Sequence[bool]) -> Split:
-        found = self.nulls_of(kept)
-        found.owned = {owner: list(compress(column, kept)) for owner, column in self.owned.items()}
-        found.suspended = {owner: list(compress(column, kept)) for owner, column in self.suspended.items()}
-        found.resumed = {owner: list(compress(column, kept)) for owner, column in self.resumed.items()}
-        return found
 
 
 @dataclass(slots=True)
@@ -215,11 +211,13 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         around.append(1)
         probes_around.append(wall.probes_at(0))
     rows = [index for index in probed if not (outside and index == 0)]
+    split = {index: wall.row([index + 1], wall.probes_at(index), step) for index in rows}
+    suspended = {index: wall.suspended(index + 1) for index in rows}
     return Estimates(
-        split={index: wall.row([index + 1], wall.probes_at(index), step) for index in rows},
+        split=split,
         bypass={index: _interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)},
-        holding={index: wall.row([index + 1], wall.probes_at(index), step, holding=True) for index in rows},
-        suspended={index: wall.suspended(index + 1) for index in rows},
+        holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
+        suspended=suspended,
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
         suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
         outside=wall.row(around, plus(*probes_around), step),
@@ -236,8 +234,6 @@ class _Legs:
         quick_ns = samples.quick_ns()
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns) for split in taken]
-        self.probed = samples.probed
-        self.entries = entries
         self.alpha = alpha
         blanks = [_blank(split, steady, alpha) for split, steady in zip(taken, self.splits, strict=True)]
         self.nulls = _nulls(self.splits, blanks, samples.probed)
@@ -245,11 +241,11 @@ class _Legs:
         nulls = _null_estimates(self.nulls, alpha)
         self.halves = {i: scaled(minus(null, _spread(unsure.get(i, ZERO))), 0.5) for i, null in nulls.items()}
         self.tempo = [paces(split.null_paces()) for split in self.splits]
+        self.children = _children(entries, samples.probed)
 
     def probes_at(self, index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        children = (i for i in self.probed if _probed_parent(self.entries, i, self.probed) == index)
-        return plus(self.halves[index], *(self.halves[i] for i in children))
+        return plus(*(self.halves[i] for i in (index, *self.children[index])))
 
     def row(self, owners: Sequence[int], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
         """What these owners spent together, less what the probes and the steppers cost them.
@@ -262,29 +258,30 @@ class _Legs:
             return _interval((), self.alpha)
         split = self.splits[level]
         own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
-        resumed = sum(median(split.resumed[owner]) for owner in owners)
+        resumed = split.resumptions(owners)
         steppers = scaled(step, resumed) if resumed else ZERO
         return minus(_interval(own_ns, self.alpha), plus(_spread(probes), steppers))
 
     def _level(self, owners: Sequence[int]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
-        levels = [level for level, split in enumerate(self.splits) if all(split.owned.get(owner) for owner in owners)]
+        levels = [level for level, split in enumerate(self.splits) if split.spent and split.owners.issuperset(owners)]
         sizes = {level: min(len(self.splits[level].reference), ENOUGH_REQUESTS) for level in levels}
         return max(levels, key=lambda level: (sizes[level], level), default=None)
 
     def _less_probes(
         self, split: Split, tempo: Sequence[float], owners: Sequence[int], probes: Estimate, holding: bool
     ) -> list[float]:
-        columns = [split.owned[owner] for owner in owners]
+        together = [sum(used.ns[owner] for owner in owners) for used in split.spent]
         if holding:
-            columns += [[-ns for ns in split.suspended[owner]] for owner in owners]
-        together = [sum(values) for values in zip(*columns, strict=True)]
-        return [ns - probes.estimate / US_PER_NS * pace for ns, pace in zip(together, tempo, strict=True)]
+            waits = (sum(used.suspended[owner] for owner in owners) for used in split.spent)
+            together = [ns - waited for ns, waited in zip(together, waits, strict=True)]
+        probes_ns = probes.estimate / US_PER_NS
+        return [ns - probes_ns * pace for ns, pace in zip(together, tempo, strict=True)]
 
     def suspended(self, owner: int) -> Microseconds:
         """How long the owner was typically suspended."""
         level = self._level([owner])
-        return 0.0 if level is None else median(self.splits[level].suspended[owner]) * US_PER_NS
+        return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
 
     def kept_pace(self, pairs: Series) -> bool:
         """Whether a bypass's pairs were taken while the machine ran as fast as it did for the split.
@@ -319,7 +316,7 @@ def _blank(taken: Split, steady: Split, alpha: float) -> Estimate:
     if not fewest:
         return ZERO
     typical = steady.typical_nulls()
-    known = taken.nulls_of([null in typical and Null(null.index, fewest) in typical for null in taken.null])
+    known = taken.only([null in typical and Null(null.index, fewest) in typical for null in taken.null])
     with_fewest, with_more = [], []
     for null, ns in zip(known.null, known.nulls_at_typical_tempo(typical), strict=True):
         base = typical[Null(null.index, fewest)]
@@ -366,7 +363,7 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     """What a stepper costs at one suspension: requests with steppers against requests without."""
     if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
         return ZERO
-    resumptions = sum(median(column) for column in legs.splits[0].resumed.values() if column)
+    resumptions = legs.splits[0].resumptions(legs.splits[0].owners) if legs.splits[0].spent else 0
     if not resumptions:
         return ZERO
     with_steppers = _interval(samples.inside.steady(quick_ns).values, alpha)
@@ -393,8 +390,13 @@ def _half_against_half(values_ns: Sequence[float], alpha: float) -> Microseconds
     return max(abs(difference.low), abs(difference.high))
 
 
-def _probed_parent(entries: Sequence[Entry], index: int, probed: Container[int]) -> int | None:
-    parent = entries[index].parent
-    while parent is not None and parent not in probed:
-        parent = entries[parent].parent
-    return parent
+def _children(entries: Sequence[Entry], probed: Sequence[int]) -> dict[int, list[int]]:
+    """The probed entries right inside each probed entry, those between them having no probe."""
+    found: dict[int, list[int]] = {index: [] for index in probed}
+    for index in probed:
+        parent = entries[index].parent
+        while parent is not None and parent not in found:
+            parent = entries[parent].parent
+        if parent is not None:
+            found[parent].append(index)
+    return found

@@ -32,8 +32,7 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     if len(log) < 4:
         return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request never came to a probe
     owner, since, to_harness = HARNESS, log[3], 0
-    for position in range(2, len(log), 2):
-        following, now = log[position], log[position + 1]
+    for following, now in zip(log[2::2], log[3::2], strict=True):
         if owner != SUSPENDED:
             ns[owner] += now - since
             since = now

@@ -38,7 +38,8 @@ from .stats import minus, plus
 Progress: TypeAlias = Callable[[float | None], None]
 
 NS_PER_S = 1_000_000_000
-FIRST_LOOK_REQUESTS = 128
+# The first look is at the requests of about so long, at so many at least and at most; the next ones are at more.
+FIRST_LOOK_NS, FEWEST_FIRST, MOST_FIRST = 500_000_000, 64, 128
 FIRST_LOOK_PAIRS = 16
 # The shown precision: an interval this narrow needs no more requests for its own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
@@ -139,6 +140,7 @@ class Timing:
         self.look = 0
         self.total: Judgement | None = None
         self.estimates: Estimates | None = None
+        self.first_look = round(min(max(FIRST_LOOK_NS / max(pace.request_ns, 1.0), FEWEST_FIRST), MOST_FIRST))
         self.begun_ns = bench.clock()
         self.bisection = self._bisection(caller, pace)
 
@@ -194,7 +196,7 @@ class Timing:
         limit_s = min(PRECISION_TIME_S, self.settings.max_time_s) if precise_enough else self.settings.max_time_s
         factor = 2 ** max(0, self.look - 2)
         deadline = Deadline(self.begun_ns + round(limit_s * NS_PER_S), self.bench.clock, tick)
-        await self.bisection.look(FIRST_LOOK_REQUESTS * factor, FIRST_LOOK_PAIRS * factor, deadline)
+        await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline)
 
     # ---- judging ------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ def put(
         return tuple(by_entry.get(owner - 1, 0) for owner in range(null_owner))  # type: ignore[misc]
 
     used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0), 0)  # type: ignore[arg-type]
-    split.add(reference, null, used, null_owner, [index + 1 for index in owned_ns])
+    split.owners |= {index + 1 for index in owned_ns}
+    split.add(reference, null, null_ns, used)
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
@@ -90,7 +91,7 @@ def samples(
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
     doubled = [Null(index, rng.choice(blanks)) for index in nulls_ns for _ in range(counts[index])]
     rng.shuffle(doubled)
-    split = Split()
+    split = Split(frozenset())
     for null in doubled:
         put(
             split,
@@ -191,7 +192,7 @@ def test_until_enough_requests_went_past_it_what_is_inside_comes_from_the_others
 
 def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
     """Where the machine is slower, by less than is left out, it is slower for the probes inside the layer as well."""
-    split = Split()
+    split = Split(frozenset())
     for number in range(1400):
         slow = 1.04 if number % 140 < 70 else 1.0
         put(split, 1000 * slow, {-1: 0, 0: 500 * slow})
@@ -303,7 +304,7 @@ def test_without_suspensions_holding_is_the_whole_of_a_row() -> None:
 
 def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
     """A request that waits longer owns as much more as it is suspended longer."""
-    rng, split = random.Random(11), Split()
+    rng, split = random.Random(11), Split(frozenset())
     for _ in range(400):
         waited = rng.uniform(10_000, 90_000)
         put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})

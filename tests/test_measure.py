@@ -358,24 +358,43 @@ def test_a_slow_endpoint_takes_no_more_requests_and_the_total_is_known_as_well(e
     assert measurement.books.total.low == measurement.books.total.high == endpoint_us + 20
     assert us(measurement, "Costly") == pytest.approx(20, abs=0.01)
     assert measurement.effort is not None
-    assert measurement.effort.requests < 180
+    assert measurement.effort.requests < 130
 
 
-def test_as_long_as_the_total_is_not_known_looks_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+UNKNOWN = Estimate(60.0, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize("what", ["whole", "outside", "split", "cpu"])
+def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look costs some of the chances of error; one for which no time is left would widen the intervals."""
     looks = 0
 
-    def without_total(*arguments: Any, **named: Any) -> Estimates:
+    def without(*arguments: Any, **named: Any) -> Estimates:
         nonlocal looks
         looks += 1
-        return replace(estimate(*arguments, **named), whole=Estimate(60.0, -math.inf, math.inf))
+        found = estimate(*arguments, **named)
+        rows = {"split": found.split, "cpu": found.cpu}.get(what)
+        return replace(found, **{what: UNKNOWN if rows is None else dict.fromkeys(rows, UNKNOWN)})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", without_total)
-    server = Server(endpoint_us=400)
+    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", without)
+    clock = FakeClock()
+    server = Server(clock, endpoint_us=400, cpu_clock=clock)
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
     assert measurement.effort is not None
     assert measurement.effort.seconds == pytest.approx(5, rel=0.1)
     assert looks < 10
+
+
+def test_a_deep_stack_takes_no_more_requests_than_a_shallow_one() -> None:
+    def requests(depth: int) -> int:
+        server = Server(cpu_clock=FakeClock())
+        layers = [Middleware(Costly, clock=server.clock, before=5) for _ in range(depth)]
+        measurement = server.measure(layers, budgets=Budgets({"us": 10}))
+        assert measurement.verdict == "pass"
+        assert measurement.effort is not None
+        return measurement.effort.requests
+
+    assert requests(100) <= requests(3) + 8
 
 
 def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
