@@ -51,7 +51,7 @@ from known import Endpoint, Noop, caller, cost_us, own, reference_ns
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget import asgi, discovery, timing
-from pytest_mwbudget.boundaries import BLANKS
+from pytest_mwbudget.boundaries import BlankLayers
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.crossings import best_probes
 from pytest_mwbudget.measure import measure as measure_app
@@ -218,7 +218,7 @@ async def probed(call: asgi.Caller) -> AsyncIterator[Request]:
         await call(probes.watch)
         probes.read()
 
-    with probes.installed(probes.probed), probes.doubled(probes.probed[0], BLANKS[0]):
+    with probes.installed(probes.probed), probes.doubled(probes.probed[0], BlankLayers(1)):
         yield request
 
 

@@ -213,8 +213,8 @@ def report(readings: list[Reading]) -> Report:
     ]
     notes = [
         "Least that a verdict can take: warming up (1000 requests or 0.3 s), counting (29 requests or a second), and a"
-        " first look of 64 to 128 requests with their companions. `timing / request` is the time of the timing alone, in"
-        " requests of this app.",
+        " first look of 64 to 128 requests with their companions. `timing / request` is the time of the timing alone,"
+        " in requests of this app.",
     ]
     return Report(tables, goals, notes)
 

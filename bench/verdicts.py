@@ -49,8 +49,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from pytest_mwbudget import asgi
 from pytest_mwbudget import measure as plugin_measure
 from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.estimates import Series
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
+from pytest_mwbudget.samples import Series
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.stats import batched_interval, quickest_quarter
 from pytest_mwbudget.timing import FAILURE_TIME_S, PRECISION_TIME_S, Bench, Timing

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
 
 from .asgi import Observer
-from .boundaries import BLANKS, HARNESS, Clock, Probes, TaskLayer
-from .estimates import Null, Samples, Series, Split
+from .boundaries import BLANKS, HARNESS, WRAPPING_EVERY, BlankLayers, Clock, Probes, TaskLayer
 from .instruments import uncollected
 from .model import Nanoseconds
+from .samples import Null, Samples, Series, Split
 from .timeline import spent
 
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
@@ -76,6 +76,7 @@ class Bisection:
         call: TimedCall,
         clock: Clock,
         rng: random.Random,
+        sent: Mapping[int, int],
         turn_requests: int,
         cpu_clock: Clock | None = None,
     ) -> None:
@@ -86,7 +87,7 @@ class Bisection:
         self.clock = clock
         self.cpu_clock = cpu_clock
         self.rng = rng
-        self.samples = Samples(probes.probed)
+        self.samples = Samples(probes.probed, sent)
         self.refused: dict[int, str] = {}
 
     @property
@@ -168,7 +169,7 @@ class Bisection:
             fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
             share = max(count * len(segment) // len(self.probes.probed), fewest)
             for number, index in enumerate(self._in_turns(segment, share), 1):
-                null = Null(index, self.rng.choice(BLANKS))
+                null = Null(index, self._blanks())
                 with self.probes.doubled(null.index, null.blanks):
                     if cpu_clock is None:
                         await self._split_request(null, owners, level)
@@ -177,6 +178,9 @@ class Bisection:
                 if deadline.over():
                     return
                 self.samples.rounds += cpu_clock is None and number % len(segment) == 0
+
+    def _blanks(self) -> BlankLayers:
+        return BlankLayers(self.rng.choice(BLANKS), wrapping=self.rng.randrange(WRAPPING_EVERY) == 0)
 
     def _in_turns(self, segment: Sequence[int], count: int) -> Iterator[int]:
         """`count` of these, each as often as any other, in random order."""

@@ -45,6 +45,9 @@ Shape: TypeAlias = int
 # What a probe costs round a layer is not what it costs right round another probe; and what one more blank layer adds
 # tells what each of them takes, in this app and in this process.
 BLANKS = (1, 1, 2)
+# In one null layer of so many they wrap `send`, which tells what it costs a probe to hand a message to a function and
+# to be handed one, where a message would otherwise go from probe to probe.
+WRAPPING_EVERY = 3
 
 HARNESS = 0  # the server's end, outside everything
 SUSPENDED = -1  # from a suspension to the next resumption, which tells whose time it was
@@ -212,6 +215,14 @@ class _Site:
     code: CodeType | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BlankLayers:
+    """What stands between the probes of a null layer: so many layers that do nothing, or nothing but wrap `send`."""
+
+    count: int
+    wrapping: bool = False
+
+
 @dataclass(slots=True)
 class _Inside:
     """What is inside the outer probe of a null layer: a probe, and by their number blank layers round it.
@@ -220,7 +231,7 @@ class _Inside:
     it stands for; what runs once in thirty requests costs more.
     """
 
-    doubled: Mapping[int, Function]
+    doubled: Mapping[BlankLayers, Function]
     targets: Targets
 
 
@@ -373,8 +384,8 @@ class Probes:
         return self._kit.sites[id(entry.function)], key_of(entry.leads)
 
     @contextmanager
-    def doubled(self, index: int, blanks: int) -> Iterator[None]:
-        """A second probe inside the one of entry `index`, and so many blank layers between: the null layer.
+    def doubled(self, index: int, blanks: BlankLayers) -> Iterator[None]:
+        """A second probe inside the one of entry `index`, and blank layers between: the null layer.
 
         One boundary at a time.
         """
@@ -429,11 +440,13 @@ def shape_of(code: CodeType) -> Shape:
     return len(parameters.positional) if plain and len(parameters.positional) in (3, 4) else 0
 
 
-def with_blanks(inner: Function, shape: Shape) -> dict[int, Function]:
-    """By their number, `inner` with blank layers round it: as many as a null layer may have."""
-    found = {0: inner}
-    for blanks in range(1, max(BLANKS) + 1):
-        found[blanks] = layer_of(shape, found[blanks - 1])
+def with_blanks(inner: Function, shape: Shape) -> dict[BlankLayers, Function]:
+    """`inner` with all the blank layers round it that a null layer may have."""
+    found = {}
+    for wrapping in (False, True):
+        function = found[BlankLayers(0, wrapping)] = inner
+        for count in range(1, max(BLANKS) + 1):
+            function = found[BlankLayers(count, wrapping)] = layer_of(shape, function, wrapping=wrapping)
     return found
 
 
@@ -441,8 +454,8 @@ async def _nowhere(*arguments: object, **named: object) -> None:
     """What is inside a layer that is never entered as it is."""
 
 
-def layer_of(shape: Shape, inner: Callable[..., Awaitable[Any]] = _nowhere) -> Function:
-    """A blank layer, with parameters of this shape: it does nothing but call `inner`."""
+def layer_of(shape: Shape, inner: Callable[..., Awaitable[Any]] = _nowhere, *, wrapping: bool = False) -> Function:
+    """A blank layer, with parameters of this shape: it does nothing but call `inner`, and wrap `send` if it should."""
 
     async def function(scope: Any, receive: Any, send: Any) -> None:
         await inner(scope, receive, send)
@@ -453,11 +466,41 @@ def layer_of(shape: Shape, inner: Callable[..., Awaitable[Any]] = _nowhere) -> F
     async def any_other(*arguments: Any, **named: Any) -> None:
         await inner(*arguments, **named)
 
-    shapes: dict[Shape, Any] = {0: any_other, 3: function, 4: method}
-    blank: Function = shapes[shape]
-    # Code of its own, which CPython specialises for this one call.
-    blank.__code__ = blank.__code__.replace()
+    async def wrapping_function(scope: Any, receive: Any, send: Any) -> None:
+        async def wrapped(message: Any) -> None:
+            await send(message)
+
+        await inner(scope, receive, wrapped)
+
+    async def wrapping_method(lead: Any, scope: Any, receive: Any, send: Any) -> None:
+        async def wrapped(message: Any) -> None:
+            await send(message)
+
+        await inner(lead, scope, receive, wrapped)
+
+    async def any_other_wrapping(*arguments: Any, **named: Any) -> None:
+        async def wrapped(message: Any) -> None:
+            await arguments[-1](message)
+
+        await inner(*arguments[:-1], wrapped, **named)
+
+    shapes: dict[tuple[Shape, bool], Any] = {
+        (0, False): any_other,
+        (3, False): function,
+        (4, False): method,
+        (0, True): any_other_wrapping,
+        (3, True): wrapping_function,
+        (4, True): wrapping_method,
+    }
+    blank: Function = shapes[shape, wrapping]
+    blank.__code__ = _own(blank.__code__)
     return blank
+
+
+def _own(code: CodeType) -> CodeType:
+    """The same code, which CPython specialises apart; so is that of the functions in it."""
+    constants = (_own(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts)
+    return code.replace(co_consts=tuple(constants))
 
 
 def straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from .asgi import ASGIApp
-from .boundaries import Clock, Probes, Shape, TaskLayer, layer_of, shape_of, straight_to, with_blanks
+from .boundaries import BlankLayers, Clock, Probes, Shape, TaskLayer, layer_of, shape_of, straight_to, with_blanks
 from .discovery import Stack
 from .exchange import Function, exchanged, relay, twin
 
@@ -45,7 +45,7 @@ class _Site:
 class _Inside:
     """What is inside the outer probe of a null layer; see `boundaries`."""
 
-    doubled: Mapping[int, Function]
+    doubled: Mapping[BlankLayers, Function]
     probe: Any
 
 
@@ -119,7 +119,7 @@ class NativeProbes(Probes):
         self._site_at(index).probe.set(entry.leads, owner, target, *parent)
 
     @contextmanager
-    def doubled(self, index: int, blanks: int) -> Iterator[None]:
+    def doubled(self, index: int, blanks: BlankLayers) -> Iterator[None]:
         """See `Probes`."""
         site = self._site_at(index)
         inside = self._inside_of(shape_of(site.original.__code__))

@@ -37,7 +37,7 @@ class Entry:
     `function` is the Python function whose call enters it, None when it cannot be told from others that share its
     code. `leads` are the arguments before the scope: the instance for a class, the bound arguments for a partial,
     nothing for a plain function. `parent` is the index of the entry that calls it. `own_task` says that it runs in
-    another task than its parent, which therefore waits for it.
+    another task than its parent, which therefore waits for it; `same_send` that it got the `send` that its parent got.
     """
 
     callee: object
@@ -45,6 +45,7 @@ class Entry:
     leads: tuple[object, ...]
     parent: int | None
     own_task: bool
+    same_send: bool
     kind: Kind
 
 
@@ -77,6 +78,7 @@ class _Call:
 
     frame: FrameType
     leads: tuple[object, ...]
+    send: object
     parent: _Call | None
     task: object
     callee: object = None
@@ -146,7 +148,7 @@ class Trace:
                 frame.f_code.co_varnames[frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount], ()
             )
         if _is_asgi_call(arguments):
-            call = _Call(frame, tuple(arguments[:-3]), self._calling(frame), _task())
+            call = _Call(frame, tuple(arguments[:-3]), arguments[-1], self._calling(frame), _task())
             _current.set(call)
             self.calls.append(call)
             self.tasks.add(call.task)
@@ -218,11 +220,13 @@ def stack_of(first: Trace, second: Trace) -> Stack:
             index_of_call[id(call)] = lasting[call.identity]
             continue
         parent = _lasting_parent(call, index_of_call)
-        own_task = parent is not None and call.task is not _call_at(parent, index_of_call, second.calls).task
+        outer = None if parent is None else _call_at(parent, index_of_call, second.calls)
+        own_task = outer is not None and call.task is not outer.task
+        same_send = outer is not None and call.send is outer.send
         lasting[call.identity] = index_of_call[id(call)] = len(entries)
         # An app that is entered again inside its own layers stands between them and what it leads to.
         kind: Kind = "routing" if _is_entered_again(call.callee, entries) else _kind(call.callee)
-        entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, kind))
+        entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, same_send, kind))
     return _arranged(entries, tasks=len(second.tasks) > 1 or any(e.own_task for e in entries))
 
 

@@ -8,144 +8,35 @@ holds the inner part of its probe and the outer part of its child's, so half of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress, zip_longest
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from statistics import median
 
 from .boundaries import HARNESS
 from .discovery import Entry
 from .model import Estimate, Microseconds
-from .stats import batched_interval, minus, paces, paces_of_others, plus, quickest_quarter, quiet, scaled, spend
-from .timeline import Spent
+from .nulls import (
+    OWN_NULLS,
+    US_PER_NS,
+    ZERO,
+    ProbeCosts,
+    between,
+    handovers,
+    interleaved,
+    interval,
+    probed_parent,
+    spread,
+)
+from .samples import QUIET_REFERENCE, Samples, Series, Split
+from .stats import minus, paces, plus, quiet, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
-# A null layer with fewer readings of its own borrows those of all boundaries.
-OWN_NULLS = 32
 # With fewer requests than this there may be no interval at all.
 ENOUGH_REQUESTS = 40
-# How much slower than in the quickest quarter of the run the machine may be for a moment to count: by the reference
-# workload, which is steady, and by the null layers, which are nearer to what an app does, and noisier.
-QUIET_REFERENCE, QUIET_NULL = 1.05, 1.10
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
 STEADY = 1.10
-
-US_PER_NS = 1e-3
-ZERO = Estimate(0.0, 0.0, 0.0)
-
-
-@dataclass(slots=True)
-class Series:
-    """Nanoseconds in the order in which they were taken, each with the reference workload's time next to it."""
-
-    values: list[float] = field(default_factory=list)
-    reference: list[float] = field(default_factory=list)
-
-    def add(self, value: float, reference: float) -> None:
-        """Append one value."""
-        self.values.append(value)
-        self.reference.append(reference)
-
-    def steady(self, quick_ns: float) -> Series:
-        """What was taken while the machine ran at its speed, the reference workload taking `quick_ns`."""
-        kept = quiet(self.reference, QUIET_REFERENCE, quick_ns)
-        return Series(list(compress(self.values, kept)), list(compress(self.reference, kept)))
-
-
-@dataclass(frozen=True, slots=True)
-class Null:
-    """Which null layer a request had: at the boundary of which entry, and how many blank layers between its probes."""
-
-    index: int
-    blanks: int
-
-
-@dataclass(slots=True)
-class Split:
-    """Requests with every probe in place, one after the other: what these owners spent, what the null layer read."""
-
-    owners: frozenset[int]
-    reference: list[float] = field(default_factory=list)
-    null: list[Null] = field(default_factory=list)
-    null_ns: list[float] = field(default_factory=list)
-    spent: list[Spent] = field(default_factory=list)
-
-    def add(self, reference: float, null: Null, null_ns: float, used: Spent) -> None:
-        """Append one request."""
-        self.reference.append(reference)
-        self.null.append(null)
-        self.null_ns.append(null_ns)
-        self.spent.append(used)
-
-    def suspended_ns(self, owner: int) -> float:
-        """What an owner typically spent in suspensions."""
-        return median(used.suspended[owner] for used in self.spent)
-
-    def resumptions(self, owners: Iterable[int]) -> float:
-        """How often these owners were typically resumed after one."""
-        return sum(median(used.resumed[owner] for used in self.spent) for owner in owners)
-
-    def steady(self, quick_ns: float) -> Split:
-        """The requests that ran while the machine was at its speed, the reference workload taking `quick_ns`."""
-        quick = self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
-        return quick.only(quiet(quick.null_paces(), QUIET_NULL))
-
-    def typical_nulls(self) -> dict[Null, float]:
-        """What each null layer typically read."""
-        read: dict[Null, list[float]] = {}
-        for null, ns in zip(self.null, self.null_ns, strict=True):
-            read.setdefault(null, []).append(ns)
-        return {null: median(values) for null, values in read.items()}
-
-    def null_paces(self, typical: Mapping[Null, float] | None = None) -> list[float]:
-        """What the null layer read in each request, against what it typically reads (here, unless said otherwise)."""
-        typical = self.typical_nulls() if typical is None else typical
-        return [ns / (typical[null] or 1.0) for null, ns in zip(self.null, self.null_ns, strict=True)]
-
-    def nulls_at_typical_tempo(self, typical: Mapping[Null, float] | None = None) -> list[float]:
-        """What the null layer would have read if the machine had always run at its typical tempo, in nanoseconds."""
-        tempo = paces_of_others(self.null_paces(typical))
-        return [ns / (pace or 1.0) for ns, pace in zip(self.null_ns, tempo, strict=True)]
-
-    def only(self, kept: Sequence[bool]) -> Split:
-        """These of the requests."""
-        return Split(
-            self.owners,
-            list(compress(self.reference, kept)),
-            list(compress(self.null, kept)),
-            list(compress(self.null_ns, kept)),
-            list(compress(self.spent, kept)),
-        )
-
-
-@dataclass(slots=True)
-class Samples:
-    """Everything measured so far.
-
-    `splits` are by the number of task layers that requests went past, and so are those of `cpu`, whose probes read the
-    processor's time; each has what is inside these task layers. `bypass` is by entry of the stack. `inside` is the
-    whole time between the first and the last crossing, `inside_stepless` the same in requests without steppers,
-    `whole` that of requests without any probe. `messages` is the number of calls of the server's receive and send in
-    one request.
-    """
-
-    probed: tuple[int, ...]
-    splits: dict[int, Split] = field(default_factory=dict)
-    cpu: dict[int, Split] = field(default_factory=dict)
-    whole: Series = field(default_factory=Series)
-    bypass: dict[int, Series] = field(default_factory=dict)
-    inside: Series = field(default_factory=Series)
-    inside_stepless: Series = field(default_factory=Series)
-    messages: int = 0
-    rounds: int = 0
-    requests: int = 0
-
-    def quick_ns(self) -> float:
-        """What the reference workload took in the quickest quarter of the quickest part of the run."""
-        series = [self.whole, self.inside, *self.bypass.values()]
-        references = [one.reference for one in series] + [split.reference for split in self.splits.values()]
-        return min(map(quickest_quarter, references))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +85,9 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     `outside` says that entry 0 is the app object, whose time is not a layer's.
     """
     probed = samples.probed
-    # One share for each interval that goes into any row: times, nulls, bypasses, blank layers, steppers, the whole.
-    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 4)
+    # One share for each interval that goes into any row: times, nulls, bypasses, blank layers, messages, steppers,
+    # the whole.
+    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 6)
     quick_ns = samples.quick_ns()
     wall = _Legs(samples, samples.splits, entries, alpha)
     # No verdict hangs on the processor's time, so its rows share their chances with nobody.
@@ -206,7 +98,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
         # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
-        probes_around.append(scaled(wall.halves[probed[0]], samples.messages / (samples.messages + 1)))
+        probes_around.append(scaled(wall.probes.halves[probed[0]], samples.messages / (samples.messages + 1)))
     if outside and 0 in probed:
         around.append(1)
         probes_around.append(wall.probes_at(0))
@@ -215,14 +107,14 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     suspended = {index: wall.suspended(index + 1) for index in rows}
     return Estimates(
         split=split,
-        bypass={index: _interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)},
+        bypass={index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)},
         holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
         suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
         outside=wall.row(around, plus(*probes_around), step),
-        whole=_interval(samples.whole.steady(quick_ns).values, alpha),
-        floor_us=_floor(wall.nulls, alpha),
+        whole=interval(samples.whole.steady(quick_ns).values, alpha),
+        floor_us=_floor(wall.probes.readings, alpha),
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
 
@@ -235,17 +127,14 @@ class _Legs:
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns) for split in taken]
         self.alpha = alpha
-        blanks = [_blank(split, steady, alpha) for split, steady in zip(taken, self.splits, strict=True)]
-        self.nulls = _nulls(self.splits, blanks, samples.probed)
-        unsure = _widest(self.splits, blanks)
-        nulls = _null_estimates(self.nulls, alpha)
-        self.halves = {i: scaled(minus(null, _spread(unsure.get(i, ZERO))), 0.5) for i, null in nulls.items()}
+        self.probes = ProbeCosts(taken, self.splits, samples.probed, samples.sent, alpha)
+        self.handovers = handovers(entries, samples.probed, samples.sent)
         self.tempo = [paces(split.null_paces()) for split in self.splits]
         self.children = _children(entries, samples.probed)
 
     def probes_at(self, index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        return plus(*(self.halves[i] for i in (index, *self.children[index])))
+        return plus(*(self.probes.halves[i] for i in (index, *self.children[index])))
 
     def row(self, owners: Sequence[int], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
         """What these owners spent together, less what the probes and the steppers cost them.
@@ -255,12 +144,13 @@ class _Legs:
         """
         level = self._level(owners)
         if level is None:
-            return _interval((), self.alpha)
+            return interval((), self.alpha)
         split = self.splits[level]
+        probes = plus(probes, scaled(self.probes.handing, sum(self.handovers[owner] for owner in owners)))
         own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
         resumed = split.resumptions(owners)
         steppers = scaled(step, resumed) if resumed else ZERO
-        return minus(_interval(own_ns, self.alpha), plus(_spread(probes), steppers))
+        return minus(interval(own_ns, self.alpha), plus(spread(probes), steppers))
 
     def _level(self, owners: Sequence[int]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
@@ -295,70 +185,6 @@ class _Legs:
         return bool(pairs.reference) and median(pairs.reference) <= STEADY * median(genuine)
 
 
-def _interval(values_ns: Sequence[float], alpha: float) -> Estimate:
-    """Nanoseconds to an estimate in microseconds; unbounded when there are none."""
-    if not values_ns:
-        return Estimate(0.0, -math.inf, math.inf)
-    return scaled(batched_interval(values_ns, alpha), US_PER_NS)
-
-
-def _spread(us: Estimate) -> Estimate:
-    """Zero, with the distances of the interval's ends from the estimate."""
-    return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
-
-
-def _blank(taken: Split, steady: Split, alpha: float) -> Estimate:
-    """What a blank layer takes: null layers with one more of them against those with the fewest, at each boundary.
-
-    All requests that were taken tell, at the tempo of the steady ones: it is small, and needs many.
-    """
-    fewest = min((null.blanks for null in steady.null), default=0)
-    if not fewest:
-        return ZERO
-    typical = steady.typical_nulls()
-    known = taken.only([null in typical and Null(null.index, fewest) in typical for null in taken.null])
-    with_fewest, with_more = [], []
-    for null, ns in zip(known.null, known.nulls_at_typical_tempo(typical), strict=True):
-        base = typical[Null(null.index, fewest)]
-        if null.blanks == fewest:
-            with_fewest.append(ns - base)
-        else:
-            with_more.append((ns - base) / (null.blanks - fewest))
-    # It takes something, and less than a null layer does.
-    most = max(typical.values()) * US_PER_NS
-    added = minus(_interval(with_more, alpha), _interval(with_fewest, alpha))
-    return Estimate(*(min(max(0.0, us), most) for us in (added.estimate, added.low, added.high)))
-
-
-def _nulls(splits: Sequence[Split], blanks: Sequence[Estimate], probed: Sequence[int]) -> dict[int, list[float]]:
-    """What the probes of null layers cost at each boundary, in nanoseconds at the typical tempo."""
-    nulls: dict[int, list[float]] = {index: [] for index in probed}
-    for split, blank in zip(splits, blanks, strict=True):
-        for null, ns in zip(split.null, split.nulls_at_typical_tempo(), strict=True):
-            nulls[null.index].append(ns - null.blanks * blank.estimate / US_PER_NS)
-    return nulls
-
-
-def _widest(splits: Sequence[Split], blanks: Sequence[Estimate]) -> dict[int, Estimate]:
-    """For each boundary what a blank layer takes, by the least sure of the splits that had null layers there."""
-    found: dict[int, Estimate] = {}
-    for split, blank in zip(splits, blanks, strict=True):
-        for index in {null.index for null in split.null}:
-            found[index] = max(found.get(index, blank), blank, key=lambda us: us.half_width)
-    return found
-
-
-def _null_estimates(nulls: Mapping[int, list[float]], alpha: float) -> dict[int, Estimate]:
-    """What a probe costs at each boundary; where there are few readings, what it costs at any boundary."""
-    pooled = _interval(_interleaved(nulls.values()), alpha)
-    return {index: _interval(own, alpha) if len(own) >= OWN_NULLS else pooled for index, own in nulls.items()}
-
-
-def _interleaved(series: Iterable[Sequence[float]]) -> list[float]:
-    """All values, a first of each, a second of each, …: in the order of the series they would seem to resemble."""
-    return [value for values in zip_longest(*series) for value in values if value is not None]
-
-
 def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:
     """What a stepper costs at one suspension: requests with steppers against requests without."""
     if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
@@ -366,12 +192,11 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     resumptions = legs.splits[0].resumptions(legs.splits[0].owners) if legs.splits[0].spent else 0
     if not resumptions:
         return ZERO
-    with_steppers = _interval(samples.inside.steady(quick_ns).values, alpha)
-    added = minus(with_steppers, _interval(samples.inside_stepless.steady(quick_ns).values, alpha))
+    with_steppers = interval(samples.inside.steady(quick_ns).values, alpha)
+    added = minus(with_steppers, interval(samples.inside_stepless.steady(quick_ns).values, alpha))
     cost = scaled(added, 1 / resumptions)
     # A stepper does less at one suspension than a probe does in a whole request.
-    most = median(_interleaved(legs.nulls.values()) or [0.0]) * US_PER_NS
-    return Estimate(*(min(max(0.0, us), most) for us in (cost.estimate, cost.low, cost.high)))
+    return between(cost, 0.0, legs.probes.typical_us)
 
 
 def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
@@ -381,12 +206,12 @@ def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
     """
     enough = [own for own in nulls.values() if len(own) >= 2 * OWN_NULLS]
     if not enough:
-        enough = [_interleaved(nulls.values())]
+        enough = [interleaved(nulls.values())]
     return median(_half_against_half(own, alpha) for own in enough)
 
 
 def _half_against_half(values_ns: Sequence[float], alpha: float) -> Microseconds:
-    difference = minus(_interval(values_ns[0::2], alpha), _interval(values_ns[1::2], alpha))
+    difference = minus(interval(values_ns[0::2], alpha), interval(values_ns[1::2], alpha))
     return max(abs(difference.low), abs(difference.high))
 
 
@@ -394,9 +219,7 @@ def _children(entries: Sequence[Entry], probed: Sequence[int]) -> dict[int, list
     """The probed entries right inside each probed entry, those between them having no probe."""
     found: dict[int, list[int]] = {index: [] for index in probed}
     for index in probed:
-        parent = entries[index].parent
-        while parent is not None and parent not in found:
-            parent = entries[parent].parent
-        if parent is not None:
-            found[parent].append(index)
+        outer, _ = probed_parent(entries, index, probed)
+        if outer != HARNESS:
+            found[outer - 1].append(index)
     return found

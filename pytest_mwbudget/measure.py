@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 import httpx
@@ -100,11 +100,12 @@ def _line(request: httpx.Request) -> RequestLine:
 
 @dataclass(slots=True)
 class _Counted:
-    """What the ledger found: counts by layer index, and of what is no layer's."""
+    """What the ledger found: counts by layer index, and of what is no layer's; `sent` are messages by entry."""
 
     layers: Mapping[int, Counts]
     report: LedgerReport
     notes: list[str]
+    sent: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -177,7 +178,8 @@ class _Run:
         )
         found = with_own_types(found)
         outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
-        return _Counted(found, LedgerReport(outside, endpoint, total, len(pages), why_not), notes)
+        sent = {entry: median_low([page.sent[entry + 1] for page in pages]) for entry in stack.probeable}
+        return _Counted(found, LedgerReport(outside, endpoint, total, len(pages), why_not), notes, sent)
 
     def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
         assert self.counted is not None
@@ -205,7 +207,7 @@ class _Run:
         assert self.counted is not None
         report = self.counted.report
         parts = [*self.counted.layers.values(), report.outside, *([report.endpoint] if report.endpoint else [])]
-        pace = Pace(self.request_ns, suspending=any(counts.suspensions.count for counts in parts))
+        pace = Pace(self.request_ns, any(counts.suspensions.count for counts in parts), self.counted.sent)
         self.rows = [
             Row(entry, layer, {q: most for q, most in self._bounds(layer).items() if q not in COUNTED})
             for entry, layer in self.stack.layers

@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, ZERO, Estimates, Machine, estimate
+from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate
 from .instruments import Instruments
 from .model import (
     Books,
@@ -31,6 +31,7 @@ from .model import (
     Quantity,
     Seconds,
 )
+from .nulls import ZERO
 from .settings import Settings
 from .stats import minus, plus
 
@@ -112,10 +113,15 @@ def _precise(us: Estimate) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the app is like to call: one request after warming up takes so long, and whether any task waits in it."""
+    """What the app is like to call.
+
+    One request after warming up takes `request_ns`; `suspending` says whether any task waits in it; an entry sends
+    `sent` messages.
+    """
 
     request_ns: float
     suspending: bool
+    sent: Mapping[int, int]
 
 
 class Timing:
@@ -158,6 +164,7 @@ class Timing:
             timed,
             self.bench.clock,
             self.bench.rng,
+            pace.sent,
             round(min(max(TURN_NS / max(pace.request_ns, 1.0), SHORTEST_TURN), LONGEST_TURN)),
             self.bench.cpu_clock,
         )

@@ -32,6 +32,8 @@ ORDER = (
     "retention",
     "ledger",
     "counts",
+    "samples",
+    "nulls",
     "estimates",
     "bisect",
     "timing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import sys
 import types
 import weakref
@@ -23,7 +24,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from pytest_mwbudget import asgi
-from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, Probes, stepped, task_layers
+from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, BlankLayers, Probes, stepped, task_layers
 from pytest_mwbudget.discovery import Stack
 
 from . import apps
@@ -60,11 +61,11 @@ class Ticks:
         return self.now
 
 
-def everything_on(probes: Probes, doubled: int = -1) -> ExitStack:
+def everything_on(probes: Probes, doubled: int = -1, blanks: BlankLayers = BlankLayers(1)) -> ExitStack:  # noqa: B008
     """Every probe in place, and the null layer at one of their boundaries, the innermost unless said otherwise."""
     stack = ExitStack()
     stack.enter_context(probes.installed(probes.probed))
-    stack.enter_context(probes.doubled(probes.probed[doubled], 1))
+    stack.enter_context(probes.doubled(probes.probed[doubled], blanks))
     return stack
 
 
@@ -77,8 +78,9 @@ def observed(app: App, url: str = "/", **options: Any) -> tuple[asgi.Exchange, a
         stack = await discovered(call)
         probes = Probes(stack)
         assert len(probes.probed) == (len(stack.entries) if stack.endpoint is None else stack.endpoint + 1)
-        for place in range(len(probes.probed)):
-            with everything_on(probes, place):
+        kinds = BlankLayers(2, wrapping=True), BlankLayers(1)
+        for place, blanks in itertools.product(range(len(probes.probed)), kinds):
+            with everything_on(probes, place, blanks):
                 probed = await call(probes.watch)
                 probed = await call(probes.watch)
             owners = list(probes.log)[::2]

@@ -28,7 +28,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from pytest_mwbudget import crossings, loops
-from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, Probes, task_layers
+from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, BlankLayers, Probes, task_layers
 from pytest_mwbudget.crossings import NativeProbes, best_probes
 from pytest_mwbudget.model import LoopName
 from pytest_mwbudget.timeline import Spent, spent
@@ -87,7 +87,8 @@ def mode(probes: Probes, name: str) -> Iterator[None]:
         with probes.bypassed(task_layers(probes.stack)):
             yield
     else:
-        with probes.doubled(int(name), 1):
+        count, _, wrapping = name.partition(" ")
+        with probes.doubled(int(count), BlankLayers(1, wrapping=bool(wrapping))):
             yield
 
 
@@ -112,7 +113,8 @@ def same(
         call = await caller(app, method, url, **options)
         stack = await discovered(call)
         pair = Probes(stack, suspending=True), NativeProbes(stack, suspending=True)
-        modes = [*map(str, stack.probeable), "without steppers", *(["bypassed"] if bypass else []), "plain"]
+        doubled = [f"{index}{wrapping}" for index in stack.probeable for wrapping in ("", " wrapping")]
+        modes = [*doubled, "without steppers", *(["bypassed"] if bypass else []), "plain"]
         logs: dict[tuple[str, type], tuple[list[int], Spent]] = {}
         for probes in pair:
             with probes.installed(probes.probed):
@@ -417,7 +419,7 @@ def test_a_decorator_that_awaits_coroutines_only() -> None:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             assert inspect.iscoroutinefunction(receive)
             assert inspect.iscoroutinefunction(send)
-            assert functools.wraps(send)(lambda: None).__name__ in ("send", "probed_send")
+            assert functools.wraps(send)(lambda: None).__name__ in ("send", "probed_send", "wrapped")
             await either(self.app)(scope, receive, send)
 
     same(AsksFirst(Noop(AsksFirst(hello))))
@@ -986,7 +988,7 @@ def test_a_probe_costs_much_less_than_one_in_python() -> None:
             call = await caller(Noop(Noop(hello)))
             probes = kind(await discovered(call))
             found = []
-            with probes.installed(probes.probed), probes.doubled(1, 1):
+            with probes.installed(probes.probed), probes.doubled(1, BlankLayers(1)):
                 for _ in range(500):
                     await call(probes.watch)
                     found.append(read(probes)[1].ns[-1])
@@ -1006,7 +1008,7 @@ def test_nothing_of_the_probes_stays_alive() -> None:
         probes = NativeProbes(await discovered(call))
         with probes.installed(probes.probed):
             for index in probes.probed:
-                with probes.doubled(index, 2):
+                with probes.doubled(index, BlankLayers(2)):
                     await call(probes.watch)
             with probes.bypassed(task_layers(probes.stack)):
                 await call(probes.watch)

@@ -397,6 +397,23 @@ def test_tasks() -> None:
     assert [entry.own_task for entry in stack.entries] == [False, False, True, False]
 
 
+class Wrapping(Noop):
+    """Wraps `send`."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def wrapped(message: Any) -> None:
+            await send(message)
+
+        await self.app(scope, receive, wrapped)
+
+
+def test_who_wraps_send() -> None:
+    stack = stack_of(Noop(Noop(Wrapping(Noop(InATask(hello))))))
+    assert [entry.same_send for entry in stack.entries] == [False, True, True, False, True, True]
+    stack = stack_of(Starlette(routes=[Mount("/", hello)], middleware=[Middleware(Wrapping), Middleware(Noop)]))
+    assert [entry.same_send for entry in stack.entries][:4] == [False, True, False, False]
+
+
 # ---- names ------------------------------------------------------------------------------------------------------
 
 

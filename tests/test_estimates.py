@@ -8,28 +8,23 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_mwbudget.boundaries import HARNESS, BlankLayers
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import (
-    ENOUGH_REQUESTS,
-    OWN_NULLS,
-    Estimates,
-    Machine,
-    Null,
-    Samples,
-    Series,
-    Split,
-    estimate,
-)
+from pytest_mwbudget.estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate
+from pytest_mwbudget.nulls import OWN_NULLS, handovers
+from pytest_mwbudget.samples import Null, Samples, Series, Split
 from pytest_mwbudget.stats import NEAR
 from pytest_mwbudget.timeline import Spent
 
 STEADY_NS = 1000.0
 # A null layer at the boundary of the outermost entry, without a blank layer.
-PLAIN = Null(0, 0)
+PLAIN = Null(0, BlankLayers(0))
 
 
-def entry(parent: int | None) -> Entry:
-    return Entry(callee=object(), function=None, leads=(), parent=parent, own_task=False, kind="middleware")
+def entry(parent: int | None, *, same_send: bool = True) -> Entry:
+    return Entry(
+        callee=object(), function=None, leads=(), parent=parent, own_task=False, same_send=same_send, kind="middleware"
+    )
 
 
 def put(
@@ -79,29 +74,40 @@ def samples(
     null_noise: float = 2.0,
     blank_ns: float = 0.0,
     blanks: tuple[int, ...] = (0,),
+    wrap_ns: float = 0.0,
+    handed_ns: float = 0.0,
+    sent: dict[int, int] | None = None,
 ) -> Samples:
     """A sampled stack: what each entry owned, probes included (-1 is the server), and what the null probes cost.
 
     `suspended_ns` is the part of what an entry owned in suspensions. A null layer has one of the numbers `blanks` of
-    blank layers, which take `blank_ns` each.
+    blank layers, which take `blank_ns` each. Where an entry has `sent` messages, they wrap `send` in every third null
+    layer, which takes `wrap_ns` a message; the probes then take `handed_ns` more for each message.
 
     `null_counts` says how many requests had the null layer at an entry, 200 where it says nothing.
     """
     rng = random.Random(7)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
-    doubled = [Null(index, rng.choice(blanks)) for index in nulls_ns for _ in range(counts[index])]
+    doubled = [
+        Null(index, BlankLayers(rng.choice(blanks), wrapping=bool(sent) and number % 3 == 0))
+        for index in nulls_ns
+        for number in range(counts[index])
+    ]
     rng.shuffle(doubled)
     split = Split(frozenset())
     for null in doubled:
         put(
             split,
-            nulls_ns[null.index] + null.blanks * blank_ns + rng.uniform(-null_noise, null_noise),
+            nulls_ns[null.index]
+            + null.blanks.count * blank_ns
+            + null.blanks.wrapping * (sent or {}).get(null.index, 0) * (null.blanks.count * wrap_ns + handed_ns)
+            + rng.uniform(-null_noise, null_noise),
             {entry: centre + rng.uniform(-2, 2) for entry, centre in owned_ns.items()},
             null=null,
             suspended_ns=suspended_ns,
             resumed=resumed,
         )
-    found = Samples(tuple(nulls_ns))
+    found = Samples(tuple(nulls_ns), sent or {})
     if doubled:
         found.splits[0] = split
     found.whole = series(sum(owned_ns.values()), seed=40)
@@ -172,6 +178,48 @@ def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_t
     assert found.high == pytest.approx(20, abs=0.005)
 
 
+def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_over() -> None:
+    """1 wraps `send`: its messages come to a function of it and go on from there; 2, the endpoint, makes its own."""
+    owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}
+    entries = [entry(None), entry(0), entry(1, same_send=False)]
+    taken = samples(
+        owned, nulls, blank_ns=180, blanks=(1, 1, 2), wrap_ns=110, handed_ns=160, sent={0: 10, 1: 10, 2: 10}
+    )
+    found = estimated(taken, entries)
+    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert found.split[1].estimate == near(30 - (2 + 4) / 2 - 10 * 0.16)
+    assert found.split[2].estimate == near(40 - 4 / 2 - 10 * 0.08)
+    assert found.outside.estimate == near(5 - 0.5 * 3 / 4 - 10 * 0.08)
+    assert found.split[1].half_width < 0.1
+
+
+def test_as_long_as_the_handing_is_not_known_it_may_take_all_of_a_null_layer() -> None:
+    entries = [entry(None), entry(0, same_send=False)]
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000}, {0: 1000, 1: 1000}, blanks=(1,), handed_ns=160, sent={0: 2, 1: 2})
+    found = estimated(taken, entries).split[0]
+    assert found.low < 20 - 1 - 4 * 0.6
+    assert found.high > 20 - 1 + 4 * 0.6
+    assert found.half_width < 5
+
+
+@pytest.mark.parametrize(
+    ("same_send", "probed", "expected"),
+    [
+        ((False, True, True), (0, 1, 2), {HARNESS: 3, 1: 1, 2: 0, 3: 2}),
+        ((False, True, False), (0, 1, 2), {HARNESS: 3, 1: 1, 2: 2 + 2, 3: 2}),
+        ((False, False, True), (0, 1, 2), {HARNESS: 3, 1: 3 + 2, 2: 0, 3: 2}),
+        ((False, True, True), (0, 2), {HARNESS: 3, 1: 1, 3: 2}),
+        ((False, False, True), (0, 2), {HARNESS: 3, 1: 3 + 2, 3: 2}),
+    ],
+)
+def test_a_function_hands_over_what_it_sends_itself_and_what_it_wraps(
+    same_send: tuple[bool, ...], probed: tuple[int, ...], expected: dict[int, int]
+) -> None:
+    """Of the three messages of the outermost entry, the first is its own."""
+    entries = [entry(None if place == 0 else place - 1, same_send=same) for place, same in enumerate(same_send)]
+    assert handovers(entries, probed, {0: 3, 1: 2, 2: 2}) == expected
+
+
 def test_what_is_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_it() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000})
     taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
@@ -196,7 +244,7 @@ def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
     for number in range(1400):
         slow = 1.04 if number % 140 < 70 else 1.0
         put(split, 1000 * slow, {-1: 0, 0: 500 * slow})
-    taken = Samples((0,), {0: split})
+    taken = Samples((0,), splits={0: split})
     found = estimated(taken, CHAIN).split[0]
     assert found.estimate == pytest.approx(0, abs=1e-9)
     assert found.half_width < 0.03
@@ -308,7 +356,7 @@ def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
     for _ in range(400):
         waited = rng.uniform(10_000, 90_000)
         put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})
-    found = estimated(Samples((0,), {0: split}), CHAIN)
+    found = estimated(Samples((0,), splits={0: split}), CHAIN)
     assert found.holding[0].estimate == pytest.approx(7, abs=1e-9)
     assert found.holding[0].half_width < 0.1
     assert found.split[0].half_width > 1

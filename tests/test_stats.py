@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.budgets import judge
-from pytest_mwbudget.estimates import ALPHA, Machine, Series
+from pytest_mwbudget.estimates import ALPHA, Machine
 from pytest_mwbudget.model import Estimate, Verdict
+from pytest_mwbudget.samples import Series
 from pytest_mwbudget.stats import (
     MIN_BATCHES,
     MOST_CORRELATED,
