@@ -3,27 +3,36 @@
     python bench/server.py [--quick] [--json PATH]
 
 The app is FastAPI's hello world, with one layer more or without it: a do-nothing BaseHTTPMiddleware, CORS with
-an Origin header, GZip that compresses, a signed session cookie, and a spin of 200 µs. Both apps stand behind uvicorn
-(httptools, no access log) in one process and on one event loop, each at a port of its own: so the two share hash seed,
-memory and processor, and the one that is not asked takes no time. The server has one core and the load generator the
-other one, where the system lets processes be pinned.
+an Origin header, GZip that compresses, and a spin of 200 µs. Both apps stand behind uvicorn (httptools, no access log)
+in one process and on one event loop, each at a port of its own: so the two share hash seed, memory and processor, and
+the one that is not asked takes no time. The server has one core and the load generator the other one, where the system
+lets processes be pinned. There a process of the lowest priority keeps each core awake: a core that falls asleep between
+two requests takes time to wake, the more the longer it slept, and a layer that lets the generator wait would be charged
+with that.
 
-wrk (keep-alive; bursts of 0.4 s, of 2 s with 1,000 clients) and ab (a connection for each request, as uvicorn answers
+wrk (keep-alive; bursts of 0.3 s, of 1 s with 1,000 clients) and ab (a connection for each request, as uvicorn answers
 its HTTP/1.0; bursts of about 0.2 s, of as many requests as a first burst says, and never less than two for each
 client) ask at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Short bursts, because shared machines change
 their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other, in
-random order; the settings take turns, so that a slow minute of the machine meets all of them. Before, between and
-after the bursts of a pair a fixed piece of work is timed on the server's core. Pairs in moments when it was a fifth
-slower than in the quickest quarter of the run are left out; the choice never looks at requests. The full run takes
-five pairs of each setting, three with 1,000 clients, in each of two fresh processes. µs per request are 1,000,000 /
-RPS; of the requests that wrk leaves unfinished, one for each client, half are counted, because the server has done
-half of the work for them, and with many clients they are a good part of a burst. The layer's cost is the median over
-pairs of the difference, with the sign test's interval at 90 %, which needs five pairs.
+random order; the settings take turns, those with 1,000 clients in every other round, until the time of a process is
+over. A burst begins when the server has finished with what the last one left.
+
+Before, between and after the bursts of a pair a fixed piece of work is timed on both cores. A pair begins when that is
+at most 15 % slower than in the quickest tenth of the run, or after a second's waiting. A pair is left out if it was
+slower at any of the three moments, or if the server stood ready for more than 5 % of a burst while something else had
+its core (Linux tells). Neither looks at requests, and how many pairs are made does not depend on what they say.
+
+µs per request are 1,000,000 / RPS; of the requests that wrk leaves unfinished, one for each client, half are counted,
+because the server has done half of the work for them, and with many clients they are a good part of a burst. The drop
+is the share of the requests per second that goes with the layer, pair by pair: what slows both bursts of a pair, and
+the time to connect, cancel out. Drop and added µs are the medians over the quiet pairs of two fresh processes with the
+sign test's interval at 90 %, which needs five pairs.
 
 Ours is the layer's row of `measure()`, in fresh processes on the server's core, on the same kind of loop: one for each
-process of the server, the mean of their estimates between the lowest and the highest end of their intervals. It
-predicts the RPS with the layer from the RPS without it. The goal counts where the load generator knows the drop to
-10 % itself. What the processor did for the server in a burst (Linux tells) says how much of it the server was busy.
+process of the server, the mean of their estimates between the lowest and the highest end of their intervals. With the
+µs per request without the layer it predicts the drop. The goal counts where the load generator knows the drop to
+10 % itself. What the processor did for the server in a burst (Linux tells) says how much of it the server was busy, and
+the server says how much of it was garbage collection, which ours holds off.
 """
 
 from __future__ import annotations
@@ -31,6 +40,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
+import itertools
 import json
 import os
 import random
@@ -42,11 +53,9 @@ import subprocess
 import sys
 import threading
 import time
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
@@ -55,12 +64,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from harness import Goal, Reading, Report, Table, fresh_process, main
-from itsdangerous import TimestampSigner
 from known import Spin
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -72,13 +79,29 @@ from pytest_mwbudget.stats import median_interval
 from pytest_mwbudget.timing import Bench
 
 CLOSE_SHARE = 0.10
-QUIET, ALPHA = 1.2, 0.1
+ALPHA = 0.1
+# A moment is quiet when the gauge is at most so many times the quickest tenth; a burst, when the server seldom waits.
+QUIET, WAITED_SHARE = 1.15, 0.05
+PATIENCE_S, LOOK_S = 1.0, 0.05
+# The server has finished when it works less than this share of a look; where that is not told, it is given a time.
+IDLE_SHARE, REST_S = 0.05, 0.3
 WARM_REQUESTS, WARM_CONCURRENCY = 1500, 10
-WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.4, 2.0, 1000, 0.2
+WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.3, 1.0, 1000, 0.2
 TURNS = 2000
-SECRET = "not a secret"
 GAUGED = {"numbers": list(range(50)), "names": [f"name {number}" for number in range(50)]}
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
+# What garbage collection adds is said from so much of what the layer adds.
+TOLD_SHARE = 0.05
+
+# Spins on a core whenever nothing else does, at most so long as whoever began it lives.
+AWAKE = """
+import os, sys
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+os.sched_setaffinity(0, {int(sys.argv[1])})
+parent = os.getppid()
+while os.getppid() == parent:
+    sum(range(10_000))
+"""
 
 
 class PassThrough(BaseHTTPMiddleware):
@@ -92,25 +115,26 @@ LAYERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "BaseHTTPMiddleware": (PassThrough, {}),
     "CORS": (CORSMiddleware, {"allow_origins": ["*"], "allow_methods": ["*"]}),
     "GZip": (GZipMiddleware, {"minimum_size": 1}),
-    "session": (SessionMiddleware, {"secret_key": SECRET}),
     "spin of 200 µs": (Spin, {"us": 200.0}),
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: `pairs` of each setting in each of the `processes`, every other one in a crowd."""
+    """How much is done: pairs for so many seconds in each of the `processes`, at least one of each setting."""
 
     layers: Sequence[str] = tuple(LAYERS)
     loops: Sequence[LoopName] = ("asyncio", "uvloop")
     concurrencies: Sequence[int] = (1, 100, 1000)
     processes: int = 2
-    pairs: int = 5
+    process_s: float = 41.0
     max_time_s: float = 5.0
 
 
 FULL = Plan()
-QUICK = Plan(layers=("BaseHTTPMiddleware", "CORS"), loops=("asyncio",), concurrencies=(1, 100), processes=1, pairs=1)
+QUICK = Plan(
+    layers=("BaseHTTPMiddleware", "CORS"), loops=("asyncio",), concurrencies=(1, 100), processes=1, process_s=0.0
+)
 
 
 def hello(layer: str | None) -> FastAPI:
@@ -129,8 +153,7 @@ def hello(layer: str | None) -> FastAPI:
 
 def headers() -> dict[str, str]:
     """What every request says, to whichever app."""
-    session = TimestampSigner(SECRET).sign(b64encode(json.dumps({"user": 42}).encode())).decode()
-    return {"Origin": "http://elsewhere", "Accept-Encoding": "gzip", "Cookie": f"session={session}"}
+    return {"Origin": "http://elsewhere", "Accept-Encoding": "gzip"}
 
 
 # ---- fresh processes --------------------------------------------------------------------------------------------
@@ -171,7 +194,12 @@ def estimate_to_json(us: Estimate | None) -> list[float] | None:
 
 
 def serve(apps: Iterable[Any], loop: LoopName) -> None:
-    """Serve each app at a port of its own, all on one loop; says the ports, and ends with the standard input."""
+    """Serve each app at a port of its own, all on one loop, until the standard input ends.
+
+    Says the ports, and for each line of the input how long garbage was collected so far, in nanoseconds.
+    """
+    collecting = Collecting()
+    gc.callbacks.append(collecting)
     sockets = [listening() for _ in apps]
     servers = [
         uvicorn.Server(uvicorn.Config(app, http="httptools", access_log=False, log_level="warning")) for app in apps
@@ -181,12 +209,13 @@ def serve(apps: Iterable[Any], loop: LoopName) -> None:
         ended = asyncio.Event()
         running = asyncio.get_running_loop()
 
-        def wait_for_end() -> None:
-            sys.stdin.read()
+        def answer() -> None:
+            for _ in sys.stdin:
+                print(collecting.ns, flush=True)
             running.call_soon_threadsafe(ended.set)
 
         tasks = [asyncio.create_task(server.serve([at])) for server, at in zip(servers, sockets, strict=True)]
-        threading.Thread(target=wait_for_end, daemon=True).start()
+        threading.Thread(target=answer, daemon=True).start()
         print(json.dumps([at.getsockname()[1] for at in sockets]), flush=True)
         await ended.wait()
         for server in servers:
@@ -194,6 +223,20 @@ def serve(apps: Iterable[Any], loop: LoopName) -> None:
         await asyncio.gather(*tasks)
 
     loops.run(loop, run)
+
+
+class Collecting:
+    """Told when garbage collection starts and stops, it keeps the time."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self.begin_ns = 0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self.begin_ns = time.perf_counter_ns()
+        else:
+            self.ns += time.perf_counter_ns() - self.begin_ns
 
 
 def listening() -> socket.socket:
@@ -205,17 +248,46 @@ def listening() -> socket.socket:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What a server has spent so far: worked, stood ready without a core, collected garbage; None where not told."""
+
+    cpu_ns: int | None
+    waited_ns: int | None
+    collecting_ns: int | None
+
+
+@dataclass(frozen=True)
 class Served:
-    """A process that serves, and its ports."""
+    """A process that serves, its ports, and how to ask it."""
 
     pid: int
     ports: Sequence[int]
+    ask: Callable[[], str | None] = lambda: None
 
-    def cpu_ns(self) -> int | None:
-        """What the processor has done for it so far, None where the system does not tell so finely."""
+    def spent(self) -> Spent:
+        """What it has spent so far."""
+        answer = self.ask()
+        return Spent(*self.scheduled(), None if answer is None else int(answer))
+
+    def scheduled(self) -> tuple[int | None, int | None]:
+        """How long it worked and how long it stood ready without a core; None where the system does not tell."""
         with contextlib.suppress(OSError):
-            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
-        return None
+            cpu_ns, waited_ns, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+            return int(cpu_ns), int(waited_ns)
+        return None, None
+
+    def rest(self) -> None:
+        """Wait until it has finished with what a burst left: requests of clients that are gone, and their ends."""
+        before, _ = self.scheduled()
+        if before is None:
+            time.sleep(REST_S)
+            return
+        while True:
+            time.sleep(LOOK_S)
+            now, _ = self.scheduled()
+            if now is None or now - before < IDLE_SHARE * LOOK_S * 1e9:
+                return
+            before = now
 
 
 @contextmanager
@@ -225,10 +297,16 @@ def served(file: str, **arguments: Any) -> Iterator[Served]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        questions, answers = process.stdin, process.stdout
+
+        def ask() -> str:
+            print(file=questions, flush=True)
+            return answers.readline()
+
         try:
-            yield Served(process.pid, json.loads(process.stdout.readline()))
+            yield Served(process.pid, json.loads(answers.readline()), ask)
         finally:
-            process.stdin.close()
+            questions.close()
             process.wait()
 
 
@@ -242,6 +320,19 @@ def pin(core: int | None) -> None:
     """Keep this process and those that it starts on one core."""
     if core is not None:
         os.sched_setaffinity(0, {core})
+
+
+@contextmanager
+def awake(on: Iterable[int | None]) -> Iterator[None]:
+    """Keep these cores from falling asleep, by work that gives way to everything else."""
+    known = [core for core in on if core is not None]
+    running = [subprocess.Popen([sys.executable, "-c", AWAKE, str(core)]) for core in known]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 # ---- load generators --------------------------------------------------------------------------------------------
@@ -263,7 +354,7 @@ def burst(generator: str, url: str, concurrency: int, requests: int, core: int |
     """Ask as fast as the server answers: `wrk` for so long, `ab` so often."""
     options = [f"-H{name}: {value}" for name, value in headers().items()]
     if generator == "wrk":
-        command = ["wrk", "-t1", f"-c{concurrency}", "-d60s", *options, url]
+        command = ["wrk", "-t1", f"-c{concurrency}", "-d60s", "--timeout=10s", *options, url]
     else:
         command = ["ab", "-q", "-l", f"-c{concurrency}", f"-n{max(requests, 2 * concurrency)}", *options, url]
     pinned = functools.partial(pin, core)
@@ -290,8 +381,13 @@ def parsed(text: str, complaint: str = "") -> Burst:
     return Burst(float(rate.group(1)), int(count.group(1) or count.group(2)))
 
 
-def gauge(core: int | None) -> float:
-    """How long a fixed piece of work takes on the core now, in nanoseconds."""
+def gauge(on: Iterable[int | None]) -> float:
+    """How long a fixed piece of work takes now, in nanoseconds, on the slowest of these cores."""
+    return max(gauge_of(core) for core in on)
+
+
+def gauge_of(core: int | None) -> float:
+    """How long it takes on one of them."""
     before = os.sched_getaffinity(0) if core is not None else set()
     pin(core)
     taken = []
@@ -305,20 +401,57 @@ def gauge(core: int | None) -> float:
     return median(taken)
 
 
+def quiet_ns(gauges: Sequence[float]) -> float:
+    """What a gauge may be in a quiet moment, told by all of them."""
+    return QUIET * sorted(gauges)[len(gauges) // 10]
+
+
+@dataclass
+class Calm:
+    """Waits for quiet moments, as told by the gauges of the whole run so far."""
+
+    gauges: list[float] = field(default_factory=list)
+
+    def gauge(self, on: Iterable[int | None]) -> float:
+        """A gauge, which is remembered."""
+        self.gauges.append(gauge(on))
+        return self.gauges[-1]
+
+    def wait(self, on: Sequence[int | None]) -> float:
+        """The gauge of a quiet moment, or of the last one when there was none in time."""
+        end = time.monotonic() + PATIENCE_S
+        while self.gauge(on) > quiet_ns(self.gauges) and time.monotonic() < end:
+            time.sleep(LOOK_S)
+        return self.gauges[-1]
+
+
 def observed(
     server: Served, which: int, generator: str, concurrency: int, requests: int, core: int | None
 ) -> dict[str, float | None]:
-    """One burst at one of the two ports: µs a request, and what of that the processor did for the server.
+    """One burst at one of the two ports: µs a request, and what of that the server worked and collected garbage.
 
-    ab ends with its last request. wrk ends in the middle of one for each client, and they are half done on average.
+    `waited` is the share of the burst in which the server was ready and something else had its core. ab ends with its
+    last request. wrk ends in the middle of one for each client, and they are half done on average.
     """
-    before = server.cpu_ns()
+    before = server.spent()
     found = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", concurrency, requests, core)
-    after = server.cpu_ns()
+    after = server.spent()
+    if not found.requests:
+        raise BurstError("no request was answered in time")
     unfinished = concurrency / 2 if generator == "wrk" else 0.0
     done = found.requests + unfinished
-    cpu_us = None if before is None or after is None else (after - before) / done / 1000
-    return {"us": 1e6 / found.rps * found.requests / done, "cpu_us": cpu_us}
+    us = 1e6 / found.rps * found.requests / done
+    return {
+        "us": us,
+        "cpu_us": grown_us(before.cpu_ns, after.cpu_ns, done),
+        "collecting_us": grown_us(before.collecting_ns, after.collecting_ns, done),
+        "waited": grown_us(before.waited_ns, after.waited_ns, done * us),
+    }
+
+
+def grown_us(before_ns: int | None, after_ns: int | None, by: float) -> float | None:
+    """How much a count of nanoseconds has grown, in microseconds over something; None where it is not told."""
+    return None if before_ns is None or after_ns is None else (after_ns - before_ns) / by / 1000
 
 
 # ---- measure ----------------------------------------------------------------------------------------------------
@@ -331,13 +464,14 @@ def measure(quick: bool) -> list[Reading]:
     readings: list[Reading] = [{"kind": "skipped", "generator": name} for name in missing]
     generators = [name for name in PACKAGES if name not in missing]
     settings = [(layer, loop) for loop in plan.loops for layer in plan.layers]
+    calm = Calm()
     for _ in range(plan.processes):
         for layer, loop in random.sample(settings, len(settings)):
-            readings += of_process(plan, generators, layer, loop)
+            readings += of_process(plan, generators, layer, loop, calm)
     return readings
 
 
-def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName) -> list[Reading]:
+def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName, calm: Calm) -> list[Reading]:
     """What one process of each kind tells of a layer: ours, and pairs behind the server."""
     server_core, load_core = cores()
     about: dict[str, Any] = {"layer": layer, "loop": loop}
@@ -345,15 +479,27 @@ def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName
     readings: list[Reading] = [{"kind": "ours", **about, **found}]
     if not generators:
         return readings
-    with served(__file__, role="serve", core=server_core, **about) as server:
+    with (
+        awake((server_core, load_core)),
+        served(__file__, role="serve", core=server_core, **about) as server,
+    ):
         requests = [warm(server, generators[-1], which, load_core) for which in range(2)]
-        settings = [(generator, concurrency) for generator in generators for concurrency in plan.concurrencies]
-        for turn, (generator, concurrency) in product(range(plan.pairs), settings):
-            if concurrency >= CROWD and turn % 2:
-                continue
+        for generator, concurrency in turns(plan, generators):
             about_pair = {**about, "generator": generator, "concurrency": concurrency}
-            readings.append({**about_pair, **pair(server, generator, concurrency, requests, (server_core, load_core))})
+            found = pair(server, generator, concurrency, requests, (server_core, load_core), calm)
+            readings.append({**about_pair, **found})
     return readings
+
+
+def turns(plan: Plan, generators: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Each load generator at each concurrency, again and again while there is time; a crowd in every other round."""
+    end = time.monotonic() + plan.process_s
+    for round_ in itertools.count():
+        for generator, concurrency in itertools.product(generators, plan.concurrencies):
+            if round_ and time.monotonic() >= end:
+                return
+            if concurrency < CROWD or round_ % 2 == 0:
+                yield generator, concurrency
 
 
 def warm(server: Served, generator: str, which: int, core: int | None) -> int:
@@ -363,19 +509,26 @@ def warm(server: Served, generator: str, which: int, core: int | None) -> int:
 
 
 def pair(
-    server: Served, generator: str, concurrency: int, requests: Sequence[int], on: tuple[int | None, int | None]
+    server: Served,
+    generator: str,
+    concurrency: int,
+    requests: Sequence[int],
+    on: tuple[int | None, int | None],
+    calm: Calm,
 ) -> Reading:
     """A burst without the layer and one with it, in random order.
 
     `on` are the cores of the server and the load generator. `gauge_ns` is the slowest gauge of the pair.
     """
-    server_core, load_core = on
+    _, load_core = on
     found = {}
-    gauges = [gauge(server_core)]
+    server.rest()
+    gauges = [calm.wait(on)]
     try:
         for which in random.sample(range(2), 2):
             found[which] = observed(server, which, generator, concurrency, requests[which], load_core)
-            gauges.append(gauge(server_core))
+            server.rest()
+            gauges.append(calm.gauge(on))
     except BurstError as error:
         return {"kind": "failed", "why": str(error)}
     return {"kind": "pair", "without": found[0], "with": found[1], "gauge_ns": max(gauges)}
@@ -386,43 +539,40 @@ def pair(
 
 @dataclass(frozen=True)
 class Row:
-    """A layer, a loop, a load generator and a concurrency: the pairs, and ours, in microseconds per request.
+    """A layer, a loop, a load generator and a concurrency: what the pairs tell, and ours.
 
-    `measured` is what the layer adds behind the server. `busy` is the share of a burst without the layer in which the
-    server worked, None where the system does not tell.
+    `added` is what the layer adds behind the server and `ours` what we measured, both in microseconds per request;
+    `drop` is the share of the requests per second that goes with it. `busy` are the shares of a burst without and with
+    the layer in which the server worked, `collecting_us` is what garbage collection takes of what the layer adds; None
+    where the system or the server does not tell.
     """
 
     layer: str
     loop: str
     generator: str
     concurrency: int
+    pairs: int
     without_us: float
-    measured: Estimate
+    added: Estimate
+    drop: Estimate
     ours: Estimate
-    busy: float | None
-
-    @property
-    def measured_drop(self) -> float:
-        """The drop in requests per second."""
-        return self._drop(self.measured.estimate)
+    busy: tuple[float | None, float | None]
+    collecting_us: float | None
 
     @property
     def predicted_drop(self) -> float:
-        """The same, from ours."""
-        return self._drop(self.ours.estimate)
-
-    def _drop(self, added_us: float) -> float:
-        return 1e6 / self.without_us - 1e6 / (self.without_us + added_us)
+        """The drop, from ours."""
+        return self.ours.estimate / (self.without_us + self.ours.estimate)
 
     @property
     def tells(self) -> bool:
         """Whether the load generator knows the drop well enough to judge a prediction."""
-        return 0 < self.measured.half_width <= CLOSE_SHARE * self.measured.estimate
+        return 0 < self.drop.half_width <= CLOSE_SHARE * self.drop.estimate
 
     @property
     def off(self) -> float:
         """By what share of it the drop is predicted too high."""
-        return self.predicted_drop / self.measured_drop - 1
+        return self.predicted_drop / self.drop.estimate - 1
 
     @property
     def close(self) -> bool:
@@ -442,7 +592,7 @@ def report(readings: list[Reading]) -> Report:
         return Report(tables, [], [*notes, "There is no pair to compare ours with."])
     pairs = sum(reading["kind"] == "pair" for reading in readings)
     notes.append(f"{len(quiet_pairs(readings))} of {pairs} pairs were taken in quiet moments; the others are left out.")
-    notes += [*sharing_notes(rows, readings), *busy_notes(rows), *connection_notes(rows), blind_note(rows)]
+    notes += [*sharing_notes(rows, readings), *collecting_notes(rows), *busy_notes(rows), blind_note(rows)]
     return Report([*tables, summary(rows)], [goal(rows)], notes)
 
 
@@ -456,19 +606,51 @@ def rows_of(readings: list[Reading]) -> Iterator[Row]:
         us = ours_of(readings, layer, loop)
         if us is None:
             continue
-        added = [reading["with"]["us"] - reading["without"]["us"] for reading in own]
-        measured_us = median_interval(added, ALPHA)
-        shares = [r["without"]["cpu_us"] / r["without"]["us"] for r in own if r["without"]["cpu_us"] is not None]
-        busy = median(shares) if shares else None
-        without_us = median(reading["without"]["us"] for reading in own)
-        yield Row(layer, loop, generator, concurrency, without_us, measured_us, us, busy)
+        yield Row(
+            layer,
+            loop,
+            generator,
+            concurrency,
+            len(own),
+            median(reading["without"]["us"] for reading in own),
+            median_interval([reading["with"]["us"] - reading["without"]["us"] for reading in own], ALPHA),
+            median_interval([1 - reading["without"]["us"] / reading["with"]["us"] for reading in own], ALPHA),
+            us,
+            (busy_share(own, "without"), busy_share(own, "with")),
+            median_of_known(difference(reading, "collecting_us") for reading in own),
+        )
+
+
+def busy_share(pairs: Sequence[Reading], which: str) -> float | None:
+    """In what share of the bursts the server worked."""
+    bursts = [reading[which] for reading in pairs]
+    return median_of_known(None if found["cpu_us"] is None else found["cpu_us"] / found["us"] for found in bursts)
+
+
+def difference(reading: Reading, key: str) -> float | None:
+    """How much more something is with the layer."""
+    more, less = reading["with"][key], reading["without"][key]
+    return None if more is None or less is None else more - less
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known, None when none is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def quiet_pairs(readings: list[Reading]) -> list[Reading]:
-    """The pairs from moments when the machine was nearly as fast as in the quickest quarter of the run."""
+    """The pairs from moments when the machine was fast, and had nothing else to do on the server's core."""
     pairs = [reading for reading in readings if reading["kind"] == "pair"]
-    gauges = sorted(reading["gauge_ns"] for reading in pairs)
-    return [reading for reading in pairs if reading["gauge_ns"] <= QUIET * gauges[len(gauges) // 4]]
+    if not pairs:
+        return []
+    limit_ns = quiet_ns([reading["gauge_ns"] for reading in pairs])
+    return [
+        reading
+        for reading in pairs
+        if reading["gauge_ns"] <= limit_ns
+        and all((reading[which]["waited"] or 0.0) <= WAITED_SHARE for which in ("without", "with"))
+    ]
 
 
 def order(item: tuple[tuple[str, str, str, int], list[Reading]]) -> tuple[Any, ...]:
@@ -488,26 +670,43 @@ def ours_of(readings: list[Reading], layer: str, loop: str) -> Estimate | None:
 
 def table(generator: str, rows: Sequence[Row]) -> Table:
     """Measured against predicted under one load generator."""
-    title = f"{generator}: requests per second without and with the layer, and what it adds, µs per request"
-    head = ["layer", "loop", "clients", "RPS", "with", "drop", "added", "interval", "ours", "predicted", "off"]
+    title = (
+        f"{generator}: requests per second without the layer and what share of them goes with it; what it adds, µs per"
+        " request"
+    )
+    head = [
+        "layer",
+        "loop",
+        "clients",
+        "pairs",
+        "RPS",
+        "drop",
+        "interval",
+        "predicted",
+        "off",
+        "added µs",
+        "interval",
+        "ours µs",
+    ]
     return Table(title, head, [cells(row) for row in rows])
 
 
 def cells(row: Row) -> list[str]:
     """A row as text."""
-    rps, us = 1e6 / row.without_us, row.measured
+    known = isfinite(row.drop.half_width)
     return [
         row.layer,
         row.loop,
         f"{row.concurrency}",
-        f"{rps:.0f}",
-        f"{rps - row.measured_drop:.0f}",
-        f"{row.measured_drop / rps:.1%}",
-        f"{us.estimate:.1f}",
-        f"{us.low:.1f} … {us.high:.1f}" if isfinite(us.half_width) else "too few pairs",
+        f"{row.pairs}",
+        f"{1e6 / row.without_us:.0f}",
+        f"{row.drop.estimate:.1%}",
+        f"{row.drop.low:.1%} … {row.drop.high:.1%}" if known else "too few pairs",
+        f"{row.predicted_drop:.1%}",
+        f"{row.off:+.0%}" if row.tells else "not known well enough",
+        f"{row.added.estimate:.1f}",
+        f"{row.added.low:.1f} … {row.added.high:.1f}" if known else "too few pairs",
         f"{row.ours.estimate:.1f}",
-        f"{row.predicted_drop / rps:.1%}",
-        f"{row.off:+.0%}" if row.tells else "?",
     ]
 
 
@@ -526,7 +725,7 @@ def summary(rows: Sequence[Row]) -> Table:
 
 def ratio(rows: Sequence[Row]) -> str:
     """Ours over measured as text; a question mark when no load generator can tell."""
-    found = [row.ours.estimate / row.measured.estimate for row in rows if row.tells]
+    found = [row.ours.estimate / row.added.estimate for row in rows if row.tells]
     return f"{median(found):.2f}" if found else "?"
 
 
@@ -551,62 +750,45 @@ def skipped_note(generator: str) -> str:
 
 
 def sharing_notes(rows: Sequence[Row], readings: list[Reading]) -> Iterator[str]:
-    """What the event loop's own work has to do with layers that suspend."""
+    """Where ours may be too high: a request that is alone pays for each turn of the event loop."""
     for layer, loop in dict.fromkeys((row.layer, row.loop) for row in rows):
         own = [r for r in readings if r["kind"] == "ours" and (r["layer"], r["loop"]) == (layer, loop)]
         suspensions, turn_us = own[0]["suspensions"], median(reading["turn_us"] for reading in own)
-        crowd = [r for r in rows if (r.layer, r.loop) == (layer, loop) and r.concurrency > 1 and r.tells]
-        if not suspensions or not crowd:
+        many = [r for r in rows if (r.layer, r.loop) == (layer, loop) and r.concurrency > 1 and r.tells]
+        excess_us = median(row.ours.estimate - row.added.estimate for row in many) if many else 0.0
+        if not suspensions or excess_us <= 0:
             continue
-        excess = median(row.ours.estimate - row.measured.estimate for row in crowd)
         yield (
             f"{layer} on {loop} gives way {suspensions} times a request. In ours a request is alone, so each time costs"
-            f" it a turn of the event loop, {turn_us:.1f} µs or {suspensions * turn_us:.0f} µs in all; with many"
-            f" clients the requests share turns. There ours is {excess:+.1f} µs off in the median."
+            f" it a turn of the event loop, {turn_us:.1f} µs or {suspensions * turn_us:.0f} µs in all; requests of many"
+            f" clients can share turns. With more than one client ours is {excess_us:+.1f} µs off in the median."
+        )
+
+
+def collecting_notes(rows: Sequence[Row]) -> Iterator[str]:
+    """Where ours may be too low: garbage collection, which it holds off."""
+    for layer, loop in dict.fromkeys((row.layer, row.loop) for row in rows):
+        own = [row for row in rows if (row.layer, row.loop) == (layer, loop) and row.collecting_us is not None]
+        if not any((row.collecting_us or 0.0) > TOLD_SHARE * row.added.estimate > 0 for row in own):
+            continue
+        parts = [
+            f"{row.collecting_us:.1f} of {row.added.estimate:.1f} ({row.generator}, {row.concurrency})" for row in own
+        ]
+        yield (
+            f"Garbage collection, which ours holds off, is of the µs that {layer} adds on {loop}: {', '.join(parts)}."
         )
 
 
 def busy_notes(rows: Sequence[Row]) -> Iterator[str]:
     """How busy the server was: requests per second are its speed only when it was never idle."""
-    known = [row for row in rows if row.busy is not None]
-    if not known:
-        return
-    shares = []
-    for generator, concurrency in sorted({(row.generator, row.concurrency) for row in known}):
-        own = [row.busy for row in known if (row.generator, row.concurrency) == (generator, concurrency)]
-        shares.append(f"{median(share for share in own if share is not None):.0%} ({generator}, {concurrency})")
-    yield (
-        f"The server was busy for this share of a burst without the layer: {', '.join(shares)}. The rest is the load"
-        " generator's and the way to it, which a layer does not change as long as it is the same with it."
-    )
-
-
-def connection_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """How much of a drop under wrk is the clients' connecting, which fewer requests have to pay for."""
-    most = max(row.concurrency for row in rows)
-    for row in rows:
-        if (row.generator, row.concurrency) != ("wrk", most) or most < CROWD or not row.tells:
-            continue
-        each = connecting_us(rows, row)
-        if each is None or row.layer != rows[0].layer:
-            continue
-        share_us = most * each * row.measured.estimate / (wrk_s(most) * 1e6)
-        yield (
-            f"A burst of wrk with {most} clients begins with {most} connections. On {row.loop} ab, which opens one for"
-            f" each request, takes {each:.0f} µs a request more. Shared by fewer requests where the layer stands, they"
-            f" make {row.layer} seem {share_us:.1f} µs of its {row.measured.estimate:.0f} dearer."
-        )
-
-
-def connecting_us(rows: Sequence[Row], like: Row) -> float | None:
-    """What ab takes per request beyond wrk, at the same loop and concurrency; None without both."""
-    found = {
-        generator: [row.without_us for row in rows if (row.loop, row.generator) == (like.loop, generator)]
-        for generator in PACKAGES
-    }
-    if not all(found.values()):
-        return None
-    return median(found["ab"]) - median(found["wrk"])
+    parts = []
+    for generator, concurrency in sorted({(row.generator, row.concurrency) for row in rows}):
+        own = [row.busy for row in rows if (row.generator, row.concurrency) == (generator, concurrency)]
+        shares = [median_of_known(busy) for busy in zip(*own, strict=True)]
+        if None not in shares:
+            parts.append(f"{shares[0]:.0%} and {shares[1]:.0%} ({generator}, {concurrency})")
+    if parts:
+        yield f"The server worked for this share of a burst without and with the layer: {', '.join(parts)}."
 
 
 def blind_note(rows: Sequence[Row]) -> str:
@@ -614,17 +796,18 @@ def blind_note(rows: Sequence[Row]) -> str:
     blind = [row for row in rows if not row.tells]
     if not blind:
         return "The load generators know every drop to 10 %."
-    bounded = [row for row in blind if isfinite(row.measured.half_width)]
+    bounded = [row for row in blind if isfinite(row.drop.half_width)]
     text = (
         f"In {len(blind)} of {len(rows)} settings the load generator itself does not know the drop to 10 %; they are"
-        f" marked with ? and not judged. {len(blind) - len(bounded)} of them have too few pairs for an interval."
+        f" not judged. {len(blind) - len(bounded)} of them have too few pairs for an interval."
     )
     if not bounded:
         return text
-    half_width = median(row.measured.half_width for row in bounded)
-    inside = sum(row.measured.low <= row.ours.estimate <= row.measured.high for row in bounded)
+    half_width = median(row.drop.half_width for row in bounded)
+    inside = sum(row.drop.low <= row.predicted_drop <= row.drop.high for row in bounded)
     return (
-        f"{text} In the others it is ± {half_width:.0f} µs in the median, and holds ours in {inside} of {len(bounded)}."
+        f"{text} In the others it is ± {100 * half_width:.1f} % of the requests per second in the median, and holds the"
+        f" prediction in {inside} of {len(bounded)}."
     )
 
 

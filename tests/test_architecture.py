@@ -40,6 +40,8 @@ ORDER = (
     "measure",
     "fixture",
     "report",
+    "gate",
+    "summary",
     "plugin",
 )
 # What writes nothing itself reads nothing but finished records; what knows no app stands alone.
@@ -51,7 +53,9 @@ ONLY: dict[str, set[str]] = {
     "counters": set(),
     "report": set(),
     "report.*": {"model"},
-    "plugin": {*ORDER, "report.terminal", "report.json"} - {"plugin", "report"},
+    "gate": {*ORDER, "report.terminal", "report.json"} - {"report", "gate", "summary", "plugin"},
+    "summary": {"gate", "report.terminal", "report.json"},
+    "plugin": {"asgi", "fixture", "gate", "summary"},
 }
 EXTENSIONS = ("_ledger", "_crossings")  # in C: they import nothing
 HEAVY = ("httpx", "anyio", "asgi_lifespan", "starlette", "fastapi", "pyinstrument", "hypothesis")

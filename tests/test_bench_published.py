@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("fastapi", reason="the published apps are FastAPI's")
 pytest.importorskip("uvicorn", reason="the upstream stands behind uvicorn")
 pytest.importorskip("httptools", reason="uvicorn parses with httptools")
-pytest.importorskip("itsdangerous", reason="the script shares what serves with bench/server.py, which signs a cookie")
 
 
 @pytest.fixture
@@ -131,6 +130,27 @@ def test_processes_are_taken_together(published: ModuleType) -> None:
     made = [reading("hello", 50.0), reading("hello", 60.0)]
     (row,) = published.report(made).tables[0].rows
     assert row[4:6] == ["55 in all", "49 … 61"]
+
+
+def test_notes_say_what_the_readings_show(published: ModuleType) -> None:
+    made = [
+        reading("5 B", 500.0),
+        reading("5 A", 1.0),
+        reading("5 B, file", 700.0),
+        reading("5 A, file", 101.0, busy_us=80.0, wait_us=21.0, cpu_us=60.0, blocking=2),
+        reading("CORS, auth B", 180.0, 300.0),
+        reading("CORS, auth A", 20.0, 100.0),
+        reading("fetch, client per request", 8000.0),
+        reading("fetch, shared client", 1000.0),
+    ]
+    file, auth, fetch, _ = published.report(made).notes
+    assert (
+        "ours take 200 and 100. Under A 80 µs hold the event loop, 60 of them on the processor, 21 are a wait" in file
+    )
+    assert "2 of five layers are told to block" in file
+    assert "1.74 as published, with a server's share in both, and 3.00 in ours" in auth
+    assert "8.00 ms and one with a shared client 1.00, 8.0 times as much" in fetch
+    assert "3.4 times" in fetch
 
 
 def test_what_is_missing_is_said(published: ModuleType) -> None:

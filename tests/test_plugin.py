@@ -15,10 +15,12 @@ import pytest
 import starlette.applications  # noqa: F401
 
 import pytest_mwbudget.fixture
+import pytest_mwbudget.gate
 import pytest_mwbudget.measure
 import pytest_mwbudget.report.json
 import pytest_mwbudget.report.terminal
 import pytest_mwbudget.settings
+import pytest_mwbudget.summary
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.model import QUANTITIES
 
@@ -370,6 +372,57 @@ def test_the_fixture_can_be_asked_for_at_run_time(shop: pytest.Pytester) -> None
         """
     )
     run(shop, "--mw-budget", QUICK).assert_outcomes(failed=1)
+
+
+def test_an_unmarked_test_that_asks_for_the_fixture_at_run_time_is_judged(shop: pytest.Pytester) -> None:
+    shop.makeini("[pytest]\nmw_budget_us = 20\n")
+    shop.makepyfile("def test_it(request):\n    request.getfixturevalue('mw_budget').get('/health')\n")
+    run(shop, "--mw-budget", QUICK).assert_outcomes(failed=1)
+
+
+def test_a_fixture_that_asks_for_it_at_run_time_is_explained_without_enforcement(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        """
+        import pytest
+
+
+        @pytest.fixture
+        def client(request):
+            return request.getfixturevalue("mw_budget")
+
+
+        def test_it(client):
+            client.get("/missing")
+        """
+    )
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*"])
+    result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
+
+
+def test_wrappers_in_conftest_files_see_the_verdict(shop: pytest.Pytester) -> None:
+    shop.makeconftest(
+        CONFTEST
+        + """
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    try:
+        return (yield)
+    except pytest.fail.Exception:
+        pytest.skip("the verdict was seen")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    report = yield
+    assert hasattr(report, "mw_budget") == (call.when == "call")
+    return report
+"""
+    )
+    shop.makepyfile(marked("us=20"))
+    run(shop, "--mw-budget", QUICK).assert_outcomes(skipped=1)
 
 
 def test_a_request_in_another_fixture_is_explained_as_well(shop: pytest.Pytester) -> None:
@@ -918,6 +971,44 @@ def test_progress_prints_nothing_in_a_pipe(shop: pytest.Pytester) -> None:
     result = shop.runpytest_subprocess("--mw-budget")
     assert "measuring" not in result.stdout.str() + result.stderr.str()
     assert "\b" not in result.stdout.str()
+
+
+HAS_HOOKS = "assert request.config.pluginmanager.has_plugin('mw-budget-gate')"
+MARKED_BADLY = "import pytest\n\n\n@pytest.mark.mw_budget(uss=1)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        ((), f"def test_it(request):\n    {HAS_HOOKS.replace('assert', 'assert not')}"),
+        (("-o", "mw_budget_us=50"), f"def test_it(request):\n    {HAS_HOOKS.replace('assert', 'assert not')}"),
+        (("--mw-budget",), f"def test_it(request):\n    {HAS_HOOKS}"),
+        (("-o", "mw_budget=true"), f"def test_it(request):\n    {HAS_HOOKS}"),
+        ((), f"def test_one():\n    pass\n\n\ndef test_it(request, mw_budget):\n    {HAS_HOOKS}"),
+    ],
+)
+def test_hooks_that_run_with_every_test_are_there_only_where_one_needs_them(
+    shop: pytest.Pytester, options: tuple[str, ...], source: str
+) -> None:
+    shop.makepyfile(source)
+    assert run(shop, *options).ret == 0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{MARKED_BADLY}def test_it():\n    pass",
+        f"{MARKED_BADLY}class TestAll:\n    def test_it(self):\n        pass",
+        f"{MARKED_BADLY}class TestAll:\n    class TestSome:\n        def test_it(self):\n            pass",
+        "import pytest\n\npytestmark = pytest.mark.mw_budget(uss=1)\n\n\ndef test_it():\n    pass",
+    ],
+    ids=["function", "class", "outer class", "module"],
+)
+def test_a_marker_is_checked_wherever_it_stands(shop: pytest.Pytester, source: str) -> None:
+    shop.makepyfile(f"{source}\n")
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*unknown keyword 'uss' in the mw_budget marker.*"])
 
 
 def test_a_run_with_nothing_marked_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
