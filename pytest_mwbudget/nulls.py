@@ -110,15 +110,17 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
             by_count.setdefault(count, []).append(ns)
     if not by_count:
         return ZERO
+    # Where the blank layer is not known, it is not known once for all messages of a request.
+    unsure = max((spread(level.blank) for level in levels), key=lambda us: us.half_width)
+    unsure = scaled(unsure, 1 / min(filter(None, sent.values())))
     fewest, more = min(by_count), max(by_count)
     if fewest == more:
         added = interval((), alpha)
     else:
         first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
         added = minus(scaled(first, more / (more - fewest)), scaled(second, fewest / (more - fewest)))
-    blank = max((level.blank for level in levels), key=lambda us: us.half_width)
     most_us = max(level.most_us for level in levels)
-    return between(plus(added, spread(blank)), -most_us, most_us)
+    return between(plus(added, unsure), -most_us, most_us)
 
 
 def handovers(entries: Sequence[Entry], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, int]:
