@@ -1,0 +1,226 @@
+"""What the plugin does with a test that uses it: the client, the settings, explained errors, the verdict."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .errors import BudgetWarning, MwBudgetError, SettingError
+from .settings import MARKER_KEYS, Settings, merge
+
+if TYPE_CHECKING:
+    from .estimates import Machine
+    from .fixture import MwBudget
+
+CONFIGURABLE = (*MARKER_KEYS, "startup_timeout")
+ON_COMMAND_LINE = ("loop", "max_time", "undecided")
+
+FAILURE_WIDTH = 79
+
+_client: pytest.StashKey[MwBudget] = pytest.StashKey()
+_machine: pytest.StashKey[Machine] = pytest.StashKey()
+
+
+# ---- the run ----------------------------------------------------------------------------------------------------
+
+
+def configure(config: pytest.Config) -> None:
+    """Check what the command line and the configuration say, and take part in a run that measures."""
+    try:
+        merge([], _configured(config))
+    except SettingError as error:
+        raise pytest.UsageError(str(error)) from None
+    if enforced(config):
+        take_part(config)
+
+
+def take_part(config: pytest.Config) -> None:
+    """Register the hooks that run with every test, once."""
+    if not config.pluginmanager.has_plugin(Gate.NAME):
+        config.pluginmanager.register(Gate(), Gate.NAME)
+
+
+def enforced(config: pytest.Config) -> bool:
+    """Whether this run measures."""
+    return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
+
+
+def _configured(config: pytest.Config) -> dict[str, Any]:
+    """The command line's and the configuration's values by marker keyword, None where nothing was said."""
+    values: dict[str, Any] = {key: config.getini(f"mw_budget_{key}") or None for key in CONFIGURABLE}
+    for key in ON_COMMAND_LINE:
+        option = config.getoption(f"mw_budget_{key}")
+        if option is not None:
+            values[key] = option
+    return values
+
+
+# ---- the client -------------------------------------------------------------------------------------------------
+
+
+def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
+    """The client of `app` for the test that requests it."""
+    from .fixture import MwBudget
+    from .timing import Bench
+
+    item, config = request.node, request.config
+    take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
+    bench = Bench(machine=_shared_machine(config), progress=_Progress(config))
+    try:
+        settings = _settings_of(item)
+    except SettingError:
+        settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
+    client = MwBudget(app, settings, enforced(config), bench)
+    item.stash[_client] = client
+    return client
+
+
+def _shared_machine(config: pytest.Config) -> Machine:
+    from .estimates import Machine
+
+    return config.stash.setdefault(_machine, Machine())
+
+
+class _Progress:
+    """Shows on a terminal that a long measurement is alive; elsewhere it prints nothing."""
+
+    # Below this share of the time limit a measurement is too short to be worth a word.
+    FROM_SHARE = 0.1
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.reporter = config.pluginmanager.getplugin("terminalreporter")
+        self.capture = config.pluginmanager.getplugin("capturemanager")
+        self.shown = 0
+
+    def __call__(self, share: float | None) -> None:
+        if self.reporter is None or not self.reporter.isatty:
+            return
+        if share is None:
+            self._write(" " * self.shown)
+            self.shown = 0
+        elif share >= self.FROM_SHARE:
+            self._write(f" measuring, {share:.0%} of the time limit".ljust(self.shown))
+
+    def _write(self, text: str) -> None:
+        """Write the text and put the cursor back, so that what comes next overwrites it."""
+        if not text:
+            return
+        self.shown = len(text)
+        # Past the reporter, which counts what it writes to know where the line ends.
+        with self.capture.global_and_fixture_disabled() if self.capture else nullcontext():
+            sys.stdout.write(text + "\b" * len(text))
+            sys.stdout.flush()
+
+
+# ---- running a test ---------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """The hooks round the phases of each test."""
+
+    NAME = "mw-budget-gate"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Explain what the fixtures of a test raise."""
+        return (yield from _explained(item))
+
+    # Those with trylast stand inside the wrappers of conftest files, which were there before: these see the verdict.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Explain what a test raises, and fail it for its budgets."""
+        outcome = yield from _explained(item, check_settings=True)
+        _require_request(item)
+        _enforce(item)
+        return outcome
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give the report of a test the results of its requests."""
+        report = yield
+        client = item.stash.get(_client, None) if call.when == "call" else None
+        if client is not None and client.enforce:
+            from .report.json import to_json
+
+            # A plain attribute of plain data travels with the report, also from pytest-xdist's workers.
+            # Once each: there are reports also for subtests.
+            fresh = client.results[client.reported :]
+            client.reported = len(client.results)
+            report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
+        return report
+
+
+def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[None, object, object]:
+    """Run a phase of a test; an error of this package fails it with what it says, and not with where it was raised."""
+    if not _concerned(item):
+        return (yield)
+    try:
+        if check_settings:
+            _settings_of(item)
+        return (yield)
+    except MwBudgetError as error:
+        raise _failed(error) from error.__cause__
+
+
+def _concerned(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("mw_budget") is not None
+    return marked or _client in item.stash or "mw_budget" in getattr(item, "fixturenames", ())
+
+
+def _failed(error: Exception) -> BaseException:
+    """A test failure that says what `error` says, and nothing of where in this package it was raised."""
+    return pytest.fail.Exception(str(error), pytrace=False)
+
+
+def _require_request(item: pytest.Item) -> None:
+    """A marked test that measures nothing would be a gate that is always open.
+
+    A marker on a class or module is for the tests there that take the fixture; one on a function means that function.
+    """
+    client = item.stash.get(_client, None)
+    if (client is not None and client.results) or not enforced(item.config):
+        return
+    if client is not None or any(marker.name == "mw_budget" for marker in item.own_markers):
+        pytest.fail(
+            "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
+            " take the fixture as an argument and call for example mw_budget.get('/health')",
+            pytrace=False,
+        )
+
+
+def _enforce(item: pytest.Item) -> None:
+    """Fail the test for the budgets that were not kept, warn of those on which there is no verdict."""
+    client = item.stash.get(_client, None)
+    if client is None or not client.enforce:
+        return
+    from .report.terminal import failure, undecided
+
+    action = client.settings.when_undecided
+    failing = {"fail", "undecided"} if action == "fail" else {"fail"}
+    broken = [result for result in client.results if result.verdict in failing]
+    if broken:
+        texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
+        pytest.fail("\n\n".join(texts), pytrace=False)
+    if action == "warn":
+        for result in client.results:
+            sentences = list(undecided(result))
+            if sentences:
+                item.warn(BudgetWarning(f"{result.request}: {' '.join(sentences)}"))
+
+
+def _settings_of(item: pytest.Item) -> Settings:
+    """What the test's markers, the command line and the configuration say; SettingError when one is unusable."""
+    markers = list(item.iter_markers("mw_budget"))
+    for marker in markers:
+        if marker.args:
+            raise SettingError(
+                f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
+                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
+            )
+    return merge([marker.kwargs for marker in markers], _configured(item.config))
