@@ -14,8 +14,8 @@ wrk (keep-alive; bursts of 0.3 s, of 1 s with 1,000 clients) and ab (a connectio
 its HTTP/1.0; bursts of about 0.2 s, of as many requests as a first burst says, and never less than two for each
 client) ask at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Short bursts, because shared machines change
 their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other, in
-random order; the settings take turns, those with 1,000 clients in every other round, until the time of a process is
-over. A burst begins when the server has finished with what the last one left.
+random order; the settings take turns until the time of a process is over. A burst begins when the server has finished
+with what the last one left.
 
 Before, between and after the bursts of a pair a fixed piece of work is timed on both cores. A pair begins when that is
 at most 15 % slower than in the quickest tenth of the run, or after a second's waiting. A pair is left out if it was
@@ -127,7 +127,7 @@ class Plan:
     loops: Sequence[LoopName] = ("asyncio", "uvloop")
     concurrencies: Sequence[int] = (1, 100, 1000)
     processes: int = 2
-    process_s: float = 41.0
+    process_s: float = 44.0
     max_time_s: float = 5.0
 
 
@@ -492,14 +492,14 @@ def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName
 
 
 def turns(plan: Plan, generators: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Each load generator at each concurrency, again and again while there is time; a crowd in every other round."""
+    """Each load generator at each concurrency once, then again and again while there is time."""
     end = time.monotonic() + plan.process_s
-    for round_ in itertools.count():
-        for generator, concurrency in itertools.product(generators, plan.concurrencies):
-            if round_ and time.monotonic() >= end:
-                return
-            if concurrency < CROWD or round_ % 2 == 0:
-                yield generator, concurrency
+    settings = list(itertools.product(generators, plan.concurrencies))
+    yield from settings
+    for setting in itertools.cycle(settings):
+        if time.monotonic() >= end:
+            return
+        yield setting
 
 
 def warm(server: Served, generator: str, which: int, core: int | None) -> int:
@@ -567,7 +567,7 @@ class Row:
     @property
     def tells(self) -> bool:
         """Whether the load generator knows the drop well enough to judge a prediction."""
-        return 0 < self.drop.half_width <= CLOSE_SHARE * self.drop.estimate
+        return self.drop.estimate > 0 and self.drop.half_width <= CLOSE_SHARE * self.drop.estimate
 
     @property
     def off(self) -> float:
@@ -768,15 +768,17 @@ def sharing_notes(rows: Sequence[Row], readings: list[Reading]) -> Iterator[str]
 def collecting_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Where ours may be too low: garbage collection, which it holds off."""
     for layer, loop in dict.fromkeys((row.layer, row.loop) for row in rows):
-        own = [row for row in rows if (row.layer, row.loop) == (layer, loop) and row.collecting_us is not None]
-        if not any((row.collecting_us or 0.0) > TOLD_SHARE * row.added.estimate > 0 for row in own):
-            continue
         parts = [
-            f"{row.collecting_us:.1f} of {row.added.estimate:.1f} ({row.generator}, {row.concurrency})" for row in own
+            f"{row.collecting_us:.1f} of {row.added.estimate:.1f} ({row.generator}, {row.concurrency})"
+            for row in rows
+            if (row.layer, row.loop) == (layer, loop) and isfinite(row.added.half_width)
+            if row.collecting_us is not None and row.collecting_us > TOLD_SHARE * row.added.estimate > 0
         ]
-        yield (
-            f"Garbage collection, which ours holds off, is of the µs that {layer} adds on {loop}: {', '.join(parts)}."
-        )
+        if parts:
+            yield (
+                f"Of the µs that {layer} adds on {loop}, garbage collection, which ours holds off, takes"
+                f" {', '.join(parts)}."
+            )
 
 
 def busy_notes(rows: Sequence[Row]) -> Iterator[str]:
