@@ -146,7 +146,9 @@ def fresh_process(file: str, *, seed: int | None = None, **arguments: Any) -> An
     """What the script's `worker` returns in a new interpreter, with a hash seed of its own."""
     seed = random.randrange(2**32) if seed is None else seed
     command = [sys.executable, file, "--worker", json.dumps(arguments)]
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+    # A pytest round this process, and its workers, are not the business of one that begins inside it.
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**outer, "PYTHONHASHSEED": str(seed)}
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
