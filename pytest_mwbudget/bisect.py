@@ -169,7 +169,7 @@ class Bisection:
             fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
             share = max(count * len(segment) // len(self.probes.probed), fewest)
             for number, index in enumerate(self._in_turns(segment, share), 1):
-                null = Null(index, self._blanks())
+                null = Null(index, self._blanks(wrapping=cpu_clock is None))
                 with self.probes.doubled(null.index, null.blanks):
                     if cpu_clock is None:
                         await self._split_request(null, owners, level)
@@ -179,8 +179,8 @@ class Bisection:
                     return
                 self.samples.rounds += cpu_clock is None and number % len(segment) == 0
 
-    def _blanks(self) -> BlankLayers:
-        return BlankLayers(self.rng.choice(BLANKS), wrapping=self.rng.randrange(WRAPPING_EVERY) == 0)
+    def _blanks(self, *, wrapping: bool) -> BlankLayers:
+        return BlankLayers(self.rng.choice(BLANKS), wrapping and self.rng.randrange(WRAPPING_EVERY) == 0)
 
     def _in_turns(self, segment: Sequence[int], count: int) -> Iterator[int]:
         """`count` of these, each as often as any other, in random order."""

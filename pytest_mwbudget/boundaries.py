@@ -47,7 +47,7 @@ Shape: TypeAlias = int
 BLANKS = (1, 1, 2)
 # In one null layer of so many they wrap `send`, which tells what it costs a probe to hand a message to a function and
 # to be handed one, where a message would otherwise go from probe to probe.
-WRAPPING_EVERY = 3
+WRAPPING_EVERY = 4
 
 HARNESS = 0  # the server's end, outside everything
 SUSPENDED = -1  # from a suspension to the next resumption, which tells whose time it was

@@ -25,6 +25,9 @@ MIN_BATCHES = 32
 # A series that only ever drifts is worth a few values, not none.
 MOST_CORRELATED = 0.99
 
+# Of less there is no interval, and a short series has slow values because it is short.
+FEWEST_QUIET = 16
+
 # The pace at a value is the median of so many neighbours.
 NEAR = 7
 
@@ -164,14 +167,15 @@ def quickest_quarter(values: Sequence[float]) -> float:
 def quiet(values: Sequence[float], factor: float, quick: float | None = None) -> list[bool]:
     """Which of the `values` were taken in quiet moments: at most `factor` times the pace `quick`.
 
-    `quick` is the pace of the quickest quarter, and stands in also where less than an eighth would be kept. To be used
-    with the times of something that has nothing to do with what is judged, so that the choice cannot lean towards a
-    verdict.
+    `quick` is the pace of the quickest quarter, and stands in also where less than an eighth would be kept. At least
+    `FEWEST_QUIET` are, the quickest. To be used with the times of something that has nothing to do with what is judged,
+    so that the choice cannot lean towards a verdict.
     """
+    if not values:
+        return []
     pace = paces(values)
-    if quick is not None:
-        kept = [value <= quick * factor for value in pace]
-        if 8 * sum(kept) >= len(kept):
-            return kept
-    limit = quickest_quarter(values) * factor
+    ordered = sorted(pace)
+    if quick is None or 8 * bisect_right(ordered, quick * factor) < len(ordered):
+        quick = quickest_quarter(values)
+    limit = max(quick * factor, ordered[min(len(ordered), FEWEST_QUIET) - 1])
     return [value <= limit for value in pace]

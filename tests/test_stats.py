@@ -16,6 +16,7 @@ from pytest_mwbudget.estimates import ALPHA, Machine
 from pytest_mwbudget.model import Estimate, Verdict
 from pytest_mwbudget.samples import Series
 from pytest_mwbudget.stats import (
+    FEWEST_QUIET,
     MIN_BATCHES,
     MOST_CORRELATED,
     NEAR,
@@ -226,6 +227,13 @@ def test_quiet_goes_by_the_pace_that_it_is_told() -> None:
 
 def test_quiet_does_not_leave_out_nearly_everything() -> None:
     assert all(quiet([150.0] * 10 * NEAR, 1.05, 100.0))
+
+
+def test_quiet_keeps_enough_for_an_interval() -> None:
+    moments = [100.0, 150.0, 170.0, 200.0]
+    values = [moment for moment in moments for _ in range(NEAR)]
+    assert quiet(values, 1.05) == [value <= 170 for value in values]
+    assert all(quiet(values[:FEWEST_QUIET], 1.05))
 
 
 def test_quiet_of_nothing_is_nothing() -> None:

@@ -15,10 +15,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget import asgi
+from pytest_mwbudget.budgets import Bounds, Budgets
 from pytest_mwbudget.measure import measure
 from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
+
+# On a busy machine; on a quiet one nothing here takes more than two seconds.
+MOST_S = 15.0
 
 
 class Spin:
@@ -54,7 +58,7 @@ def measured(layers: list[Middleware]) -> Measurement:
         return {"status": "ok"}
 
     request = asgi.build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
-    return asyncio.run(measure(app, request, Settings(max_time_s=1.5), Bench()))
+    return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), Bench()))
 
 
 def us(measurement: Measurement, name: str) -> float:
@@ -110,18 +114,21 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
+    # Budgets that are decided only when the times are known well enough for what is asked below.
+    limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 450}, "Spin": {"busy_us": 100}}
+    settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
     request = asgi.build_request("GET", "/", {})
-    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, Settings(max_time_s=10), Bench()))
+    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, Bench()))
+    assert [report.verdict for report in measurement.layers] == ["pass", "fail", "fail"]
     spent = {report.name: report.occupation for report in measurement.layers}
     waits, blocks, works = spent["Waits"], spent["Blocks"], spent["Spin"]
     assert waits is not None
     assert blocks is not None
     assert works is not None
     assert us(measurement, "Waits") > 450
-    assert waits.busy.estimate < 300
     assert waits.wait_us > 300
     assert us(measurement, "Blocks") > 450
-    assert (blocks.busy.estimate > 450, blocks.wait_us) == (True, 0)
+    assert blocks.wait_us == 0
     assert (works.busy == measurement.layer("Spin").us, works.wait_us) == (True, 0)
     if Bench().cpu_clock is not None:
         assert (waits.blocking, blocks.blocking, works.blocking) == (False, True, False)
@@ -138,7 +145,7 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     request = asgi.build_request("GET", "/", {})
-    measurement = asyncio.run(measure(Spin(Noop(endpoint), 20), request, Settings(max_time_s=2), Bench()))
+    measurement = asyncio.run(measure(Spin(Noop(endpoint), 20), request, Settings(max_time_s=MOST_S), Bench()))
     assert us(measurement, "Spin") == pytest.approx(20, abs=3)
     assert us(measurement, "Noop") < 2
     assert measurement.books is not None
