@@ -33,6 +33,9 @@ from .stats import minus, paces, plus, quiet, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
+# By so much and by such a share the method itself may be wrong, however many requests there are: what bench/accuracy.py
+# found (docs/design.md, "How true it is").
+METHOD_US, METHOD_SHARE = 0.1, 0.01
 # With fewer requests than this there may be no interval at all.
 ENOUGH_REQUESTS = 40
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
@@ -89,9 +92,10 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     # the whole.
     alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 6)
     quick_ns = samples.quick_ns()
-    wall = _Legs(samples, samples.splits, entries, alpha)
-    # No verdict hangs on the processor's time, so its rows share their chances with nobody.
-    cpu = _Legs(samples, samples.cpu, entries, ALPHA) if samples.cpu else None
+    wall = _Legs(samples, samples.splits, entries, samples.sent, alpha)
+    # No verdict hangs on the processor's time: its rows share their chances with nobody, and no null layer of its
+    # requests tells what handing messages over costs.
+    cpu = _Legs(samples, samples.cpu, entries, {}, ALPHA) if samples.cpu else None
     bypass = {index: pairs.steady(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, alpha)
 
@@ -107,14 +111,14 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     suspended = {index: wall.suspended(index + 1) for index in rows}
     return Estimates(
         split=split,
-        bypass={index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)},
+        bypass={i: honest(interval(pairs.values, alpha)) for i, pairs in bypass.items() if wall.kept_pace(pairs)},
         holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
         suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
         outside=wall.row(around, plus(*probes_around), step),
         whole=interval(samples.whole.steady(quick_ns).values, alpha),
-        floor_us=_floor(wall.probes.readings, alpha),
+        floor_us=_floor(wall.probes.readings, alpha) + METHOD_US,
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
 
@@ -122,13 +126,20 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
 class _Legs:
     """Requests whose probes read one clock: what the probes cost, and what is left for the rows."""
 
-    def __init__(self, samples: Samples, splits: Mapping[int, Split], entries: Sequence[Entry], alpha: float) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        splits: Mapping[int, Split],
+        entries: Sequence[Entry],
+        sent: Mapping[int, int],
+        alpha: float,
+    ) -> None:
         quick_ns = samples.quick_ns()
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns) for split in taken]
         self.alpha = alpha
-        self.probes = ProbeCosts(taken, self.splits, samples.probed, samples.sent, alpha)
-        self.handovers = handovers(entries, samples.probed, samples.sent)
+        self.probes = ProbeCosts(taken, self.splits, samples.probed, sent, alpha)
+        self.handovers = handovers(entries, samples.probed, sent)
         self.tempo = [paces(split.null_paces()) for split in self.splits]
         self.children = _children(entries, samples.probed)
 
@@ -150,7 +161,7 @@ class _Legs:
         own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
         resumed = split.resumptions(owners)
         steppers = scaled(step, resumed) if resumed else ZERO
-        return minus(interval(own_ns, self.alpha), plus(spread(probes), steppers))
+        return honest(minus(interval(own_ns, self.alpha), plus(spread(probes), steppers)))
 
     def _level(self, owners: Sequence[int]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
@@ -183,6 +194,17 @@ class _Legs:
         if len(genuine) < ENOUGH_REQUESTS:
             return bool(pairs.reference)
         return bool(pairs.reference) and median(pairs.reference) <= STEADY * median(genuine)
+
+
+def method_us(us: Microseconds) -> Microseconds:
+    """By how much the method may be wrong about a row of so many microseconds."""
+    return METHOD_US + METHOD_SHARE * abs(us)
+
+
+def honest(us: Estimate) -> Estimate:
+    """The estimate, its interval wider by what the method may be wrong by."""
+    wider = method_us(us.estimate)
+    return Estimate(us.estimate, us.low - wider, us.high + wider)
 
 
 def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:

@@ -104,22 +104,22 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
 
     Null layers whose blank layers wrap `send`, less what the wrapping itself takes: what one more blank layer adds.
     """
+    fewest_sent = min(filter(None, sent.values()), default=0)
+    if not fewest_sent or not levels:
+        return ZERO
     by_count: dict[int, list[float]] = {}
     for level in levels:
         for count, ns in level.wrapped_ns(sent):
             by_count.setdefault(count, []).append(ns)
-    if not by_count:
-        return ZERO
+    most_us = max(level.most_us for level in levels)
+    if len(by_count) < 2:
+        return Estimate(0.0, -most_us, most_us)
     # Where the blank layer is not known, it is not known once for all messages of a request.
     unsure = max((spread(level.blank) for level in levels), key=lambda us: us.half_width)
-    unsure = scaled(unsure, 1 / min(filter(None, sent.values())))
+    unsure = scaled(unsure, 1 / fewest_sent)
     fewest, more = min(by_count), max(by_count)
-    if fewest == more:
-        added = interval((), alpha)
-    else:
-        first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
-        added = minus(scaled(first, more / (more - fewest)), scaled(second, fewest / (more - fewest)))
-    most_us = max(level.most_us for level in levels)
+    first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
+    added = minus(scaled(first, more / (more - fewest)), scaled(second, fewest / (more - fewest)))
     return between(plus(added, unsure), -most_us, most_us)
 
 

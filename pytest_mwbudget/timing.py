@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate
+from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, method_us
 from .instruments import Instruments
 from .model import (
     Books,
@@ -42,7 +42,8 @@ NS_PER_S = 1_000_000_000
 # The first look is at the requests of about so long, at so many at least and at most; the next ones are at more.
 FIRST_LOOK_NS, FEWEST_FIRST, MOST_FIRST = 500_000_000, 64, 128
 FIRST_LOOK_PAIRS = 16
-# The shown precision: an interval this narrow needs no more requests for its own sake.
+# The shown precision: an interval this narrow, beside what the method may be wrong by, needs no more requests for its
+# own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
@@ -108,7 +109,7 @@ class Row:
 
 
 def _precise(us: Estimate) -> bool:
-    return us.half_width <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
+    return us.half_width - method_us(us.estimate) <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
 
 @dataclass(frozen=True, slots=True)

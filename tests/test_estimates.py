@@ -10,7 +10,8 @@ import pytest
 
 from pytest_mwbudget.boundaries import HARNESS, BlankLayers
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate
+from pytest_mwbudget.estimates import ENOUGH_REQUESTS, METHOD_US, Estimates, Machine, estimate, method_us
+from pytest_mwbudget.model import Estimate
 from pytest_mwbudget.nulls import OWN_NULLS, handovers
 from pytest_mwbudget.samples import Null, Samples, Series, Split
 from pytest_mwbudget.stats import NEAR
@@ -119,6 +120,11 @@ def estimated(found: Samples, entries: list[Entry], *, outside: bool = False, lo
     return estimate(found, entries, outside=outside, look=look, machine=Machine())
 
 
+def sampling_us(us: Estimate) -> float:
+    """The half width of its interval, less what the method may be wrong by, which no sample changes."""
+    return us.half_width - method_us(us.estimate)
+
+
 def near(us: float) -> object:
     """Microseconds, up to the noise of the samples."""
     return pytest.approx(us, abs=0.001)
@@ -169,13 +175,14 @@ def test_what_the_blank_layers_take_is_no_cost_of_a_probe() -> None:
     assert found.split[0].estimate == near(20 - (1 + 2) / 2)
     assert found.split[1].estimate == near(30 - (2 + 4) / 2)
     assert found.split[2].estimate == near(40 - 4 / 2)
-    assert found.floor_us < 0.01
+    assert METHOD_US < found.floor_us < METHOD_US + 0.01
 
 
 def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_to_all_of_the_null_layer() -> None:
     found = estimated(samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1,)), CHAIN).split[0]
-    assert found.low == pytest.approx(20 - 1.18 / 2, abs=0.005)
-    assert found.high == pytest.approx(20, abs=0.005)
+    method = method_us(found.estimate)
+    assert found.low == pytest.approx(20 - 1.18 / 2 - method, abs=0.005)
+    assert found.high == pytest.approx(20 + method, abs=0.005)
 
 
 def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_over() -> None:
@@ -190,13 +197,14 @@ def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_ove
     assert found.split[1].estimate == near(30 - (2 + 4) / 2 - 10 * 0.16)
     assert found.split[2].estimate == near(40 - 4 / 2 - 10 * 0.08)
     assert found.outside.estimate == near(5 - 0.5 * 3 / 4 - 10 * 0.08)
-    assert found.split[1].half_width < 0.1
+    assert sampling_us(found.split[1]) < 0.1
 
 
 def test_as_long_as_the_handing_is_not_known_it_may_take_all_of_a_null_layer() -> None:
     entries = [entry(None), entry(0, same_send=False)]
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000}, {0: 1000, 1: 1000}, blanks=(1,), handed_ns=160, sent={0: 2, 1: 2})
     found = estimated(taken, entries).split[0]
+    assert found.estimate == near(20 - 1)
     assert found.low < 20 - 1 - 4 * 0.6
     assert found.high > 20 - 1 + 4 * 0.6
     assert found.half_width < 5
@@ -247,7 +255,20 @@ def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
     taken = Samples((0,), splits={0: split})
     found = estimated(taken, CHAIN).split[0]
     assert found.estimate == pytest.approx(0, abs=1e-9)
-    assert found.half_width < 0.03
+    assert sampling_us(found) < 0.03
+
+
+def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
+    taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0)
+    row = taken.splits[0]
+    taken.splits[0] = replace(row, spent=[row.spent[0]] * len(row.spent))
+    taken.bypass[0] = Series([40_000.0] * 200, [STEADY_NS] * 200)
+    found = estimated(taken, CHAIN)
+    for us in (found.split[0], found.bypass[0], found.outside):
+        assert sampling_us(us) == pytest.approx(0, abs=1e-9)
+        assert us.half_width == pytest.approx(0.1 + 0.01 * us.estimate)
+    assert found.floor_us == pytest.approx(METHOD_US)
+    assert found.whole.half_width < 0.01
 
 
 def test_intervals_hold_the_truth_and_widen_with_every_look() -> None:
@@ -358,7 +379,7 @@ def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
         put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})
     found = estimated(Samples((0,), splits={0: split}), CHAIN)
     assert found.holding[0].estimate == pytest.approx(7, abs=1e-9)
-    assert found.holding[0].half_width < 0.1
+    assert sampling_us(found.holding[0]) < 0.1
     assert found.split[0].half_width > 1
     assert found.suspended[0] == pytest.approx(50, abs=5)
 

@@ -23,7 +23,7 @@ from pytest_mwbudget import asgi
 from pytest_mwbudget.budgets import Bounds, Budgets
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.errors import MeasurementError, ResponseError
-from pytest_mwbudget.estimates import Estimates, Machine, estimate
+from pytest_mwbudget.estimates import Estimates, Machine, estimate, method_us
 from pytest_mwbudget.measure import measure, send_once
 from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
 from pytest_mwbudget.settings import Settings
@@ -528,7 +528,8 @@ def test_a_layer_that_waits_is_not_busy_meanwhile() -> None:
     measurement = spending({"work": 20, "wait": 300})
     found = occupation(measurement, "Spends")
     assert us(measurement, "Spends") == exactly(320)
-    assert (found.busy.estimate, found.busy.low, found.busy.high) == (exactly(20), exactly(20), exactly(20))
+    assert found.busy.estimate == exactly(20)
+    assert found.busy.half_width == exactly(method_us(20))
     assert (found.wait_us, found.cpu_us, found.blocking) == (exactly(300), exactly(20), False)
 
 
