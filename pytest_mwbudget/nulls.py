@@ -111,16 +111,17 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
     for level in levels:
         for count, ns in level.wrapped_ns(sent):
             by_count.setdefault(count, []).append(ns)
-    most_us = max(level.most_us for level in levels)
+    # It takes something, and less than all that a null layer does for one of its messages, or for the request.
+    most_us = max(level.most_us for level in levels) / (1 + fewest_sent)
     if len(by_count) < 2:
-        return Estimate(0.0, -most_us, most_us)
+        return Estimate(0.0, 0.0, most_us)
     # Where the blank layer is not known, it is not known once for all messages of a request.
     unsure = max((spread(level.blank) for level in levels), key=lambda us: us.half_width)
     unsure = scaled(unsure, 1 / fewest_sent)
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
     added = minus(scaled(first, more / (more - fewest)), scaled(second, fewest / (more - fewest)))
-    return between(plus(added, unsure), -most_us, most_us)
+    return between(plus(added, unsure), 0.0, most_us)
 
 
 def handovers(entries: Sequence[Entry], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, int]:
