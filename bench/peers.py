@@ -203,15 +203,7 @@ async def with_tool(way: str) -> AsyncIterator[Request]:
 @asynccontextmanager
 async def probed(call: asgi.Caller) -> AsyncIterator[Request]:
     """A request as ours are while it times: every probe in place, and a null layer."""
-
-    async def traced(trace: discovery.Trace) -> None:
-        async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
-            with trace.watching():
-                await app(scope, receive, send)
-
-        await call(observer, {discovery.TRACE_KEY: True})
-
-    stack = await discovery.discover(traced)
+    stack = await discovery.discover(call)
     probes = best_probes(stack, call.clock, cpu_clock(), suspending=True)
 
     async def request() -> None:

@@ -13,7 +13,7 @@ import gc
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -507,9 +507,17 @@ def _unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
-async def discover(call: Callable[[Trace], Any]) -> Stack:
-    """Trace two requests and return their stack. `call` makes one request under the trace it is given."""
+async def discover(call: Callable[..., Awaitable[object]]) -> Stack:
+    """Trace two requests and return their stack. `call(observer, extra)` makes one, as an `asgi.Caller` does."""
     first, second = Trace(), Trace()
-    await call(first)
-    await call(second)
+    for trace in (first, second):
+        await call(_watching(trace), {TRACE_KEY: True})
     return stack_of(first, second)
+
+
+def _watching(trace: Trace) -> Callable[..., Awaitable[None]]:
+    async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
+        with trace.watching():
+            await app(scope, receive, send)
+
+    return observer

@@ -129,15 +129,7 @@ class _Run:
         timed = settings.budgets.need_clock
         limits = (WARM_CALLS, WARM_NS) if timed else (COUNTING_WARM_CALLS, COUNTING_WARM_NS)
         request_ns = await _warm(caller, bench.clock, *limits)
-
-        async def traced(trace: discovery.Trace) -> None:
-            async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
-                with trace.watching():
-                    await app(scope, receive, send)
-
-            await caller(observer, {discovery.TRACE_KEY: True})
-
-        stack = await discovery.discover(traced)
+        stack = await discovery.discover(caller)
         if caller.loop.debug():
             instruments.active.append("asyncio's debug mode")
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])

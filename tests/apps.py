@@ -37,15 +37,7 @@ async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = 
 
 async def discovered(calls: asgi.Caller) -> discovery.Stack:
     """The stack that the caller's request goes through, found as a measurement finds it."""
-
-    async def traced(trace: discovery.Trace) -> None:
-        async def observer(app: Any, scope: Any, receive: Any, send: Any) -> None:
-            with trace.watching():
-                await app(scope, receive, send)
-
-        await calls(observer, {discovery.TRACE_KEY: True})
-
-    return await discovery.discover(traced)
+    return await discovery.discover(calls)
 
 
 def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> discovery.Stack:
