@@ -169,7 +169,14 @@ while os.getppid() == parent:
 @contextmanager
 def neighbours(*rhythms: tuple[float, float]) -> Iterator[None]:
     """Processes that keep a core busy for so many seconds, then idle for so many, again and again."""
-    running = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(on), str(off)]) for on, off in rhythms]
+    with background(NEIGHBOUR, *((str(on), str(off)) for on, off in rhythms)):
+        yield
+
+
+@contextmanager
+def background(script: str, *arguments: tuple[str, ...]) -> Iterator[None]:
+    """A process of this script for each of these arguments, until the end."""
+    running = [subprocess.Popen([sys.executable, "-c", script, *own]) for own in arguments]
     try:
         yield
     finally:

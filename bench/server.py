@@ -63,7 +63,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from harness import Goal, Reading, Report, Table, fresh_process, main
+from harness import Goal, Reading, Report, Table, background, fresh_process, main
 from known import Spin
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.cors import CORSMiddleware
@@ -325,14 +325,8 @@ def pin(core: int | None) -> None:
 @contextmanager
 def awake(on: Iterable[int | None]) -> Iterator[None]:
     """Keep these cores from falling asleep, by work that gives way to everything else."""
-    known = [core for core in on if core is not None]
-    running = [subprocess.Popen([sys.executable, "-c", AWAKE, str(core)]) for core in known]
-    try:
+    with background(AWAKE, *((str(core),) for core in on if core is not None)):
         yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
 
 
 # ---- load generators --------------------------------------------------------------------------------------------
