@@ -210,8 +210,7 @@ class Bisection:
             samples.messages = used.messages
             owners = [HARNESS, *owners]
         if not stepless:
-            split = samples.splits.setdefault(level, Split(frozenset(owners)))
-            split.add(reference, null, used.ns[probes.null_owner], used)
+            self._split(samples.splits, level, owners).add(reference, null, used.ns[probes.null_owner], used)
 
     async def _cpu_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         probes = self.probes
@@ -219,8 +218,13 @@ class Bisection:
         await self.call(probes.watch)
         self.samples.requests += 1
         used = spent(probes.read(), probes.null_owner + 1)
-        split = self.samples.cpu.setdefault(level, Split(frozenset(owners)))
-        split.add(reference, null, used.ns[probes.null_owner], used)
+        self._split(self.samples.cpu, level, owners).add(reference, null, used.ns[probes.null_owner], used)
+
+    @staticmethod
+    def _split(splits: dict[int, Split], level: int, owners: Sequence[int]) -> Split:
+        if level not in splits:
+            splits[level] = Split(frozenset(owners))
+        return splits[level]
 
     async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
         """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.

@@ -271,6 +271,15 @@ def task_layers(stack: Stack) -> list[TaskLayer]:
     return found
 
 
+def probed_parent(entries: Sequence[Entry], index: int, probed: Sequence[int]) -> tuple[int, bool]:
+    """The owner right outside an entry, entries without a probe left out, and whether both have the same `send`."""
+    parent, same_send = entries[index].parent, entries[index].same_send
+    while parent is not None and parent not in probed:
+        same_send = same_send and entries[parent].same_send
+        parent = entries[parent].parent
+    return (HARNESS, False) if parent is None else (parent + 1, same_send)
+
+
 class Probes:
     """The probes of one stack: one for each entry that has a function, down to the endpoint's.
 
@@ -297,10 +306,7 @@ class Probes:
 
     def owner_of_parent(self, index: int) -> int:
         """Whose time it is just outside entry `index`: its nearest probed ancestor's, or the harness's."""
-        parent = self.stack.entries[index].parent
-        while parent is not None and parent not in self.probed:
-            parent = self.stack.entries[parent].parent
-        return HARNESS if parent is None else parent + 1
+        return probed_parent(self.stack.entries, index, self.probed)[0]
 
     def start(self) -> None:
         """Begin the log of a request."""
@@ -444,7 +450,7 @@ def with_blanks(inner: Function, shape: Shape) -> dict[BlankLayers, Function]:
     """`inner` with all the blank layers round it that a null layer may have."""
     found = {}
     for wrapping in (False, True):
-        function = found[BlankLayers(0, wrapping)] = inner
+        function = inner
         for count in range(1, max(BLANKS) + 1):
             function = found[BlankLayers(count, wrapping)] = layer_of(shape, function, wrapping=wrapping)
     return found

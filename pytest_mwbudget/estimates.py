@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import compress
 from statistics import median
 
-from .boundaries import HARNESS
+from .boundaries import HARNESS, probed_parent
 from .discovery import Entry
 from .model import Estimate, Microseconds
 from .nulls import (
@@ -25,7 +25,6 @@ from .nulls import (
     handovers,
     interleaved,
     interval,
-    probed_parent,
     spread,
 )
 from .samples import QUIET_REFERENCE, Samples, Series, Split
@@ -92,10 +91,10 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     # the whole.
     alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 6)
     quick_ns = samples.quick_ns()
-    wall = _Legs(samples, samples.splits, entries, samples.sent, alpha)
+    wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha)
     # No verdict hangs on the processor's time: its rows share their chances with nobody, and no null layer of its
     # requests tells what handing messages over costs.
-    cpu = _Legs(samples, samples.cpu, entries, {}, ALPHA) if samples.cpu else None
+    cpu = _Legs(samples.cpu, quick_ns, entries, probed, {}, ALPHA) if samples.cpu else None
     bypass = {index: pairs.steady(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, alpha)
 
@@ -128,20 +127,20 @@ class _Legs:
 
     def __init__(
         self,
-        samples: Samples,
         splits: Mapping[int, Split],
+        quick_ns: float,
         entries: Sequence[Entry],
+        probed: Sequence[int],
         sent: Mapping[int, int],
         alpha: float,
     ) -> None:
-        quick_ns = samples.quick_ns()
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns) for split in taken]
         self.alpha = alpha
-        self.probes = ProbeCosts(taken, self.splits, samples.probed, sent, alpha)
-        self.handovers = handovers(entries, samples.probed, sent)
+        self.probes = ProbeCosts(taken, self.splits, probed, sent, alpha)
+        self.handovers = handovers(entries, probed, sent)
         self.tempo = [paces(split.null_paces()) for split in self.splits]
-        self.children = _children(entries, samples.probed)
+        self.children = _children(entries, probed)
 
     def probes_at(self, index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""

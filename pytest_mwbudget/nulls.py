@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
 
-from .boundaries import HARNESS, BlankLayers
+from .boundaries import HARNESS, BlankLayers, probed_parent
 from .discovery import Entry
 from .model import Estimate, Microseconds
 from .samples import Null, Split
@@ -70,11 +70,11 @@ class _Level:
 
     def __init__(self, taken: Split, steady: Split, alpha: float) -> None:
         self.steady = steady
-        typical = steady.typical_nulls()
-        self.fewest = min(null.blanks.count for null in typical)
+        self.typical = steady.typical_nulls()
+        self.fewest = min(null.blanks.count for null in self.typical)
         # No part of a null layer takes more than all of it.
-        self.most_us = max(typical.values()) * US_PER_NS
-        self.above = self._above(taken, typical)
+        self.most_us = max(self.typical.values()) * US_PER_NS
+        self.above = self._above(taken, self.typical)
         self.blank = self._blank(alpha) if self.fewest else ZERO
 
     def _above(self, taken: Split, typical: Mapping[Null, float]) -> list[_Above]:
@@ -139,15 +139,6 @@ def handovers(entries: Sequence[Entry], probed: Sequence[int], sent: Mapping[int
     return found
 
 
-def probed_parent(entries: Sequence[Entry], index: int, probed: Sequence[int]) -> tuple[int, bool]:
-    """The owner right outside an entry, entries without a probe left out, and whether both have the same `send`."""
-    parent, same_send = entries[index].parent, entries[index].same_send
-    while parent is not None and parent not in probed:
-        same_send = same_send and entries[parent].same_send
-        parent = entries[parent].parent
-    return (HARNESS, False) if parent is None else (parent + 1, same_send)
-
-
 def interval(values_ns: Sequence[float], alpha: float) -> Estimate:
     """Nanoseconds to an estimate in microseconds; unbounded when there are none."""
     if not values_ns:
@@ -174,7 +165,7 @@ def _readings(levels: Sequence[_Level], probed: Sequence[int]) -> dict[int, list
     """What the probes of null layers cost at each boundary, in nanoseconds at the typical tempo."""
     found: dict[int, list[float]] = {index: [] for index in probed}
     for level in levels:
-        for null, ns in zip(level.steady.null, level.steady.nulls_at_typical_tempo(), strict=True):
+        for null, ns in zip(level.steady.null, level.steady.nulls_at_typical_tempo(level.typical), strict=True):
             if not null.blanks.wrapping:
                 found[null.index].append(ns - null.blanks.count * level.blank.estimate / US_PER_NS)
     return found
