@@ -54,8 +54,8 @@ def _merged(by_owner: Mapping[Owner, Kinds], owners: Sequence[Owner]) -> Kinds:
     if len(owners) == 1:
         return by_owner.get(owners[0], {})
     merged: Counter[str] = Counter()
-    for owner in owners:
-        merged.update(by_owner.get(owner, {}))
+    for owner in filter(by_owner.__contains__, owners):
+        merged.update(by_owner[owner])
     return merged
 
 

@@ -171,12 +171,12 @@ class _Legs:
     def _less_probes(
         self, split: Split, tempo: Sequence[float], owners: Sequence[int], probes: Estimate, holding: bool
     ) -> list[float]:
-        together = [sum(used.ns[owner] for owner in owners) for used in split.spent]
-        if holding:
-            waits = (sum(used.suspended[owner] for owner in owners) for used in split.spent)
-            together = [ns - waited for ns, waited in zip(together, waits, strict=True)]
-        probes_ns = probes.estimate / US_PER_NS
-        return [ns - probes_ns * pace for ns, pace in zip(together, tempo, strict=True)]
+        own_ns = [-probes.estimate / US_PER_NS * pace for pace in tempo]
+        for owner in owners:
+            own_ns = [ns + used.ns[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
+            if holding:
+                own_ns = [ns - used.suspended[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
+        return own_ns
 
     def suspended(self, owner: int) -> Microseconds:
         """How long the owner was typically suspended."""

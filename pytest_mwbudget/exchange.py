@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -139,8 +140,9 @@ def mentioned_cells(original: CodeType) -> str:
     return "".join(f"_cell_{number}_, " for number in range(len(original.co_freevars)))
 
 
+@lru_cache(maxsize=256)
 def _compiled(source: str) -> CodeType:
-    """The code of the function inside the function in `source`."""
+    """The code of the function inside the function in `source`. The layers of a stack have few signatures."""
     code = compile(source, "<probe of pytest-mwbudget>", "exec")
     for _ in range(2):
         code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import tracemalloc
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, TypeAlias
 
 from .asgi import Observer
@@ -156,13 +157,12 @@ class Ledger:
     def page(self) -> Page:
         """What was charged since the last time."""
         tallies, made = self.core.take()
-        types: dict[Owner, Counter[str]] = {}
+        types: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
         for owner, kind, number in made:
             self.made_classes |= issubclass(kind, type)
-            types.setdefault(owner, Counter())[type_name(kind)] += number
-        page = Page(tallies, types, *self.spawning.take(), Counter(self.received), Counter(self.sent))
-        self.received.clear()
-        self.sent.clear()
+            types[owner][type_name(kind)] += number
+        page = Page(tallies, dict(types), *self.spawning.take(), self.received, self.sent)
+        self.received, self.sent = Counter(), Counter()
         return page
 
     # ---- probes -----------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Ledger:
                 return receive()
             return core.passage(outer, core.run(outer, receive), False, came)
 
-        return _coroutine_function(_receiving, core.aside(asked))
+        return _receiving(core.aside(asked))
 
     def _send(self, outer: Owner, owner: Owner, send: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
         """The layer's `send`: what is done in it is the outer one's."""
@@ -215,7 +215,7 @@ class Ledger:
                 return send(message)
             return core.passage(outer, core.run(outer, send, message), False, went)
 
-        return _coroutine_function(_sending, core.aside(given))
+        return _sending(core.aside(given))
 
 
 def type_name(kind: type) -> str:
@@ -223,6 +223,17 @@ def type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callable[..., Any]]:
+    """The maker of a function that, asked whether it is a coroutine function, says yes: it is awaited as one."""
+    code = maker.__code__
+    constants = (
+        one.replace(co_flags=one.co_flags | inspect.CO_COROUTINE) if isinstance(one, CodeType) else one
+        for one in code.co_consts
+    )
+    return twin(maker, code.replace(co_consts=tuple(constants)))
+
+
+@_coroutine_functions
 def _receiving(guard: Callable[..., Any]) -> Any:
     def receive() -> Any:
         return guard()
@@ -230,15 +241,9 @@ def _receiving(guard: Callable[..., Any]) -> Any:
     return receive
 
 
+@_coroutine_functions
 def _sending(guard: Callable[..., Any]) -> Any:
     def send(message: Any) -> Any:
         return guard(message)
 
     return send
-
-
-def _coroutine_function(maker: Callable[[Any], Any], guard: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `guard` and, asked whether it is a coroutine function, says yes: it is awaited as one."""
-    function: Function = maker(guard)
-    code = function.__code__
-    return twin(function, code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE))
