@@ -9,10 +9,11 @@ spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its ow
 stacks once with the probes in C, where they were built, and once with those in Python.
 
 The truth is taken in the same process without any of our probes, once for each kind of layer and each endpoint: whole
-requests with one such layer between two that glance at the clock, and without it, in turns for a second, in quiet
-moments only; the endpoint's own work is left out. No spin or sleep takes as long as another, and each notes how long it
-took: that is its own. A layer's class has code of its own, as the middlewares of an app have. A no-op was told from
-nothing where its interval lies above zero.
+requests with one such layer between two that glance at the clock, and without it, in turns for a second (for three
+above the slow endpoint), in quiet moments only; the endpoint's own work is left out. A suspension goes through every
+layer outside it: the truth of what suspends is taken between as many layers as it stands between. No spin or sleep
+takes as long as another, and each notes how long it took: that is its own. A layer's class has code of its own, as the
+middlewares of an app have. A no-op was told from nothing where its interval lies above zero.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from pytest_mwbudget.timing import Bench
 PROBES: dict[str, type[Probes]] = {"C": NativeProbes, "Python": Probes} if native() else {"Python": Probes}
 PROCESSES = 20
 TRUTH_S = 1.0
+SLOW_TRUTHS = 3  # so many times as long above an endpoint that computes
 MAX_TIME_S = 5.0
 
 
@@ -56,6 +58,7 @@ AT_MESSAGES = {"spin 50 µs, ten messages": made(SpinAtMessages, 50)}
 IN_A_TASK = {"spin 50 µs, child task": made(SpinInTask, 50)}
 SLEEPING = {"sleep 1 ms": made(Sleep, 1000)}
 NEIGHBOURS = {"CORS": partial(CORSMiddleware, allow_origins=["*"]), "GZip": GZipMiddleware}
+SUSPENDING = IN_A_TASK | SLEEPING
 KINDS = PLAIN | AT_MESSAGES | IN_A_TASK | SLEEPING | NEIGHBOURS
 # What is in a stack: so many layers of which kinds, above which endpoint.
 STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
@@ -97,13 +100,15 @@ class Truth:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.endpoints = endpoints()
-        self._us: dict[tuple[str, str], float] = {}
+        self._us: dict[tuple[str, str, int, int], float] = {}
 
-    def of(self, kind: str, layer: Any, endpoint: str) -> float:
-        """Microseconds per request of a layer that was measured above this endpoint."""
-        key = kind, endpoint
+    def of(self, kind: str, layer: Any, endpoint: str, outside: int, inside: int) -> float:
+        """Microseconds per request of a layer that was measured above this endpoint, between so many others."""
+        among = (outside, inside) if kind in SUSPENDING else (1, 1)
+        key = kind, endpoint, *among
         if key not in self._us:
-            us, alone = asyncio.run(cost_us(KINDS[kind], self.endpoints[endpoint], self.seconds))
+            seconds = self.seconds * (SLOW_TRUTHS if self.endpoints[endpoint].median_us else 1)
+            us, alone = asyncio.run(cost_us(KINDS[kind], self.endpoints[endpoint], seconds, *among))
             self._us[key] = us - noted_us(alone)
         return self._us[key] + noted_us(layer)
 
@@ -128,7 +133,8 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
                 if us is not None and kind not in NEIGHBOURS:
                     known = {"stack": name, "place": place_of(index, count), "kind": kind, "probes": probes}
                     found = {"low": us.low, "us": us.estimate, "high": us.high, "seconds": seconds}
-                    readings.append(known | found | {"truth_us": truth.of(kind, layer, endpoint)})
+                    truth_us = truth.of(kind, layer, endpoint, index, count - index - 1)
+                    readings.append(known | found | {"truth_us": truth_us})
     return readings
 
 

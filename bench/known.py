@@ -117,6 +117,13 @@ def own(kind: type[Noop]) -> type[Noop]:
     return type(kind.__name__, (kind,), {"__call__": copied})
 
 
+def glances(app: Any, count: int) -> Any:
+    """The app below so many layers that glance at the clock."""
+    for _ in range(count):
+        app = own(Glance)(app)
+    return app
+
+
 def start() -> dict[str, Any]:
     """The first message of a response; layers change its headers in place."""
     return {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -168,15 +175,18 @@ async def caller(app: Any, warm_calls: int) -> asgi.Caller:
     return found
 
 
-async def cost_us(kind: Callable[[Any], Any], endpoint: Endpoint, seconds: float) -> tuple[float, Any]:
-    """What a layer from `kind` costs between two that glance at the clock, without any probe, in µs; and the layer.
+async def cost_us(
+    kind: Callable[[Any], Any], endpoint: Endpoint, seconds: float, outside: int = 1, inside: int = 1
+) -> tuple[float, Any]:
+    """What a layer from `kind` costs without any probe, in µs; and the layer.
 
-    Whole requests with it and without it, in turns; the endpoint's own work is left out, and so are moments in which
-    the machine was slow by a reference that has nothing to do with either.
+    It stands between layers that glance at the clock, so many `outside` and `inside` of it. Whole requests with it and
+    without it, in turns; the endpoint's own work is left out, and so are moments in which the machine was slow by a
+    reference that has nothing to do with either.
     """
-    layer = kind(own(Glance)(endpoint))
+    layer = kind(glances(endpoint, inside))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
-    callers = [await caller(own(Glance)(inside), warm_calls) for inside in (layer, own(Glance)(endpoint))]
+    callers = [await caller(glances(app, outside), warm_calls) for app in (layer, glances(endpoint, inside))]
     differences, references = [], []
     end = perf_counter() + seconds
     while len(differences) < 8 or perf_counter() < end:

@@ -32,9 +32,13 @@ from .stats import minus, paces, plus, quiet, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
-# By so much and by such a share the method itself may be wrong, however many requests there are: what bench/accuracy.py
-# found (docs/design.md, "How true it is").
-METHOD_US, METHOD_SHARE = 0.1, 0.01
+# By so much and by such a share of the row the method itself may be wrong, however many requests there are: what
+# bench/accuracy.py found (docs/design.md, "How true it is"). A row that suspends holds what the event loop and other
+# tasks do meanwhile, which is known less well.
+METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
+# An app that computes for long leaves its layers cold caches, and their probes as well: up to so much, by the share of
+# the whole request.
+COLD_US, COLD_SHARE = 0.3, 0.0003
 # With fewer requests than this there may be no interval at all.
 ENOUGH_REQUESTS = 40
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
@@ -48,8 +52,8 @@ class Estimates:
     `split` has every probed entry but the app object, the endpoint included; `bypass` those that could be bypassed.
     `holding` is the split's time without suspensions, `suspended` the typical time in them; `cpu` and `suspended_cpu`
     are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
-    `outside` is the app object with the server's receive and send. `slowdown` is how much slower the machine ran than
-    at its best.
+    `method_us` is what the method may be wrong by, which is in the intervals. `outside` is the app object with the
+    server's receive and send. `slowdown` is how much slower the machine ran than at its best.
     """
 
     split: dict[int, Estimate]
@@ -58,6 +62,7 @@ class Estimates:
     suspended: dict[int, Microseconds]
     cpu: dict[int, Estimate] | None
     suspended_cpu: dict[int, Microseconds]
+    method_us: dict[int, Microseconds]
     outside: Estimate
     whole: Estimate
     floor_us: float
@@ -91,10 +96,11 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     # the whole.
     alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 6)
     quick_ns = samples.quick_ns()
-    wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha)
+    whole = interval(samples.whole.steady(quick_ns).values, alpha)
+    wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha, whole.estimate)
     # No verdict hangs on the processor's time: its rows share their chances with nobody, and no null layer of its
     # requests tells what handing messages over costs.
-    cpu = _Legs(samples.cpu, quick_ns, entries, probed, {}, ALPHA) if samples.cpu else None
+    cpu = _Legs(samples.cpu, quick_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
     bypass = {index: pairs.steady(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, alpha)
 
@@ -108,16 +114,22 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     rows = [index for index in probed if not (outside and index == 0)]
     split = {index: wall.row([index + 1], wall.probes_at(index), step) for index in rows}
     suspended = {index: wall.suspended(index + 1) for index in rows}
+    saved = {index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)}
+    method = {
+        index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed([index + 1]) > 0)
+        for index, us in (split | saved).items()
+    }
     return Estimates(
         split=split,
-        bypass={i: honest(interval(pairs.values, alpha)) for i, pairs in bypass.items() if wall.kept_pace(pairs)},
+        bypass={index: wider(us, method[index]) for index, us in saved.items()},
         holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
         suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
+        method_us=method,
         outside=wall.row(around, plus(*probes_around), step),
-        whole=interval(samples.whole.steady(quick_ns).values, alpha),
-        floor_us=_floor(wall.probes.readings, alpha) + METHOD_US,
+        whole=whole,
+        floor_us=_floor(wall.probes.readings, alpha) + method_us(0.0, whole.estimate),
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
 
@@ -133,10 +145,12 @@ class _Legs:
         probed: Sequence[int],
         sent: Mapping[int, int],
         alpha: float,
+        whole_us: Microseconds,
     ) -> None:
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns) for split in taken]
         self.alpha = alpha
+        self.whole_us = whole_us
         self.probes = ProbeCosts(taken, self.splits, probed, sent, alpha)
         self.handovers = handovers(entries, probed, sent)
         self.tempo = [paces(split.null_paces()) for split in self.splits]
@@ -158,9 +172,10 @@ class _Legs:
         split = self.splits[level]
         probes = plus(probes, scaled(self.probes.handing, sum(self.handovers[owner] for owner in owners)))
         own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
-        resumed = split.resumptions(owners)
+        resumed = self.resumed(owners)
         steppers = scaled(step, resumed) if resumed else ZERO
-        return honest(minus(interval(own_ns, self.alpha), plus(spread(probes), steppers)))
+        us = minus(interval(own_ns, self.alpha), plus(spread(probes), steppers))
+        return wider(us, method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
     def _level(self, owners: Sequence[int]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
@@ -183,6 +198,11 @@ class _Legs:
         level = self._level([owner])
         return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
 
+    def resumed(self, owners: Sequence[int]) -> float:
+        """How often these owners were typically resumed after a suspension."""
+        level = self._level(owners)
+        return 0 if level is None else self.splits[level].resumptions(owners)
+
     def kept_pace(self, pairs: Series) -> bool:
         """Whether a bypass's pairs were taken while the machine ran as fast as it did for the split.
 
@@ -195,15 +215,15 @@ class _Legs:
         return bool(pairs.reference) and median(pairs.reference) <= STEADY * median(genuine)
 
 
-def method_us(us: Microseconds) -> Microseconds:
-    """By how much the method may be wrong about a row of so many microseconds."""
-    return METHOD_US + METHOD_SHARE * abs(us)
+def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = False) -> Microseconds:
+    """By how much the method may be wrong about a row of so many microseconds in a request of `whole_us`."""
+    share = SUSPENDING_SHARE if suspends else METHOD_SHARE
+    return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
 
 
-def honest(us: Estimate) -> Estimate:
-    """The estimate, its interval wider by what the method may be wrong by."""
-    wider = method_us(us.estimate)
-    return Estimate(us.estimate, us.low - wider, us.high + wider)
+def wider(us: Estimate, by_us: Microseconds) -> Estimate:
+    """The estimate, its interval wider by so much at both ends."""
+    return Estimate(us.estimate, us.low - by_us, us.high + by_us)
 
 
 def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:

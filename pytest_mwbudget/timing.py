@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, method_us
+from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate
 from .instruments import Instruments
 from .model import (
     Books,
@@ -86,30 +86,29 @@ class Bench:
 
 @dataclass(slots=True)
 class Row:
-    """A layer on its way to a report. `bounds` are its budgets."""
+    """A layer on its way to a report. `bounds` are its budgets, `method_us` is what no more requests would narrow."""
 
     entry: int | None
     layer: Layer
     bounds: Mapping[Quantity, float]
     us: Estimate | None = None
     method: Method | None = None
+    method_us: Microseconds = 0.0
     occupation: Occupation | None = None
     judgements: dict[Quantity, Judgement] = field(default_factory=dict)
 
     @property
     def precise(self) -> bool:
         """Whether its interval is as narrow as it will be shown."""
-        return self.us is None or _precise(self.us)
+        if self.us is None:
+            return True
+        return self.us.half_width - self.method_us <= max(PRECISE_US, PRECISE_SHARE * self.us.estimate)
 
     def estimate_of(self, quantity: Quantity) -> Estimate | None:
         """The estimate that a budget of time is held against."""
         if quantity == "us":
             return self.us
         return self.occupation.busy if self.occupation else None
-
-
-def _precise(us: Estimate) -> bool:
-    return us.half_width - method_us(us.estimate) <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +218,8 @@ class Timing:
                 row.us, row.method = found.bypass[row.entry], "bypass"
             elif row.entry in found.split:
                 row.us, row.method = found.split[row.entry], "split"
+            if row.entry in found.method_us:
+                row.method_us = found.method_us[row.entry]
             row.occupation = _occupation(row, found)
             for quantity, bound in row.bounds.items():
                 row.judgements[quantity] = self._judgement(row, quantity, bound, found)

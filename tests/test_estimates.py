@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mwbudget.boundaries import HARNESS, BlankLayers
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import ENOUGH_REQUESTS, METHOD_US, Estimates, Machine, estimate, method_us
+from pytest_mwbudget.estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, method_us
 from pytest_mwbudget.model import Estimate
 from pytest_mwbudget.nulls import OWN_NULLS, handovers
 from pytest_mwbudget.samples import Null, Samples, Series, Split
@@ -120,9 +120,9 @@ def estimated(found: Samples, entries: list[Entry], *, outside: bool = False, lo
     return estimate(found, entries, outside=outside, look=look, machine=Machine())
 
 
-def sampling_us(us: Estimate) -> float:
+def sampling_us(us: Estimate, found: Estimates) -> float:
     """The half width of its interval, less what the method may be wrong by, which no sample changes."""
-    return us.half_width - method_us(us.estimate)
+    return us.half_width - method_us(us.estimate, found.whole.estimate)
 
 
 def near(us: float) -> object:
@@ -175,14 +175,16 @@ def test_what_the_blank_layers_take_is_no_cost_of_a_probe() -> None:
     assert found.split[0].estimate == near(20 - (1 + 2) / 2)
     assert found.split[1].estimate == near(30 - (2 + 4) / 2)
     assert found.split[2].estimate == near(40 - 4 / 2)
-    assert METHOD_US < found.floor_us < METHOD_US + 0.01
+    least = method_us(0, found.whole.estimate)
+    assert least < found.floor_us < least + 0.01
 
 
 def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_to_all_of_the_null_layer() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1,)), CHAIN).split[0]
-    method = method_us(found.estimate)
-    assert found.low == pytest.approx(20 - 1.18 / 2 - method, abs=0.005)
-    assert found.high == pytest.approx(20 + method, abs=0.005)
+    found = estimated(samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1,)), CHAIN)
+    row = found.split[0]
+    method = method_us(row.estimate, found.whole.estimate)
+    assert row.low == pytest.approx(20 - 1.18 / 2 - method, abs=0.005)
+    assert row.high == pytest.approx(20 + method, abs=0.005)
 
 
 def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_over() -> None:
@@ -197,7 +199,7 @@ def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_ove
     assert found.split[1].estimate == near(30 - (2 + 4) / 2 - 10 * 0.16)
     assert found.split[2].estimate == near(40 - 4 / 2 - 10 * 0.08)
     assert found.outside.estimate == near(5 - 0.5 * 3 / 4 - 10 * 0.08)
-    assert sampling_us(found.split[1]) < 0.1
+    assert sampling_us(found.split[1], found) < 0.1
 
 
 def test_as_long_as_the_handing_is_not_known_it_may_take_all_that_a_null_layer_does_for_a_message() -> None:
@@ -255,9 +257,9 @@ def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
         slow = 1.04 if number % 140 < 70 else 1.0
         put(split, 1000 * slow, {-1: 0, 0: 500 * slow})
     taken = Samples((0,), splits={0: split})
-    found = estimated(taken, CHAIN).split[0]
-    assert found.estimate == pytest.approx(0, abs=1e-9)
-    assert sampling_us(found) < 0.03
+    found = estimated(taken, CHAIN)
+    assert found.split[0].estimate == pytest.approx(0, abs=1e-9)
+    assert sampling_us(found.split[0], found) < 0.03
 
 
 def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
@@ -266,11 +268,31 @@ def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
     taken.splits[0] = replace(row, spent=[row.spent[0]] * len(row.spent))
     taken.bypass[0] = Series([40_000.0] * 200, [STEADY_NS] * 200)
     found = estimated(taken, CHAIN)
-    for us in (found.split[0], found.bypass[0], found.outside):
-        assert sampling_us(us) == pytest.approx(0, abs=1e-9)
-        assert us.half_width == pytest.approx(0.1 + 0.01 * us.estimate)
-    assert found.floor_us == pytest.approx(METHOD_US)
+    for us in (found.split[0], found.outside):
+        assert us.half_width == pytest.approx(method_us(us.estimate, 25))
+    bypass = found.bypass[0]
+    assert bypass.half_width == pytest.approx(method_us(bypass.estimate, 25, suspends=True))
+    assert found.method_us == {0: bypass.half_width}
+    assert found.floor_us == pytest.approx(method_us(0, 25))
     assert found.whole.half_width < 0.01
+
+
+def test_the_method_may_be_wrong_by_more_where_a_layer_suspends_and_where_caches_get_cold() -> None:
+    assert method_us(50, 0) == pytest.approx(0.1 + 0.5)
+    assert method_us(50, 0, suspends=True) == pytest.approx(0.1 + 2)
+    assert method_us(0, 500) == pytest.approx(0.1 + 0.15)
+    assert method_us(0, 1000) == method_us(0, 100_000) == pytest.approx(0.4)
+
+
+def test_a_row_that_suspends_is_known_to_a_few_per_cent_but_what_it_holds_as_any_other() -> None:
+    taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0, suspended_ns={0: 9000}, resumed={0: 1})
+    row = taken.splits[0]
+    taken.splits[0] = replace(row, spent=[row.spent[0]] * len(row.spent))
+    found = estimated(taken, CHAIN)
+    whole_us = found.whole.estimate
+    split, holding = found.split[0], found.holding[0]
+    assert split.half_width == pytest.approx(method_us(split.estimate, whole_us, suspends=True)) == found.method_us[0]
+    assert holding.half_width == pytest.approx(method_us(holding.estimate, whole_us))
 
 
 def test_intervals_hold_the_truth_and_widen_with_every_look() -> None:
@@ -360,7 +382,7 @@ OWNED, NULLS = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 
 def test_holding_leaves_out_the_suspensions_of_each_row_and_takes_off_the_same_probes() -> None:
     plain = estimated(samples(OWNED, NULLS), CHAIN)
     found = estimated(samples(OWNED, NULLS, suspended_ns={0: 12_000, 2: 3000}, resumed={0: 1, 2: 1}), CHAIN)
-    assert found.split == plain.split
+    assert [us.estimate for us in found.split.values()] == [us.estimate for us in plain.split.values()]
     assert found.holding[0].estimate == near(found.split[0].estimate - 12)
     assert found.holding[1].estimate == near(found.split[1].estimate)
     assert found.holding[2].estimate == near(found.split[2].estimate - 3)
@@ -381,7 +403,7 @@ def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
         put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})
     found = estimated(Samples((0,), splits={0: split}), CHAIN)
     assert found.holding[0].estimate == pytest.approx(7, abs=1e-9)
-    assert sampling_us(found.holding[0]) < 0.1
+    assert sampling_us(found.holding[0], found) < 0.1
     assert found.split[0].half_width > 1
     assert found.suspended[0] == pytest.approx(50, abs=5)
 
