@@ -208,6 +208,45 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
+class HotFunction:
+    """A function in a profile, in microseconds per request: in it alone, and with everything that it calls."""
+
+    function: str
+    file: str
+    line: int
+    own_us: Microseconds
+    total_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a profiler saw in `requests` further calls of the same request, in so many `samples`.
+
+    `request_us` is the time of a request under the profiler, which slows it down. `flamegraph`, `pyinstrument` and
+    `speedscope` are the paths of the files that were written. `hottest` are functions of the layers over their budgets,
+    the hottest first, by the index of the layer.
+    """
+
+    requests: int
+    samples: int
+    request_us: Microseconds
+    flamegraph: str
+    pyinstrument: str
+    speedscope: str
+    hottest: Mapping[int, tuple[HotFunction, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What could be done about a layer, in one line that says what was seen; `rule` is its name, `page` tells more."""
+
+    layer: str
+    rule: str
+    text: str
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestLine:
     """The method and the path with its query of a measured request."""
 
@@ -225,7 +264,7 @@ class Result:
     Without enforcement only `request` and `status` are set, `layers` is empty and `verdict` is None. When every budget
     is a count, nothing is timed: `books`, `floor_us` and `effort` are None. `total_budget_us` and `total_verdict`
     belong to the budget on the whole request. `notes` are remarks on how far the figures can be trusted, one sentence
-    each.
+    each. `profile` is there where the request was called again under a profiler.
     """
 
     request: RequestLine
@@ -241,6 +280,7 @@ class Result:
     total_reason: str | None = None
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
+    profile: Profile | None = None
 
     def layer(self, name: str) -> LayerReport:
         """The report of the layer that the table calls `name`; KeyError with the names that exist."""

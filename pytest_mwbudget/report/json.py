@@ -15,11 +15,13 @@ from ..model import (
     Counts,
     Effort,
     Estimate,
+    HotFunction,
     Judged,
     Layer,
     LayerReport,
     Ledger,
     Occupation,
+    Profile,
     RequestLine,
     Result,
 )
@@ -98,7 +100,16 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
             "why": dict(result.ledger.why),
         },
         "notes": list(result.notes),
+        "profile": _profile(result.profile),
     }
+
+
+def _profile(profile: Profile | None) -> dict[str, Any] | None:
+    if profile is None:
+        return None
+    # Object keys are texts in JSON.
+    hottest = {str(index): [asdict(one) for one in functions] for index, functions in profile.hottest.items()}
+    return {**asdict(profile), "hottest": hottest}
 
 
 def _layer(report: LayerReport, result: Result) -> dict[str, Any]:
@@ -217,7 +228,15 @@ def from_json(data: Mapping[str, Any]) -> Result:
         total_reason=data["total_reason"],
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
+        profile=_read_profile(data["profile"]),
     )
+
+
+def _read_profile(data: Mapping[str, Any] | None) -> Profile | None:
+    if data is None:
+        return None
+    hottest = {int(index): tuple(HotFunction(**one) for one in found) for index, found in data["hottest"].items()}
+    return Profile(**{**data, "hottest": hottest})
 
 
 def _read_books(data: Mapping[str, Any]) -> Books:
