@@ -275,6 +275,11 @@ class Caller:
         self._check(exchange)
         return exchange
 
+    async def settled(self, observer: Observer | None = None) -> None:
+        """One request with what it left for the event loop to do, which is still its own."""
+        await self(observer)
+        await self.loop.settle()
+
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
         if observer is not None:

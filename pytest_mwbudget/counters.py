@@ -21,23 +21,8 @@ NOBODY: Owner = -1
 MAX_OWNERS = 100_000
 
 
-class Core(Protocol):
-    """What both cores can do. One ledger at a time; see `_ledger.c`."""
-
-    def start(self, owners: int, /) -> bool:
-        """Open the ledger for this many owners; whether another reference tracer was there."""
-
-    def stop(self) -> tuple[bool, bool]:
-        """Close it; whether objects, and whether allocations, were lost to another tool."""
-
-    def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
-        """What was counted since the last time, by owner, and the objects by type.
-
-        A class lives at least until this has told of it, and as long as objects of it are remembered.
-        """
-
-    def charge(self, owner: Owner, /) -> Owner:
-        """Charge this owner from here on; returns who was charged. In a thread that is not counted: changes nothing."""
+class Charger(Protocol):
+    """Who is charged: owners by number, from 0 on; see `_ledger.c`."""
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """Call it for this owner."""
@@ -55,6 +40,25 @@ class Core(Protocol):
 
     def discount(self, owner: Owner, made: object, /) -> None:
         """Take the creation of the object, just now, off the owner's tally."""
+
+
+class Core(Charger, Protocol):
+    """What both cores can do: charge, and say what was charged. One ledger at a time."""
+
+    def start(self, owners: int, /) -> bool:
+        """Open the ledger for this many owners; whether another reference tracer was there."""
+
+    def stop(self) -> tuple[bool, bool]:
+        """Close it; whether objects, and whether allocations, were lost to another tool."""
+
+    def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
+        """What was counted since the last time, by owner, and the objects by type.
+
+        A class lives at least until this has told of it, and as long as objects of it are remembered.
+        """
+
+    def charge(self, owner: Owner, /) -> Owner:
+        """Charge this owner from here on; returns who was charged. In a thread that is not counted: changes nothing."""
 
     def period(self, number: int, /) -> None:
         """Remember the objects that are created from here on under this number; no more with -1."""

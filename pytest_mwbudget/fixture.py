@@ -7,7 +7,7 @@ from typing import Any
 
 from . import asgi, loops
 from .errors import MeasurementError
-from .measure import measure, send_once
+from .measure import Publish, measure, send_once
 from .model import Measurement
 from .settings import Settings, status_code
 from .timing import Bench
@@ -20,14 +20,15 @@ class MwBudget:
     `request` and its shorthands take what `httpx` takes to build a request: `params`, `headers`, `cookies`, `json`,
     `data`, `files`, `content`; and `expect_status` for this request. They return a `Measurement` with the response.
     The methods that begin with `a` do the same on the running event loop. A budget that is not kept fails the test
-    when the test function ends, so that everything after a request still runs. `reported` counts the results that a
-    report has taken along.
+    when the test function ends, so that everything after a request still runs. `publish` keeps profiles of requests.
+    `reported` counts the results that a report has taken along.
     """
 
     app: object
     settings: Settings
     enforce: bool
     bench: Bench
+    publish: Publish | None = None
     results: list[Measurement] = field(default_factory=list)
     reported: int = 0
 
@@ -41,7 +42,7 @@ class MwBudget:
             settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
         request = asgi.build_request(method, url, options)
         if self.enforce:
-            measurement = await measure(app, request, settings, self.bench)
+            measurement = await measure(app, request, settings, self.bench, self.publish)
         else:
             measurement = await send_once(app, request, settings)
         self.results.append(measurement)

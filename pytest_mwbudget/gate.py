@@ -5,19 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .errors import BudgetWarning, MwBudgetError, SettingError
-from .settings import MARKER_KEYS, Settings, merge
+from .settings import MARKER_KEYS, RUN_KEYS, Settings, merge
 
 if TYPE_CHECKING:
     from .estimates import Machine
     from .fixture import MwBudget
 
-CONFIGURABLE = (*MARKER_KEYS, "startup_timeout")
-ON_COMMAND_LINE = ("loop", "max_time", "undecided")
+CONFIGURABLE = (*MARKER_KEYS, *RUN_KEYS)
+ON_COMMAND_LINE = ("loop", "max_time", "undecided", "flamegraph")
+# Where flamegraphs are written when nobody says otherwise.
+FOLDER = ".mw-budget"
 
 FAILURE_WIDTH = 79
 
@@ -32,10 +35,30 @@ def configure(config: pytest.Config) -> None:
     """Check what the command line and the configuration say, and take part in a run that measures."""
     try:
         merge([], _configured(config))
+        if config.getoption("mw_budget_dir") is not None:
+            _check_folder(config)
     except SettingError as error:
         raise pytest.UsageError(str(error)) from None
     if enforced(config):
         take_part(config)
+
+
+def _check_folder(config: pytest.Config) -> None:
+    from .publishing import ready
+
+    said = f"--mw-budget-dir={config.getoption('mw_budget_dir')!r}"
+    if not enforced(config):
+        raise SettingError(f"{said} has nothing to hold without measuring; add --mw-budget")
+    ready(_folder(config), said)
+
+
+def _folder(config: pytest.Config) -> Path:
+    """The directory of flamegraphs, from where pytest was started where the command line says it, else from rootdir."""
+    said: str | None = config.getoption("mw_budget_dir")
+    if said is not None:
+        return config.invocation_params.dir / said
+    configured: str = config.getini("mw_budget_dir") or FOLDER
+    return config.rootpath / configured
 
 
 def take_part(config: pytest.Config) -> None:
@@ -65,6 +88,7 @@ def _configured(config: pytest.Config) -> dict[str, Any]:
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
     from .fixture import MwBudget
+    from .publishing import Publisher
     from .timing import Bench
 
     item, config = request.node, request.config
@@ -74,7 +98,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = _settings_of(item)
     except SettingError:
         settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
-    client = MwBudget(app, settings, enforced(config), bench)
+    client = MwBudget(app, settings, enforced(config), bench, Publisher(_folder(config), item.nodeid))
     item.stash[_client] = client
     return client
 
@@ -132,8 +156,11 @@ class Gate:
     # Those with trylast stand inside the wrappers of conftest files, which were there before: these see the verdict.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Explain what a test raises, and fail it for its budgets."""
-        outcome = yield from _explained(item, check_settings=True)
+        """Explain what a test raises, note what was measured, and fail it for its budgets."""
+        try:
+            outcome = yield from _explained(item, check_settings=True)
+        finally:
+            _note_properties(item)
         _require_request(item)
         _enforce(item)
         return outcome
@@ -148,11 +175,12 @@ class Gate:
         if client is not None and client.enforce:
             from .report.json import to_json
 
-            # A plain attribute of plain data travels with the report, also from pytest-xdist's workers.
+            # Plain attributes of plain data travel with the report, also from pytest-xdist's workers.
             # Once each: there are reports also for subtests.
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
             report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
+            report.mw_budget_undecided = client.settings.when_undecided  # type: ignore[attr-defined]
         return report
 
 
@@ -176,6 +204,15 @@ def _concerned(item: pytest.Item) -> bool:
 def _failed(error: Exception) -> BaseException:
     """A test failure that says what `error` says, and nothing of where in this package it was raised."""
     return pytest.fail.Exception(str(error), pytrace=False)
+
+
+def _note_properties(item: pytest.Item) -> None:
+    """Leave what was measured where JUnit XML and other reports of pytest find it."""
+    client = item.stash.get(_client, None)
+    if client is not None and client.enforce:
+        from .report.junit import properties
+
+        item.user_properties += properties(client.results)
 
 
 def _require_request(item: pytest.Item) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median, median_low
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 
@@ -15,7 +15,7 @@ from . import asgi, budgets, discovery, loops
 from .boundaries import HARNESS, Clock
 from .counters import counters
 from .counts import row_counts, with_own_types
-from .errors import MeasurementError
+from .errors import MeasurementError, MwBudgetError
 from .instruments import Instruments, suspended, threads_untraced
 from .ledger import Ledger, Page
 from .model import (
@@ -26,13 +26,21 @@ from .model import (
     Layer,
     LayerReport,
     Measurement,
+    Profile,
     Quantity,
     RequestLine,
+    Result,
     worst,
 )
 from .model import Ledger as LedgerReport
 from .settings import Settings
 from .timing import Bench, Pace, Row, Timing, at_work, merged
+
+if TYPE_CHECKING:
+    from .profiling import Profiled
+
+# Keeps what was sampled for a result where it can be read.
+Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 
 # Until caches are filled and the bytecode is specialised. What is counted depends less on it than what is timed.
 WARM_CALLS, WARM_NS = 1000, 300_000_000
@@ -50,8 +58,12 @@ async def send_once(app: asgi.ASGIApp, request: httpx.Request, settings: Setting
         )
 
 
-async def measure(app: asgi.ASGIApp, request: httpx.Request, settings: Settings, bench: Bench) -> Measurement:
+async def measure(
+    app: asgi.ASGIApp, request: httpx.Request, settings: Settings, bench: Bench, publish: Publish | None = None
+) -> Measurement:
     """Measure every layer that the request goes through, and judge it by the budgets.
+
+    Where the settings ask for a profile of it, `publish` is given what was sampled, and says what became of it.
 
     Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
     """
@@ -65,7 +77,14 @@ async def measure(app: asgi.ASGIApp, request: httpx.Request, settings: Settings,
                 await run.count()
                 if settings.budgets.need_clock:
                     await run.time()
-            return run.measurement(_line(request), response)
+                measurement = run.measurement(_line(request), response)
+                if publish is None or not _profile_wanted(settings, measurement):
+                    return measurement
+                return await run.profiled(measurement, publish)
+
+
+def _profile_wanted(settings: Settings, measurement: Measurement) -> bool:
+    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and measurement.verdict == "fail")
 
 
 @asynccontextmanager
@@ -141,14 +160,11 @@ class _Run:
         """Charge some requests to the layers."""
         __tracebackhide__ = True
         ledger = Ledger(self.stack, counters(), self.caller.loop.library)
-
-        async def call(observer: asgi.Observer) -> None:
-            await self.caller(observer)
-            await self.caller.loop.settle()  # what the request left for the event loop to do is still its own
-
         try:
             async with self.caller.loop.limited(self.settings.startup_timeout_s):
-                pages = await ledger.count(call, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock)
+                pages = await ledger.count(
+                    self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
+                )
         except loops.OutOfTimeError:
             raise MeasurementError(
                 f"the app stopped answering while it was counted: {SETTLE_REQUESTS} to"
@@ -207,6 +223,25 @@ class _Run:
         ]
         self.timing = Timing(self.stack, self.caller, self.rows, self.settings, self.bench, self.instruments, pace)
         await self.timing.until_known()
+
+    # ---- profiling ------------------------------------------------------------------------------------------------
+
+    async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
+        """The same, with where its time goes; with a note where the app does not answer any more."""
+        from .profiling import profile
+
+        plain_us = measurement.books.total.estimate if measurement.books else self.request_ns / 1000
+        try:
+            async with self.caller.loop.limited(self.settings.startup_timeout_s):
+                found = await profile(self.stack, self.caller, measurement, plain_us, self.bench.clock)
+            return replace(measurement, profile=publish(found, measurement))
+        except loops.OutOfTimeError:
+            why = f"the app did not answer within {self.settings.startup_timeout_s:g} s under the profiler"
+        except MwBudgetError as error:
+            why = str(error)
+        except Exception as error:  # whatever it is, the measurement is done and stands
+            why = f"under the profiler the app raised {type(error).__name__}: {error}"
+        return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
 
     # ---- reporting ------------------------------------------------------------------------------------------------
 

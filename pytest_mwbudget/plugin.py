@@ -20,10 +20,27 @@ MARKER = (
     "every middleware layer of the app on the requests made through the fixture mw_budget, and with --mw-budget fail "
     "the test when a layer takes or creates more per request than its budget"
 )
-# What the configuration may say, and what that means; from the third on, defaults for the keywords of the marker.
+# What the command line may say after --mw-budget-: the name of the value, and what it means.
+OPTIONS = {
+    "json": ("PATH", "write everything that was measured to PATH as JSON"),
+    "html": ("PATH", "write a page of everything that was measured to PATH (needs the extra html)"),
+    "markdown": ("PATH", "write everything that was measured to PATH as Markdown"),
+    "benchmark-json": ("PATH", "write the times to PATH as JSON of pytest-benchmark, for trackers that read it"),
+    "flamegraph": ("always|failing|never", "which requests to draw a flamegraph of (default: failing)"),
+    "dir": ("PATH", "where flamegraphs go (default: .mw-budget)"),
+    "loop": ("asyncio|uvloop|trio", "the event loop of requests in tests that are not async (default: asyncio)"),
+    "max-time": ("SECONDS", "time at most this long for one request (default: 5)"),
+    "undecided": (
+        "warn|fail|pass",
+        "what to do about a budget on which there was no verdict in time (default: warn)",
+    ),
+}
+# What the configuration may say, and what that means; but for the first four, defaults for the keywords of the marker.
 INI = {
     "mw_budget": "measure and enforce in every run, as with --mw-budget",
     "mw_budget_app": "the app under test as package.module:attribute",
+    "mw_budget_flamegraph": "always, failing or never: which requests to draw a flamegraph of (default: failing)",
+    "mw_budget_dir": "where flamegraphs go (default: .mw-budget)",
     "mw_budget_us": "default budget of every middleware layer, microseconds per request",
     "mw_budget_busy_us": "default budget for holding the event loop, microseconds per request",
     "mw_budget_objects": "default budget of every middleware layer: objects created per request",
@@ -54,27 +71,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="measure the requests of tests that use the fixture mw_budget, and enforce their budgets",
     )
-    group.addoption(
-        "--mw-budget-json", metavar="PATH", default=None, help="write everything that was measured to PATH as JSON"
-    )
-    group.addoption(
-        "--mw-budget-loop",
-        metavar="asyncio|uvloop|trio",
-        default=None,
-        help="the event loop of requests in tests that are not async (default: asyncio)",
-    )
-    group.addoption(
-        "--mw-budget-max-time",
-        metavar="SECONDS",
-        default=None,
-        help="time at most this long for one request (default: 5)",
-    )
-    group.addoption(
-        "--mw-budget-undecided",
-        metavar="warn|fail|pass",
-        default=None,
-        help="what to do about a budget on which there was no verdict in time (default: warn)",
-    )
+    for name, (metavar, meaning) in OPTIONS.items():
+        group.addoption(f"--mw-budget-{name}", metavar=metavar, default=None, help=meaning)
     for name, meaning in INI.items():
         parser.addini(name, meaning, type=INI_TYPES.get(name))
 

@@ -17,7 +17,10 @@ from .errors import SettingError, near_miss
 from .model import QUANTITIES, LoopName, Quantity, Seconds
 
 WhenUndecided: TypeAlias = Literal["warn", "fail", "pass"]
+WhenProfiled: TypeAlias = Literal["failing", "always", "never"]
 
+# What the command line and the configuration alone may say.
+RUN_KEYS = ("startup_timeout", "flamegraph")
 MARKER_KEYS = (*QUANTITIES, "layers", "total_us", "expect_status", "lifespan", "loop", "max_time", "undecided")
 
 
@@ -27,6 +30,7 @@ class Settings:
 
     `max_time_s` bounds the timing of one request, `startup_timeout_s` the app's startup and its shutdown.
     `expect_status` None means any status below 400; `loop` None means asyncio, in an async test the test's own.
+    `flamegraph` says which requests are called again under a profiler.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -36,6 +40,7 @@ class Settings:
     max_time_s: Seconds = 5.0
     startup_timeout_s: Seconds = 30.0
     when_undecided: WhenUndecided = "warn"
+    flamegraph: WhenProfiled = "failing"
 
 
 def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -> Settings:
@@ -43,14 +48,14 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
 
     `markers` are the keyword arguments of the `mw_budget` markers, closest first. `configured` has the values of the
     command line and the configuration by the same keys, None where nothing was said; `configured` alone may also
-    have `startup_timeout`. Raises SettingError for an unknown keyword or an unusable value.
+    have `startup_timeout` and `flamegraph`. Raises SettingError for an unknown keyword or an unusable value.
     """
     said: dict[str, tuple[str, Any]] = {}
     layers: dict[str, Bounds] = {}
     sources: list[tuple[str, tuple[str, ...], Mapping[str, Any]]] = [
         ("mw_budget marker: {}", MARKER_KEYS, marker) for marker in markers
     ]
-    sources.append(("mw_budget_{}", (*MARKER_KEYS, "startup_timeout"), configured))
+    sources.append(("mw_budget_{}", (*MARKER_KEYS, *RUN_KEYS), configured))
     for place, known, values in sources:
         for key, value in values.items():
             where = place.format(key)
@@ -90,6 +95,7 @@ def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Bounds]) 
         max_time_s=get("max_time", default.max_time_s, seconds),
         startup_timeout_s=get("startup_timeout", default.startup_timeout_s, seconds),
         when_undecided=get("undecided", default.when_undecided, when_undecided),
+        flamegraph=get("flamegraph", default.flamegraph, when_profiled),
     )
 
 
@@ -177,23 +183,28 @@ def seconds(value: object, where: str) -> Seconds:
 
 def when_undecided(value: object, where: str) -> WhenUndecided:
     """`value` as one of the three things to do about an undecided verdict."""
-    choices = get_args(WhenUndecided)
-    if value not in choices:
-        miss = near_miss(value, choices) if isinstance(value, str) else ""
-        raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
-    return cast("WhenUndecided", value)
+    return cast("WhenUndecided", _one_of(get_args(WhenUndecided), value, where))
+
+
+def when_profiled(value: object, where: str) -> WhenProfiled:
+    """`value` as one of the three answers to which requests are profiled."""
+    return cast("WhenProfiled", _one_of(get_args(WhenProfiled), value, where))
 
 
 def loop_name(value: object, where: str) -> LoopName:
     """`value` as the name of an event loop whose library is installed."""
     choices = get_args(LoopName)
-    if value not in choices:
-        miss = near_miss(value, choices) if isinstance(value, str) else ""
-        raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
-    name = cast("LoopName", value)
+    name = cast("LoopName", _one_of(choices, value, where))
     if find_spec(name) is None:
         raise SettingError(
             f"{where} is {name!r}, but {name} is not installed here; install it (pip install {name}), or choose another"
             f" of: {', '.join(choices)}"
         )
     return name
+
+
+def _one_of(choices: tuple[Any, ...], value: object, where: str) -> object:
+    if value not in choices:
+        miss = near_miss(value, choices) if isinstance(value, str) else ""
+        raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
+    return value

@@ -19,7 +19,7 @@ from contextvars import Context
 from types import CoroutineType
 from typing import Any, TypeAlias
 
-from .counters import Core, Owner
+from .counters import Charger, Owner
 from .exchange import Function, Parameters, detour, exchanged, twin
 from .loops import Library
 
@@ -38,7 +38,7 @@ class Spawning:
     `background` is charged for tasks that were there before, but for the one that watches, which works `aside`.
     """
 
-    def __init__(self, core: Core, background: Owner, aside: Owner) -> None:
+    def __init__(self, core: Charger, background: Owner, aside: Owner) -> None:
         self.core = core
         self.background = background
         self.aside = aside

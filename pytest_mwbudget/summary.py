@@ -1,85 +1,128 @@
-"""What the tests of a run measured, in the process that reports: the table at its end, and JSON."""
+"""What the tests of a run measured, in the process that reports: the tables at its end, files, GitHub's own places."""
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .errors import SettingError
 from .gate import enforced
+from .outputs import JSON, RENDERED, Output
 
 
 def configure(config: pytest.Config) -> None:
-    """Summarise a run that measures; a path for JSON must be one that can be written."""
-    path = config.getoption("mw_budget_json")
-    if path is not None:
-        _check_json(config, path)
-    if enforced(config):
-        config.pluginmanager.register(Summary(config), "mw-budget-summary")
-
-
-def _check_json(config: pytest.Config, path: str) -> None:
-    if not enforced(config):
-        raise pytest.UsageError(f"--mw-budget-json={path!r} has nothing to write without measuring; add --mw-budget")
+    """Summarise a run that measures; each file that is asked for must be one that can be made."""
+    if hasattr(config, "workerinput"):
+        return  # a worker's results are reported by the process that started it
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with Path(path).open("a"):
-            pass
-    except OSError as error:
-        raise pytest.UsageError(
-            f"--mw-budget-json={path!r} cannot be written: {error}; give the path of a file to write"
-        ) from None
+        files = dict(_files(config))
+    except SettingError as error:
+        raise pytest.UsageError(str(error)) from None
+    if enforced(config):
+        config.pluginmanager.register(Summary(config, files), "mw-budget-summary")
+
+
+def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
+    for output in (JSON, *RENDERED):
+        said = config.getoption(f"--mw-budget-{output.name}")
+        if said is None:
+            continue
+        option = f"--mw-budget-{output.name}={said!r}"
+        if not enforced(config):
+            raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget")
+        path = config.invocation_params.dir / said
+        output.check(path, option)
+        yield output, path
 
 
 class Summary:
-    """What the tests of this run measured."""
+    """What the tests of this run measured. `files` are to be written at its end."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, files: Mapping[Output, Path]) -> None:
         self.config = config
+        self.files = files
         self.measurements: list[dict[str, Any]] = []
+        # For each measurement where its test stands, and what its settings do about an undecided verdict.
+        self.places: list[tuple[tuple[str, int | None, str], str]] = []
+        self.remarks: list[str] = []
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """All of it, once the tests are over."""
+        from .report.json import document
+
+        return document(self.measurements)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what a report brings, also from another process."""
-        self.measurements += getattr(report, "mw_budget", ())
+        for measurement in getattr(report, "mw_budget", ()):
+            self.measurements.append(measurement)
+            self.places.append((report.location, report.mw_budget_undecided))
 
     def pytest_sessionfinish(self) -> None:
-        """Write the JSON that was asked for."""
-        path = self.config.getoption("mw_budget_json")
-        if path is None or hasattr(self.config, "workerinput"):
-            return
-        from .report.json import document
+        """Write the files that were asked for, and the summary of GitHub's job."""
+        for output, path in self.files.items():
+            output.write(path, self.document)
+        step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if step_summary and self.measurements:
+            self._add_to(Path(step_summary))
 
-        text = json.dumps(document(self.measurements), indent=1, ensure_ascii=False, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+    def _add_to(self, step_summary: Path) -> None:
+        """Append to the file in which GitHub collects a step's summary, as far as it takes it."""
+        from .report.github import MAX_SUMMARY
+        from .report.markdown import render
+
+        try:
+            there = step_summary.stat().st_size if step_summary.exists() else 0
+            with step_summary.open("a", encoding="utf-8") as file:
+                # What stands there may have been left in the middle of a line.
+                file.write("\n" + render(self.document, limit=MAX_SUMMARY - there - 1))
+        except OSError as error:
+            # Nobody asked for it, and in a container the file of that name is often not there.
+            self.remarks.append(f"GITHUB_STEP_SUMMARY cannot be written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table of each request, or a line in a quiet run."""
-        verbosity = self.config.get_verbosity()
-        if not self.measurements or verbosity < -1:
+        """Print the table of each request, or a line in a quiet run; below them GitHub's annotations."""
+        if not self.measurements:
             return
-        from .report.json import environment, from_json
-        from .report.terminal import one_line, table
+        verbosity = self.config.get_verbosity()
+        if verbosity >= -1:
+            self._print_tables(terminalreporter, verbosity)
+        for remark in self.remarks:
+            terminalreporter.write_line(remark, yellow=True)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            for line in self._annotations():
+                terminalreporter.write_line(line)
 
+    def _print_tables(self, terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
+        from .report.json import measured
+        from .report.terminal import run
+
+        environment = self.document["environment"]
+        python = f"{environment['implementation']} {environment['python']}"
+        width = self.config.get_terminal_writer().fullwidth
         terminalreporter.write_sep("=", "mw-budget")
-        width = shutil.get_terminal_size().columns
-        for data in self.measurements:
-            result = from_json(data)
-            if verbosity < 0:
-                line = one_line(result)
-                terminalreporter.write_line(f"{data['nodeid']} {line.text}", **_markup(line.style))
-                continue
-            terminalreporter.write_line(f"{data['nodeid']}: {result.request} {result.status}", bold=True)
-            for line in table(result, width, verbose=verbosity > 0):
-                terminalreporter.write_line(line.text, **_markup(line.style))
-            terminalreporter.write_line("")
-        loops = ", ".join(sorted({data["loop"] for data in self.measurements}))
-        about = environment(loops)
-        unit = ", µs per request" if any(data["total_us"] for data in self.measurements) else ""
-        terminalreporter.write_line(f"{about['implementation']} {about['python']}, loop {loops}{unit}")
+        for line in run(measured(self.document), python, width, verbosity):
+            terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))
 
+    def _annotations(self) -> Iterator[str]:
+        from .report.github import annotation, level
+        from .report.json import measured
 
-def _markup(style: str) -> dict[str, bool]:
-    return {style: True} if style else {}
+        for (_, result), ((file, line, _), undecided) in zip(measured(self.document), self.places, strict=True):
+            severity = level(result.verdict, undecided)
+            if severity is not None:
+                yield annotation(result, severity, self._in_workspace(file), None if line is None else line + 1)
+
+    def _in_workspace(self, file: str) -> str:
+        """A path below pytest's root as GitHub knows it, from the root of the repository."""
+        path = Path(os.path.abspath(self.config.rootpath / file))
+        workspace = os.environ.get("GITHUB_WORKSPACE")
+        if workspace and path.is_relative_to(workspace):
+            return path.relative_to(workspace).as_posix()
+        return Path(file).as_posix()

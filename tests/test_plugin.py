@@ -17,7 +17,11 @@ import starlette.applications  # noqa: F401
 import pytest_mwbudget.fixture
 import pytest_mwbudget.gate
 import pytest_mwbudget.measure
+import pytest_mwbudget.outputs
+import pytest_mwbudget.report.github
 import pytest_mwbudget.report.json
+import pytest_mwbudget.report.junit
+import pytest_mwbudget.report.markdown
 import pytest_mwbudget.report.terminal
 import pytest_mwbudget.settings
 import pytest_mwbudget.summary
@@ -25,6 +29,8 @@ from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.model import QUANTITIES
 
 from .apps import needs
+from .test_report_github import read
+from .test_report_schema import misfits
 
 APP = """
 from time import perf_counter_ns
@@ -101,6 +107,13 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets here are so far from the truth that an app need not be at its quickest."""
     monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+
+
+@pytest.fixture(autouse=True)
+def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs here are no job of GitHub's, also where the run that they are part of is one."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -316,6 +329,9 @@ def test_an_unusable_configuration_is_a_usage_error(shop: pytest.Pytester, ini: 
         "--mw-budget-max-time=soon",
         "--mw-budget-undecided=maybe",
         "--mw-budget-json=mw.json",
+        "--mw-budget-html=mw.html",
+        "--mw-budget-markdown=mw.md",
+        "--mw-budget-benchmark-json=mw.bench.json",
         "--mw-budget-loop=nonsense",
         "--mw-budget-loop=",
     ],
@@ -326,10 +342,24 @@ def test_an_unusable_option_is_a_usage_error(shop: pytest.Pytester, option: str)
     result.stderr.fnmatch_lines(["ERROR: *mw*budget*"])
 
 
-def test_a_json_path_that_cannot_be_written_is_a_usage_error(shop: pytest.Pytester) -> None:
-    result = run(shop, "--mw-budget", "--mw-budget-json=.")
+@pytest.mark.parametrize("name", ["json", "markdown", "benchmark-json"])
+def test_a_path_that_cannot_be_written_is_a_usage_error(shop: pytest.Pytester, name: str) -> None:
+    result = run(shop, "--mw-budget", f"--mw-budget-{name}=.")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --mw-budget-json='.' cannot be written: *"])
+    result.stderr.fnmatch_lines([f"ERROR: --mw-budget-{name}='.' cannot be written: *"])
+
+
+def test_a_page_without_its_template_library_is_a_usage_error_before_any_test(
+    shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.outputs, "find_spec", lambda name: None)
+    shop.makepyfile(marked("us=20"))
+    result = run(shop, "--mw-budget", "--mw-budget-html=mw.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: --mw-budget-html='mw.html' needs the package jinja2, *pytest-mwbudget[[]html[]]"]
+    )
+    assert not Path(shop.path, "mw.html").exists()
 
 
 def test_a_layer_name_that_matches_nothing_is_explained(shop: pytest.Pytester) -> None:
@@ -757,7 +787,9 @@ def test_a_count_that_is_undecided_is_a_warning(shop: pytest.Pytester, monkeypat
 def test_json_of_a_run_in_which_every_budget_is_a_count(with_task: pytest.Pytester) -> None:
     with_task.makepyfile(marked("tasks=0"))
     run(with_task, "--mw-budget", "--mw-budget-json=mw.json").assert_outcomes(failed=1)
-    (measurement,) = json.loads((with_task.path / "mw.json").read_text())["measurements"]
+    document = json.loads((with_task.path / "mw.json").read_text())
+    assert misfits(document) == []
+    (measurement,) = document["measurements"]
     check_counts(measurement)
     assert (measurement["total_us"], measurement["seconds"]) == (None, None)
     assert measurement["layers"][1]["why"]["us"] == "every budget is a count, so nothing was timed"
@@ -876,6 +908,7 @@ def test_json_has_the_promised_shape(shop: pytest.Pytester) -> None:
     target = shop.path / "reports" / "mw.json"
     run(shop, "--mw-budget", QUICK, f"--mw-budget-json={target}").assert_outcomes(passed=1)
     document = json.loads(target.read_text())
+    assert misfits(document) == []
     assert document["schema"] == "pytest-mwbudget/1"
     assert {"python", "implementation", "platform", "loop", "packages"} <= document["environment"].keys()
     assert document["environment"]["packages"]["starlette"]
@@ -892,12 +925,164 @@ def test_json_has_the_promised_shape(shop: pytest.Pytester) -> None:
     assert spin["us"]["low"] <= spin["us"]["estimate"] <= spin["us"]["high"]
 
 
-def test_junitxml_counts_a_layer_over_budget_as_a_failure(shop: pytest.Pytester) -> None:
+def test_files_stand_where_the_command_line_says_wherever_a_test_goes(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000", "mw_budget.get('/health'); import os; os.chdir('/')"))
+    files = {"json": "out/mw.json", "markdown": "out/mw.md", "benchmark-json": "out/mw.bench.json"}
+    run(shop, "--mw-budget", QUICK, *(f"--mw-budget-{name}={path}" for name, path in files.items()))
+    found = {name: Path(shop.path, path).read_text(encoding="utf-8") for name, path in files.items()}
+    document = json.loads(found["json"])
+    assert found["markdown"] == pytest_mwbudget.report.markdown.render(document)
+    assert "<code>Spin</code>" in found["markdown"]
+    fullnames = [one["fullname"] for one in json.loads(found["benchmark-json"])["benchmarks"]]
+    nodeid = document["measurements"][0]["nodeid"]
+    assert fullnames[1:] == [f"{nodeid} GET /health {name}" for name in ("Spin", "ExceptionMiddleware", "(total)")]
+
+
+def test_a_run_leaves_a_page(shop: pytest.Pytester) -> None:
+    pytest.importorskip("jinja2")
+    shop.makepyfile(marked("tasks=0"))
+    run(shop, "--mw-budget", "--mw-budget-html=mw.html").assert_outcomes(passed=1)
+    assert "Spin" in Path(shop.path, "mw.html").read_text(encoding="utf-8")
+
+
+# ---- JUnit XML --------------------------------------------------------------------------------------------------
+
+
+def junit(pytester: pytest.Pytester) -> tuple[dict[str, str], str, ElementTree.Element]:
+    """The properties of the only testcase, the text of its failure, and its suite."""
+    suite = ElementTree.parse(Path(pytester.path, "junit.xml")).getroot()[0]
+    (case,) = suite.iter("testcase")
+    found = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
+    return found, case.findtext("failure", ""), suite
+
+
+def test_junitxml_counts_a_layer_over_budget_as_a_failure_that_can_be_read(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("us=20"))
     run(shop, "--mw-budget", QUICK, "--junitxml=junit.xml")
-    suite = ElementTree.parse(Path(shop.path, "junit.xml")).getroot()[0]
+    found, text, suite = junit(shop)
     assert suite.get("failures") == "1"
-    assert "Spin takes" in ElementTree.tostring(suite, encoding="unicode")
+    lines = text.splitlines()
+    assert re.fullmatch(r"GET /health: Spin [\d.]+ µs, budget 20 µs \(1 of 3 layers over budget\)", lines[0])
+    assert max(map(len, lines)) <= 79
+    (row,) = [line for line in lines if line.startswith("Spin ") and line.endswith("fail")]
+    assert re.search(r" [\d.]+ +[\d.]+ … [\d.]+ +20  fail$", row)
+    assert "#x1B" not in text  # which is how pytest writes an escape code
+    message = suite.find(".//failure").attrib["message"]  # type: ignore[union-attr]
+    assert lines[0] in message.splitlines()[0]
+    assert (found["mw_budget.request"], found["mw_budget.verdict"]) == ("GET /health", "fail")
+    assert found["mw_budget.worst_layer"] == "Spin"
+    assert float(found["mw_budget.total_us"]) > float(found["mw_budget.worst_layer_us"]) > 50
+    assert found["mw_budget.worst_layer_tasks"] == "0"
+
+
+def test_junitxml_has_what_was_measured_also_where_the_test_fails_for_something_else(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("tasks=0", "mw_budget.get('/health'); mw_budget.get('/health?2'); assert False"))
+    run(shop, "--mw-budget", "--junitxml=junit.xml")
+    found, text, _ = junit(shop)
+    assert "assert False" in text
+    assert found["mw_budget.verdict"] == "pass"
+    assert [found[f"mw_budget.{number}.request"] for number in (1, 2)] == ["GET /health", "GET /health?2"]
+
+
+def test_junitxml_without_enforcement_has_no_properties(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("tasks=0"))
+    run(shop, "--junitxml=junit.xml")
+    assert junit(shop)[0] == {}
+
+
+# ---- GitHub Actions ---------------------------------------------------------------------------------------------
+
+
+def annotations(result: pytest.RunResult) -> list[tuple[str, dict[str, str], str]]:
+    return [read(line) for line in result.stdout.lines if line.startswith("::")]
+
+
+@pytest.fixture
+def github(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of GitHub's."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+
+
+@pytest.mark.usefixtures("github")
+@pytest.mark.parametrize("verbosity", [(), ("-q",), ("-qq",)])
+def test_a_failed_request_is_an_error_at_its_test(with_task: pytest.Pytester, verbosity: tuple[str, ...]) -> None:
+    with_task.makepyfile(test_tasks=marked("tasks=0"))
+    ((command, properties, message),) = annotations(run(with_task, "--mw-budget", *verbosity))
+    assert command == "error"
+    title = "GET /health: AddHeader 1 task, budget 0 tasks (1 of 4 layers over budget)"
+    assert properties == {"file": "test_tasks.py", "line": "4", "title": title}  # where the marker stands
+    assert message.startswith("AddHeader spawns 1 task per request, its budget is 0 tasks.\n    1 × starlette.")
+
+
+@pytest.mark.usefixtures("github")
+@pytest.mark.parametrize(("action", "commands"), [("warn", ["warning"]), ("pass", []), ("fail", ["error"])])
+def test_an_undecided_request_is_as_grave_as_the_settings_say(
+    shop: pytest.Pytester, action: str, commands: list[str]
+) -> None:
+    shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.2"))
+    result = run(shop, "--mw-budget", f"--mw-budget-undecided={action}", *WARNINGS_SHOWN)
+    found = annotations(result)
+    assert [command for command, _, _ in found] == commands
+    assert all(properties["title"] == "GET /health: undecided" for _, properties, _ in found)
+    assert all("below this run's floor" in message for _, _, message in found)
+
+
+def test_there_are_no_annotations_elsewhere(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0"))
+    assert annotations(run(with_task, "--mw-budget")) == []
+
+
+@pytest.mark.usefixtures("github")
+def test_a_file_is_named_from_the_root_of_the_repository(
+    with_task: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(with_task.path.parent))
+    with_task.makepyfile(test_tasks=marked("tasks=0"))
+    ((_, properties, _),) = annotations(run(with_task, "--mw-budget"))
+    assert properties["file"] == f"{with_task.path.name}/test_tasks.py"
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/nowhere")
+    ((_, properties, _),) = annotations(run(with_task, "--mw-budget"))
+    assert properties["file"] == "test_tasks.py"
+
+
+def test_the_summary_of_a_step_grows_and_stays_within_what_github_takes(
+    with_task: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = with_task.path / "summary.md"
+    summary.write_text("before", encoding="utf-8")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    with_task.makepyfile(marked("tasks=0"))
+    run(with_task, "--mw-budget", "--mw-budget-markdown=mw.md")
+    first = summary.read_text(encoding="utf-8")
+    section = (with_task.path / "mw.md").read_text(encoding="utf-8")
+    assert first == f"before\n{section}"
+    assert "| <code>AddHeader</code> |" in section
+
+    monkeypatch.setattr(pytest_mwbudget.report.github, "MAX_SUMMARY", len(first.encode()) + len(section.encode()) // 2)
+    run(with_task, "--mw-budget")
+    second = summary.read_text(encoding="utf-8").removeprefix(first)
+    assert "1 of 1 requests are left out" in second
+    assert "AddHeader" not in second
+
+
+def test_a_run_that_measures_nothing_leaves_the_summary_of_its_step_alone(
+    shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(shop.path / "summary.md"))
+    shop.makepyfile("def test_it():\n    pass\n")
+    run(shop, "--mw-budget").assert_outcomes(passed=1)
+    assert not (shop.path / "summary.md").exists()
+
+
+def test_a_summary_that_cannot_be_written_is_a_remark(shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(shop.path / "missing" / "summary.md"))
+    shop.makepyfile(marked("tasks=0"))
+    result = run(shop, "--mw-budget")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["GITHUB_STEP_SUMMARY cannot be written: *summary.md'"])
+
+
+# ---- the terminal -----------------------------------------------------------------------------------------------
 
 
 def test_quiet_has_one_line_a_request_and_verbose_says_how_it_was_measured(shop: pytest.Pytester) -> None:
@@ -923,9 +1108,34 @@ def test_the_table_reads_in_80_columns_with_and_without_colour(
     assert max(map(len, table)) <= 80
 
 
-def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester) -> None:
+@pytest.mark.parametrize("width", [64, 110])
+def test_the_table_is_as_wide_as_pytests_own_writer(shop: pytest.Pytester, width: int) -> None:
+    long = "ALayerWithANameThatIsLongerThanMostTerminalsAreWideSoThatItHasToBeShortenedInTheMiddle"
+    shop.makepyfile(shop=APP.replace("Spin", long))
+    shop.makeconftest(
+        CONFTEST
+        + f"""
+
+def pytest_runtestloop(session):
+    session.config.get_terminal_writer().fullwidth = {width}
+"""
+    )
+    shop.makepyfile(test_shop=marked("us=2000"))
+    text = "\n".join(run(shop, "--mw-budget", QUICK).stdout.lines)
+    table = text[text.index("= mw-budget =") :].splitlines()[1:-2]
+    assert width - 4 < max(map(len, table)) <= width
+    rows = [line for line in table if line.startswith("ALayer")]
+    assert rows
+    assert all(re.match(r"ALayer\w*…\w*Middle ", row) for row in rows)
+
+
+@pytest.mark.usefixtures("github")
+def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(with_task.path / "summary.md"))
     with_task.makepyfile(test_time=marked("us=20, layers={'AddHeader': 1e6}"), test_tasks=marked("tasks=0"))
-    result = with_task.runpytest_subprocess("-n", "1", "--mw-budget", QUICK, "--mw-budget-json=mw.json")
+    result = with_task.runpytest_subprocess(
+        "-n", "1", "--mw-budget", QUICK, "--mw-budget-json=mw.json", "--junitxml=junit.xml"
+    )
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["* mw-budget *"])
     result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "21 requests counted*", "floor *"])
@@ -934,6 +1144,12 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester) -> Non
     by_file = {measurement["nodeid"].partition(":")[0]: measurement for measurement in measurements}
     check_counts(by_file["test_tasks.py"])
     assert by_file["test_time.py"]["layers"][2]["us"]["estimate"] > 50
+    assert {properties["file"] for _, properties, _ in annotations(result)} == by_file.keys()
+    assert (with_task.path / "summary.md").read_text(encoding="utf-8").startswith("\n## mw-budget: 2 fail\n")
+    cases = ElementTree.parse(Path(with_task.path, "junit.xml")).getroot().iter("testcase")
+    named = {case.attrib["classname"]: [one.attrib for one in case.iter("property")] for case in cases}
+    assert {"name": "mw_budget.worst_layer", "value": "Spin"} in named["test_time"]
+    assert {"name": "mw_budget.worst_layer_tasks", "value": "1"} in named["test_tasks"]
 
 
 # ---- living with other tools ------------------------------------------------------------------------------------

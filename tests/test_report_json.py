@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import platform
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from pytest_mwbudget.advice import advise
 from pytest_mwbudget.model import (
     COUNTED,
     Books,
@@ -17,15 +19,17 @@ from pytest_mwbudget.model import (
     Counts,
     Effort,
     Estimate,
+    HotFunction,
     Judged,
     Layer,
     LayerReport,
     Ledger,
     Occupation,
+    Profile,
     RequestLine,
     Result,
 )
-from pytest_mwbudget.report.json import document, environment, from_json, to_json
+from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
 from pytest_mwbudget.report.terminal import failure, table
 
 GZIP = Layer(0, "GZipMiddleware", "starlette.middleware.gzip.GZipMiddleware", "middleware", runs_task=True)
@@ -196,8 +200,8 @@ def misfits(data: Any, shape: Any, where: str = "") -> list[str]:
 
 
 def test_the_document_has_the_shape_that_was_promised() -> None:
-    measured = replace(RESULT, layers=RESULT.layers[:1])
-    assert misfits(document([to_json(measured, "test_overhead.py::test_health")]), SHAPE) == []
+    found = replace(RESULT, layers=RESULT.layers[:1])
+    assert misfits(document([to_json(found, "test_overhead.py::test_health")]), SHAPE) == []
 
 
 def test_the_check_of_the_shape_can_fail() -> None:
@@ -369,6 +373,45 @@ def test_the_environment_names_interpreter_loop_and_installed_packages() -> None
 def test_the_document_names_every_loop_that_was_measured_on() -> None:
     rows = [to_json(replace(RESULT, loop=loop), "t") for loop in ("uvloop", "asyncio", "uvloop")]
     assert document(rows)["environment"]["loop"] == "asyncio, uvloop"
+
+
+def test_the_document_says_when_it_was_made() -> None:
+    created = datetime.fromisoformat(document([])["created"])
+    assert created.tzinfo is not None
+    assert abs(datetime.now(UTC) - created) < timedelta(minutes=5)
+
+
+def test_the_results_of_a_document_stand_beside_their_tests() -> None:
+    assert measured(document([to_json(RESULT, "a"), to_json(UNTIMED, "b")])) == [("a", RESULT), ("b", UNTIMED)]
+
+
+def test_a_profile_comes_back_with_its_functions() -> None:
+    hot = HotFunction("spin", "shop.py", 12, 90.0, 95.5)
+    profile = Profile(400, 2100, 410.5, "a.html", "b.html", "c.json", {0: (hot,), 2: ()})
+    assert there_and_back(replace(RESULT, profile=profile)).profile == profile
+
+
+def test_a_result_from_before_there_were_profiles_is_read() -> None:
+    data = to_json(RESULT, "t")
+    del data["profile"], data["advice"]
+    assert from_json(data) == RESULT
+
+
+def test_advice_is_that_of_the_result() -> None:
+    layer = replace(RESULT.layers[0], us=Estimate(400.0, 399.0, 401.0))
+    found = replace(
+        RESULT, layers=(replace(layer, occupation=Occupation(Estimate(400.0, 399.0, 401.0), 0.0, 1.0, True)),)
+    )
+    advice = to_json(found, "t")["advice"]
+    assert advice == [asdict(one) for one in advise(found)]
+    assert [one["rule"] for one in advice] == ["blocking"]
+    assert to_json(UNTIMED, "t")["advice"] == []
+
+
+def test_the_text_of_the_file_keeps_every_letter() -> None:
+    data = document([to_json(RESULT, "tests/test_ü.py")])
+    assert json.loads(render(data)) == data
+    assert "test_ü" in render(data)
 
 
 def test_a_run_that_measured_nothing_is_a_document_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mwbudget.advice import advise
 from pytest_mwbudget.budgets import Bounds, assign, judge, judge_count
 from pytest_mwbudget.model import (
     COUNTED,
@@ -37,6 +38,8 @@ from pytest_mwbudget.report.terminal import (
     figure,
     interval,
     one_line,
+    reasons,
+    run,
     shortened,
     size,
     table,
@@ -425,15 +428,12 @@ def test_a_row_says_how_its_time_is_spent() -> None:
     assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0"]
 
 
-def test_a_layer_that_blocks_has_its_sentence() -> None:
+def test_advice_stands_below_with_its_page() -> None:
     blocking = Occupation(us(260.0), 0.0, 20.0, blocking=True)
-    text = flat("\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=blocking))))))
-    assert (
-        "GZipMiddleware blocks the event loop: busy 260.0 µs, of which the processor worked 20.0 µs; it waits for a"
-        " file, a socket or a lock without giving way"
-    ) in text
-    text = "\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))))
-    assert "blocks" not in text
+    found = timed(counted(replace(PASSING, counts=NONE, occupation=blocking)))
+    (advice,) = advise(found)
+    assert flat("\n".join(lines(found))).endswith(f" advice: {advice.text} ({advice.page})")
+    assert "advice" not in "\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))))
 
 
 def judged(report: LayerReport, **bounds: tuple[float, Verdict]) -> LayerReport:
@@ -564,7 +564,52 @@ def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
     assert one_line(timed(counted(PASSING))).text == "GET /health pass: 245.1 µs, most in GZipMiddleware: 17.9 µs"
 
 
+# ---- a whole run ------------------------------------------------------------------------------------------------
+
+MEASURED = [("t.py::test_one", timed(counted(PASSING))), ("t.py::test_two", counted(layer_row(), verdict="fail"))]
+
+
+def test_a_run_has_the_table_of_each_request_below_its_test() -> None:
+    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80)]
+    first, second = lines(MEASURED[0][1]), lines(MEASURED[1][1])
+    assert shown == [
+        "t.py::test_one: GET /health 200",
+        *first,
+        "",
+        "t.py::test_two: GET /health 200",
+        *second,
+        "",
+        "CPython 3.13.0, loop asyncio, µs per request",
+    ]
+
+
+def test_a_verbose_run_has_verbose_tables() -> None:
+    shown = [line.text for line in run(MEASURED[:1], "CPython 3.13.0", 80, 1)]
+    assert shown[1:-2] == lines(MEASURED[0][1], verbose=True) != lines(MEASURED[0][1])
+
+
+def test_a_quiet_run_has_a_line_for_each_request() -> None:
+    shown = list(run(MEASURED, "CPython 3.13.0", 80, -1))
+    assert [line.text for line in shown[:-1]] == [f"{nodeid} {one_line(found).text}" for nodeid, found in MEASURED]
+    assert [line.style for line in shown] == ["green", "red", ""]
+
+
+def test_a_run_names_its_loops_and_no_unit_where_nothing_was_timed() -> None:
+    found = [(nodeid, replace(MEASURED[1][1], loop=loop)) for nodeid, loop in (("a", "uvloop"), ("b", "asyncio"))]
+    assert [line.text for line in run(found, "CPython 3.13.0", 80)][-1] == "CPython 3.13.0, loop asyncio, uvloop"
+
+
 # ---- the failure ------------------------------------------------------------------------------------------------
+
+
+def test_reasons_are_what_is_over_and_what_is_open() -> None:
+    found = result(PASSING, FAILING, OPEN, total_budget_us=200.0, total_verdict="fail", verdict="fail")
+    assert list(reasons(found)) == [
+        "AuthMiddleware takes 117.2 µs per request, its budget is 50 µs: 67.2 µs too much (66.8 to 67.7).",
+        "The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much (44.7 to 45.5).",
+        "CORSMiddleware is undecided: the interval holds the budget.",
+    ]
+    assert list(reasons(result(PASSING))) == []
 
 
 def test_a_failure_has_layer_budget_excess_with_its_interval_and_what_next() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
+from ..advice import advise
 from ..model import (
     Books,
     Count,
@@ -43,13 +46,19 @@ PACKAGES = (
 
 
 def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The whole file. `measurements` come from `to_json`."""
+    """The whole file, as `schema.json` beside this module describes it. `measurements` come from `to_json`."""
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
         "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(", ".join(loops) or "asyncio"),
         "measurements": [*measurements],
     }
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The text of the file."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def environment(loop: str) -> dict[str, Any]:
@@ -101,6 +110,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         },
         "notes": list(result.notes),
         "profile": _profile(result.profile),
+        "advice": [asdict(one) for one in advise(result)],
     }
 
 
@@ -207,8 +217,13 @@ def _number(value: float | None) -> float | None:
 # ---- back --------------------------------------------------------------------------------------------------------
 
 
+def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
+    """The results in a document with the ids of their tests, in order."""
+    return [(data["nodeid"], from_json(data)) for data in document["measurements"]]
+
+
 def from_json(data: Mapping[str, Any]) -> Result:
-    """The result that `to_json` wrote."""
+    """The result that `to_json` wrote. Advice is not read: it can be had again from the result."""
     ledger = data["ledger"]
     outside, total = _read_counts(ledger["outside"]), _read_counts(ledger["total"])
     assert outside is not None
@@ -228,7 +243,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         total_reason=data["total_reason"],
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
-        profile=_read_profile(data["profile"]),
+        profile=_read_profile(data.get("profile")),  # results from before there were profiles are read as well
     )
 
 

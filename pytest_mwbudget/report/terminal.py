@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
+from ..advice import advise
 from ..model import (
     COUNTED,
     Books,
@@ -44,10 +45,29 @@ class Line:
     style: Style = ""
 
 
+def run(measured: Sequence[tuple[str, Result]], python: str, width: int, verbosity: int = 0) -> Iterator[Line]:
+    """All results of a run, each with its test's id: a table for each, or a line where `verbosity` is below 0.
+
+    `python` names the interpreter that measured.
+    """
+    for nodeid, result in measured:
+        if verbosity < 0:
+            line = one_line(result)
+            yield replace(line, text=f"{nodeid} {line.text}")
+            continue
+        yield Line(f"{nodeid}: {result.request} {result.status}", "bold")
+        yield from table(result, width, verbose=verbosity > 0)
+        yield Line("")
+    loops = ", ".join(sorted({result.loop for _, result in measured}))
+    unit = ", µs per request" if any(result.books for _, result in measured) else ""
+    yield Line(f"{python}, loop {loops}{unit}")
+
+
 def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line]:
     """The rows of `result` within `width` columns, outermost layer first: what they take, and what they create.
 
-    `verbose` adds how each was measured, and the columns in which there are only zeros.
+    Below them stand the effort, what to know about the figures, and advice. `verbose` adds how each was measured, and
+    the columns in which there are only zeros.
     """
     width = min(width, MAX_WIDTH) - 1
     if result.books is not None:
@@ -282,18 +302,10 @@ def _foot(result: Result, width: int, *, varies: bool) -> Iterator[str]:
             by_reason.setdefault(why, []).append(quantity)
         for why, quantities in by_reason.items():
             yield from wrapped(f"not counted: {', '.join(quantities)} ({why})", width)
-    for report in result.layers:
-        if report.occupation is not None and report.occupation.blocking:
-            yield from wrapped(_blocking(report, report.occupation), width)
     for note in result.notes:
         yield from wrapped(f"note: {note}", width)
-
-
-def _blocking(report: LayerReport, occupation: Occupation) -> str:
-    return (
-        f"{report.name} blocks the event loop: busy {figure(occupation.busy.estimate)} µs, of which the processor"
-        f" worked {figure(occupation.cpu_us)} µs; it waits for a file, a socket or a lock without giving way"
-    )
+    for advice in advise(result):
+        yield from wrapped(f"advice: {advice.text} ({advice.page})", width)
 
 
 def one_line(result: Result) -> Line:
@@ -314,7 +326,7 @@ def one_line(result: Result) -> Line:
 
 def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str:
     """The report of a failing test: what is over, by how much, the table, what to do next."""
-    lines = [f"{result.request}: {_headline(result)}", ""]
+    lines = [f"{result.request}: {headline(result)}", ""]
     lines += [line.text for line in table(result, width)]
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
@@ -322,18 +334,24 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
         for text in _evidence(report):
             lines += [text] if text.startswith(ITEM) else wrapped(text, width)
         lines += wrapped(_next_step(report), width)
-    if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
-        total = result.books.total
-        lines += wrapped(f"The whole request takes {_excess(total, result.total_budget_us)}", width)
-        lines += wrapped(
-            f"Next: begin with the costliest row; if the cost is intended, say total_us={_roomy(total)}.", width
-        )
+    if result.total_verdict == "fail" and result.books is not None:
+        lines += [line for text in _total_evidence(result) for line in wrapped(text, width)]
+        enough = _roomy(result.books.total)
+        lines += wrapped(f"Next: begin with the costliest row; if the cost is intended, say total_us={enough}.", width)
     if undecided_fails or over:
         lines += [line for text in undecided(result) for line in wrapped(text, width)]
     return "\n".join(lines)
 
 
-def _headline(result: Result) -> str:
+def reasons(result: Result) -> Iterator[str]:
+    """Why a verdict is no pass: by how much which budget is exceeded, what is undecided; items of a list after ITEM."""
+    for report in result.layers:
+        yield from _evidence(report)
+    yield from _total_evidence(result)
+    yield from undecided(result)
+
+
+def headline(result: Result) -> str:
     """What fails, short enough for pytest's summary: the excess that is the greatest share, and how many fail."""
     over = [
         (_value(report, quantity) / max(judged.bound, 0.5), report, quantity, judged.bound)
@@ -400,6 +418,11 @@ def _evidence(report: LayerReport) -> Iterator[str]:
             yield from _counted_evidence(report, quantity, most)
     if report.counts is not None and not over.keys().isdisjoint(COUNTED):
         yield from _created(report.counts)
+
+
+def _total_evidence(result: Result) -> Iterator[str]:
+    if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
+        yield f"The whole request takes {_excess(result.books.total, result.total_budget_us)}"
 
 
 def _counted_evidence(report: LayerReport, quantity: Quantity, most: float) -> Iterator[str]:

@@ -1,0 +1,94 @@
+"""`python -m pytest_mwbudget render RESULT.json`: a stored result once more, without running anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from .errors import MwBudgetError
+from .outputs import RENDERED
+from .report.json import SCHEMA, measured, to_json
+from .report.terminal import run
+
+ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
+# What reading finds in data that is of another shape.
+MISSHAPEN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit status, 2 for what cannot be done."""
+    said = _parser().parse_args(arguments)
+    try:
+        _render(Path(said.result), {name: path for name, path in vars(said).items() if path is not None})
+        sys.stdout.flush()
+    except MwBudgetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Who reads has seen enough, as `head` has; what is left goes nowhere when Python flushes it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pytest_mwbudget", description="What was measured, once more.")
+    commands = parser.add_subparsers(required=True, metavar="render")
+    render = commands.add_parser("render", help="make files of a stored result, or print its tables")
+    render.add_argument("result", metavar="RESULT.json", help="a file that --mw-budget-json wrote")
+    for output in RENDERED:
+        render.add_argument(f"--{output.name}", dest=output.name, metavar="PATH", help="write to PATH")
+    return parser
+
+
+def _render(source: Path, said: Mapping[str, str]) -> None:
+    document = _whole(source, _stored(source))
+    wanted = {output: Path(said[output.name]) for output in RENDERED if output.name in said}
+    for output, path in wanted.items():
+        output.check(path, f"--{output.name}={str(path)!r}")
+    for output, path in wanted.items():
+        output.write(path, document)
+    if not wanted:
+        environment = document["environment"]
+        python = f"{environment['implementation']} {environment['python']}"
+        for line in run(measured(document), python, shutil.get_terminal_size().columns):
+            print(line.text)
+
+
+def _stored(source: Path) -> Mapping[str, Any]:
+    """The document in a file; MwBudgetError where there is none that this version reads."""
+    try:
+        found = json.loads(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MwBudgetError(f"{str(source)!r} cannot be read: {error}") from None
+    except ValueError as error:
+        raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; give a file that --mw-budget-json wrote") from None
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        raise MwBudgetError(
+            f"{str(source)!r} has the schema {schema!r}, and this version reads {SCHEMA!r}; give a file that"
+            f" --mw-budget-json wrote, and render it with the version of pytest-mwbudget that wrote it"
+        )
+    return cast("Mapping[str, Any]", found)
+
+
+def _whole(source: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The document as this version writes it; MwBudgetError where too much is missing."""
+    try:
+        environment = {key: found["environment"][key] for key in ENVIRONMENT}
+        measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
+    except MISSHAPEN as error:
+        raise MwBudgetError(
+            f"{str(source)!r} is not a whole result ({type(error).__name__}: {error}); give a file as --mw-budget-json"
+            f" wrote it"
+        ) from None
+    return {**found, "environment": environment, "measurements": measurements}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,199 @@
+"""A profile as files: an interactive flamegraph, pyinstrument's own page, speedscope's JSON.
+
+The session has a block for each layer and below it the layer's own frames: see `frames`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+from pyinstrument import processors
+from pyinstrument.frame import Frame
+from pyinstrument.renderers import HTMLRenderer, SpeedscopeRenderer
+from pyinstrument.renderers.base import FrameRenderer, ProcessorList
+from pyinstrument.session import Session
+
+from ..frames import BLOCK, NO_LAYER, pruned
+from ..model import HotFunction, Layer, Result
+
+# Function, file, line.
+Key: TypeAlias = tuple[str, str, int]
+
+US_PER_S = 1e6
+# Of the whole. What is thinner can be seen by nobody, and fills files.
+THINNEST = 0.0003
+MOST_BYTES = 2_000_000
+PLACEHOLDER = "/*DATA*/null"
+# What ends a script element, or a line of JavaScript, must not stand in one.
+ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
+
+class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
+    """One self-contained page for a session of `requests` calls of the request that `result` is about.
+
+    `request_us` is what a request took under the profiler.
+    """
+
+    output_file_extension = "html"
+
+    def __init__(self, result: Result, nodeid: str, requests: int, request_us: float) -> None:
+        super().__init__()
+        self.result = result
+        self.nodeid = nodeid
+        self.requests = requests
+        self.request_us = request_us
+
+    def default_processors(self) -> ProcessorList:
+        """Equal calls together; how long a function ran alone is a number of it, and no frame."""
+        return [processors.remove_importlib, processors.aggregate_repeated_calls]
+
+    def render(self, session: Session) -> str:
+        """The page; its data is what `window.flamegraph` shows."""
+        page = files(__package__).joinpath("flamegraph.html").read_text(encoding="utf-8")
+        data = json.dumps(self.data(session), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return page.replace(PLACEHOLDER, data.translate(ESCAPES))
+
+    def data(self, session: Session) -> dict[str, Any]:
+        """What the page shows: the layers, and a tree of nodes with µs per request."""
+        result = self.result
+        root = self.preprocess(session.root_frame(trim_stem=False))
+        tops = _tops(root)
+        nodes = [self._node(frame, None) for frame in tops]
+        for node in nodes:
+            node["kind"] = "outside" if node["layer"] == NO_LAYER else "layer"
+        return {
+            "title": str(result.request),
+            "nodeid": self.nodeid,
+            "requests": self.requests,
+            "samples": session.sample_count,
+            "request_us": self.request_us,
+            "plain_us": result.books.total.estimate if result.books else None,
+            "layers": [
+                {
+                    "index": report.layer.index,
+                    "name": report.name,
+                    "us": report.us.estimate if report.us else None,
+                    "budget_us": report.budget_us,
+                    "suspect": report.verdict == "fail",
+                }
+                for report in result.layers
+            ],
+            "root": {
+                "name": str(result.request),
+                "file": None,
+                "line": None,
+                "layer": None,
+                "kind": "root",
+                "us": sum(node["us"] for node in nodes),
+                "own_us": 0.0,
+                "children": nodes,
+            },
+        }
+
+    def _node(self, frame: Frame, layer: int | None) -> dict[str, Any]:
+        block = frame.file_path == BLOCK
+        if block:
+            layer = frame.line_no
+        return {
+            "name": frame.function if block else function_name(frame),
+            "file": None if block else short_path(frame),
+            "line": None if block else frame.line_no or None,
+            "layer": layer,
+            "kind": "layer" if block else "function",
+            "us": self._us(frame.time),
+            "own_us": self._us(frame.total_self_time),
+            "children": [self._node(child, layer) for child in _calls(frame)],
+        }
+
+    def _us(self, seconds: float) -> float:
+        return round(seconds / self.requests * US_PER_S, 3)
+
+
+def hottest(session: Session, layer: Layer, requests: int, count: int = 3) -> tuple[HotFunction, ...]:
+    """The functions of a layer that took the most time themselves, without those of the layers inside it."""
+    own_us: dict[Key, float] = {}
+    total_us: dict[Key, float] = {}
+    for frame, outer in _own_frames(session, layer):
+        key = _key(frame)
+        own_us[key] = own_us.get(key, 0.0) + frame.total_self_time / requests * US_PER_S
+        if key not in outer:  # what calls itself has its time once
+            total_us[key] = total_us.get(key, 0.0) + frame.time / requests * US_PER_S
+    ordered = sorted(own_us, key=lambda key: (-own_us[key], key))[:count]
+    return tuple(HotFunction(*key, own_us[key], total_us[key]) for key in ordered)
+
+
+def pyinstrument_page(session: Session) -> str:
+    """Pyinstrument's own page."""
+    return str(HTMLRenderer().render(session))
+
+
+def speedscope(session: Session) -> str:
+    """JSON that speedscope opens, and the viewers that read its format."""
+    return str(SpeedscopeRenderer().render(session))
+
+
+def bounded(render: Callable[[Session], str], session: Session) -> str:
+    """The session rendered, its thinnest frames left out until the text has at most `MOST_BYTES`."""
+    share = THINNEST
+    total = math.fsum(seconds for _, seconds in session.frame_records)
+    while True:
+        records = pruned(session.frame_records, share * total)
+        text = render(Session.from_json(session.to_json() | {"frame_records": records}))
+        if len(text.encode()) <= MOST_BYTES or share >= 1:
+            return text
+        share *= 2
+
+
+def function_name(frame: Frame) -> str:
+    """`Class.function` of a method, else `function`."""
+    return f"{frame.class_name}.{frame.function}" if frame.class_name else frame.function
+
+
+def short_path(frame: Frame) -> str | None:
+    """The file below the working directory, or below where it was imported from."""
+    path = frame.file_path
+    if path is None:
+        return None
+    here = os.getcwd() + os.sep
+    return path.removeprefix(here) if path.startswith(here) else frame.file_path_short
+
+
+def _tops(root: Frame | None) -> list[Frame]:
+    """The outermost blocks: pyinstrument leaves out a root that has but one child."""
+    if root is None:
+        return []
+    return [root] if root.file_path == BLOCK else _calls(root)
+
+
+def _calls(frame: Frame) -> list[Frame]:
+    """What it calls, without pyinstrument's frames for the time that is its own."""
+    return [child for child in frame.children if not child.is_synthetic]
+
+
+def _own_frames(session: Session, layer: Layer) -> Iterator[tuple[Frame, frozenset[Key]]]:
+    """The frames of a layer, each with the keys of those round it."""
+    root = processors.aggregate_repeated_calls(session.root_frame(trim_stem=False), options={})
+    blocks = _tops(root)
+    while blocks:
+        block = blocks.pop()
+        inside = _calls(block)
+        blocks += [frame for frame in inside if frame.file_path == BLOCK]
+        if block.line_no == layer.index:
+            for frame in inside:
+                if frame.file_path != BLOCK:
+                    yield from _within(frame, frozenset())
+
+
+def _within(frame: Frame, outer: frozenset[Key]) -> Iterator[tuple[Frame, frozenset[Key]]]:
+    yield frame, outer
+    for child in _calls(frame):
+        yield from _within(child, outer | {_key(frame)})
+
+
+def _key(frame: Frame) -> Key:
+    return function_name(frame), short_path(frame) or "", frame.line_no or 0

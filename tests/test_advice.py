@@ -1,0 +1,462 @@
+"""Advice: each rule on records that show what it looks for, on near misses, and on what the examples really record."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from examples.count_gate import orders
+from pytest_mwbudget import asgi
+from pytest_mwbudget.advice import MANY_MESSAGES, RULES, STREAMED, advise
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.model import (
+    Books,
+    Count,
+    Counts,
+    Estimate,
+    Layer,
+    LayerReport,
+    Ledger,
+    Occupation,
+    RequestLine,
+    Result,
+)
+from pytest_mwbudget.report.json import from_json, to_json
+
+from .apps import measured
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
+COROUTINE = "starlette.middleware.base.BaseHTTPMiddleware.__call__.<locals>.call_next.<locals>.coro"
+RECEIVING = (
+    "starlette.middleware.base.BaseHTTPMiddleware.__call__.<locals>.call_next.<locals>.receive_or_disconnect"
+    ".<locals>.wrap"
+)
+
+
+# ---- records ----------------------------------------------------------------------------------------------------
+
+
+def us(estimate: float, margin: float = 0.5) -> Estimate:
+    return Estimate(estimate, estimate - margin, estimate + margin)
+
+
+def same(number: int, kinds: Mapping[str, int] | None = None) -> Count:
+    return Count(number, number, number, kinds or {})
+
+
+def counts(
+    *, sent: int = 2, received: int = 0, tasks: Mapping[str, int] | None = None, **known: Count | None
+) -> Counts:
+    """The counts of a row; objects, allocations and bytes are unknown unless they are given."""
+    spawned = tasks or {}
+    return Counts(
+        objects=known.get("objects"),
+        allocations=known.get("allocations"),
+        bytes=None,
+        tasks=same(sum(spawned.values()), spawned),
+        threads=same(0),
+        retained=None,
+        received=same(received),
+        sent=same(sent),
+        suspensions=same(0),
+    )
+
+
+def row(index: int = 0, name: str = "Layer", *, entered: bool = True, **found: Any) -> LayerReport:
+    return LayerReport(Layer(index, name, f"shop.{name}", "middleware", entered=entered), **found)
+
+
+def result(*rows: LayerReport, endpoint: Counts | None = None, method: str = "GET", status: int = 200) -> Result:
+    return Result(
+        request=RequestLine(method, "/"),
+        status=status,
+        layers=rows,
+        ledger=Ledger(counts(), endpoint or counts(), counts(), 21),
+        books=Books(us(300), us(10), us(40), 1.0),
+        floor_us=0.3,
+    )
+
+
+def advised(found: Result) -> dict[str, str]:
+    """The texts by rule, of a record with one layer of interest."""
+    return {advice.rule: advice.text for advice in advise(found)}
+
+
+# ---- pass-through -----------------------------------------------------------------------------------------------
+
+
+def base_http(
+    *, estimate: float | None = 173.5, busy: float | None = None, name: str = COROUTINE, **found: Any
+) -> Result:
+    taken = {} if estimate is None else {"us": us(estimate), "occupation": Occupation(us(busy or estimate), 0.0, None)}
+    return result(row(name="Auth", counts=counts(**{"sent": 3, "tasks": {name: 1}, **found}), **taken))
+
+
+def test_a_base_http_middleware_that_passes_requests_on() -> None:
+    text = advised(base_http(objects=same(512), allocations=same(375)))["pass-through"]
+    assert text == (
+        "Auth needs 1 task and 512 objects per request, 173.5 µs in all: the task and most objects come with"
+        " BaseHTTPMiddleware, whatever its dispatch does; a pure ASGI class would do without"
+    )
+
+
+def test_where_objects_are_not_counted_allocations_are_told_and_else_nothing() -> None:
+    assert "1 task and 375 allocations per request, 173.5" in advised(base_http(allocations=same(375)))["pass-through"]
+    assert "1 task per request, 173.5 µs in all: this comes with" in advised(base_http())["pass-through"]
+
+
+def test_a_record_without_times_is_enough() -> None:
+    assert (
+        "1 task and 512 objects per request: the task"
+        in advised(base_http(estimate=None, objects=same(512)))["pass-through"]
+    )
+
+
+def test_a_time_that_is_not_known_is_not_told() -> None:
+    unknown = LayerReport(
+        row(name="Auth").layer,
+        us=Estimate(170, float("-inf"), float("inf")),
+        counts=counts(tasks={COROUTINE: 1}, objects=same(512)),
+    )
+    assert "Auth needs 1 task and 512 objects per request: the task" in advised(result(unknown))["pass-through"]
+
+
+def test_tasks_for_receiving_and_many_messages_are_passing_on_too() -> None:
+    found = counts(sent=102, received=2, tasks={RECEIVING: 2, COROUTINE: 1}, objects=same(9745))
+    text = advised(result(row(name="Auth", us=us(2649), counts=found)))["pass-through"]
+    assert text.startswith("Auth needs 3 tasks and 9745 objects per request, 2649 µs in all: the tasks and most")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        base_http(objects=same(900)),  # creates much besides
+        base_http(allocations=same(900)),
+        base_http(objects=same(512), estimate=2100),  # computes much besides
+        base_http(objects=same(512), name="shop.middleware.in_a_task"),  # a task of another making
+        base_http(objects=same(512), tasks={}),  # answered by itself: nothing was passed on
+        result(row(name="Auth")),  # not entered, or merged
+    ],
+)
+def test_no_advice_to_rewrite_what_does_more_or_is_something_else(found: Result) -> None:
+    assert "pass-through" not in advised(found)
+
+
+def test_a_base_http_middleware_that_waits_long_still_passes_on() -> None:
+    assert "pass-through" in advised(base_http(objects=same(512), estimate=5000, busy=180))
+
+
+# ---- blocking ---------------------------------------------------------------------------------------------------
+
+
+def occupied(busy: float, *, cpu: float | None = None, wait: float = 0.0, blocking: bool = False) -> Result:
+    return result(row(name="Audit", us=us(busy + wait), occupation=Occupation(us(busy), wait, cpu, blocking)))
+
+
+def test_a_layer_that_blocks() -> None:
+    assert advised(occupied(602.2, cpu=46.4, blocking=True)) == {
+        "blocking": "Audit holds the event loop for 602.2 µs per request, in 46.4 µs of which the processor works; it"
+        " blocks every other request meanwhile: call what it waits for in a worker thread, or use an async library"
+        " for it"
+    }
+
+
+def test_a_layer_that_works_does_not_block() -> None:
+    assert advised(occupied(602.2, cpu=590.0)) == {}
+    assert advised(occupied(602.2, cpu=None)) == {}
+
+
+# ---- waiting ----------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_that_waits() -> None:
+    text = advised(occupied(74.7, wait=1060.7))["waiting"]
+    assert text.startswith("Audit waits for 1061 µs of its 1135 µs per request, and the request with it:")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        occupied(100, wait=49),  # little
+        occupied(900, wait=200),  # of much
+        occupied(100),
+        result(row(us=us(1100, 600), occupation=Occupation(us(100, 450), 1000.0, None))),  # no more than is unknown
+        result(row(us=us(1100))),
+        result(row()),
+    ],
+)
+def test_no_advice_on_a_short_or_uncertain_wait(found: Result) -> None:
+    assert "waiting" not in advised(found)
+
+
+# ---- buffering --------------------------------------------------------------------------------------------------
+
+STREAM = counts(sent=102)
+
+
+def test_a_layer_that_holds_a_stream_back() -> None:
+    text = advised(result(row(name="Envelope", counts=counts(sent=2)), endpoint=STREAM))["buffering"]
+    assert text.startswith("Envelope is sent 102 messages and sends 2: it holds the whole response back")
+
+
+def test_only_the_layer_at_which_the_stream_ends_is_named() -> None:
+    outer, holds, inner = row(0, counts=counts()), row(1, "Envelope", counts=counts()), row(2, counts=STREAM)
+    advice = [(one.layer, one.rule) for one in advise(result(outer, holds, inner, endpoint=STREAM))]
+    assert advice == [("Envelope", "buffering")]
+
+
+def test_a_layer_that_was_not_entered_is_not_inside() -> None:
+    holds, beside = row(0, "Envelope", counts=counts()), row(1, entered=False)
+    assert "buffering" in advised(result(holds, beside, endpoint=STREAM))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        result(row(counts=STREAM), endpoint=STREAM),  # passes on
+        result(row(counts=counts(sent=4)), endpoint=STREAM),  # in larger parts
+        result(row(counts=counts(sent=2)), endpoint=counts(sent=STREAMED - 1)),  # no stream
+        result(row(counts=counts(sent=2)), endpoint=STREAM, method="HEAD"),  # nobody asked for a body
+        result(row(counts=counts(sent=2)), endpoint=STREAM, status=304),
+        result(row(0, counts=counts(sent=2)), row(1), row(2, counts=STREAM)),  # no probe between the two
+    ],
+)
+def test_no_advice_where_nothing_was_held_back(found: Result) -> None:
+    assert "buffering" not in advised(found)
+
+
+def test_without_a_count_of_what_is_inside_nothing_is_said() -> None:
+    found = Result(request=RequestLine("GET", "/"), status=200, layers=(row(counts=counts()),))
+    assert list(advise(found)) == []
+
+
+# ---- per-message ------------------------------------------------------------------------------------------------
+
+
+def gzip(*, estimate: float = 594.6, sent: int = 102, kinds: Mapping[str, int] | None = None) -> Result:
+    """What a GZipMiddleware was seen to do with 102 messages."""
+    kinds = kinds or {"builtins.bytes": 314, "builtins.list": 214, "builtins.coroutine": 205, "builtins.tuple": 98}
+    found = counts(sent=sent, objects=same(sum(kinds.values()), kinds))
+    return result(row(name="GZip", us=us(estimate), counts=found), endpoint=counts(sent=sent))
+
+
+def test_a_layer_whose_objects_come_with_the_messages() -> None:
+    assert advised(gzip()) == {
+        "per-message": "GZip takes 594.6 µs for 102 messages, 5.83 µs each, and 733 of its 831 objects come with the"
+        " messages; send fewer and larger ones, or hand send on as it is where only the request matters"
+    }
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        gzip(estimate=50.2),  # costs little
+        gzip(sent=MANY_MESSAGES - 1),
+        gzip(kinds={"builtins.bytes": 314, "builtins.coroutine": 103, "builtins.tuple": 250}),  # not most of them
+        gzip(kinds={"builtins.coroutine": 103, "builtins.tuple": 1060}),  # a number that is no multiple
+        gzip(kinds={"builtins.bytes": 314, "builtins.list": 214}),  # nothing that awaits
+        result(row(us=us(594.6), counts=counts(sent=102, allocations=same(794)))),  # no objects by type
+        result(row(counts=counts(sent=102))),
+    ],
+)
+def test_no_advice_where_the_messages_may_not_be_the_reason(found: Result) -> None:
+    assert "per-message" not in advised(found)
+
+
+# ---- all of them ------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_has_one_advice_for_each_rule_at_most_outermost_first() -> None:
+    slow = {"us": us(5000), "occupation": Occupation(us(180), 4800.0, None)}
+    task = counts(sent=3, tasks={COROUTINE: 1}, objects=same(512))
+    found = result(row(0, "A", counts=task, **slow), row(1, "B", counts=task))
+    advice = [(one.layer, one.rule) for one in advise(found)]
+    assert advice == [("A", "pass-through"), ("A", "waiting"), ("B", "pass-through")]
+
+
+def test_the_record_that_was_written_gives_the_same_advice() -> None:
+    for found in (base_http(objects=same(512)), occupied(74.7, wait=1060.7), gzip()):
+        assert list(advise(from_json(to_json(found, "test_x")))) == list(advise(found)) != []
+
+
+def test_nothing_measured_nothing_advised() -> None:
+    assert list(advise(Result(request=RequestLine("GET", "/"), status=200))) == []
+
+
+def anchors(text: str) -> set[str]:
+    return {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
+
+
+def test_every_rule_has_its_section() -> None:
+    assert set(RULES) == anchors(PAGE)
+    page = next(advise(base_http())).page
+    path, _, anchor = page.partition("#")
+    assert (ROOT / path).is_file()
+    assert anchor in anchors(PAGE)
+
+
+# ---- for real ---------------------------------------------------------------------------------------------------
+
+COUNTED = {"budgets": Budgets(default={"tasks": 0})}
+
+
+class Envelope:
+    """Holds the response back."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        held: list[Any] = []
+
+        async def hold(message: Any) -> None:
+            held.append(message)
+
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        await self.app(scope, receive, hold)
+        await send(held[0])
+        await send({"type": "http.response.body", "body": b"".join(message["body"] for message in held[1:])})
+
+
+async def numbers(scope: Any, receive: Any, send: Any) -> None:
+    """A stream of twelve messages."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for number in range(10):
+        await send({"type": "http.response.body", "body": b"%d" % number, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_only_the_version_before_is_advised_in_the_example() -> None:
+    before = measured(orders.create_app("before"), url="/orders/1", settings=COUNTED)
+    assert [(advice.layer, advice.rule) for advice in advise(before)] == [("RequestIdBefore", "pass-through")]
+    assert list(advise(measured(orders.create_app("after"), url="/orders/1", settings=COUNTED))) == []
+
+
+def test_a_layer_that_holds_a_stream_back_is_seen_and_one_that_does_not_is_not() -> None:
+    held = measured(Envelope(numbers), settings=COUNTED)
+    assert held.response.content == b"0123456789"
+    assert [(advice.layer, advice.rule) for advice in advise(held)] == [("Envelope", "buffering")]
+    sizes: list[int] = []
+    passed = measured(block("BodySize")(numbers, sizes.append), settings=COUNTED)
+    assert list(advise(passed)) == []
+    assert set(sizes) == {10}
+
+
+# ---- the page's own code ----------------------------------------------------------------------------------------
+
+
+def block(name: str) -> Any:
+    """The class of this name, from the page's blocks of code, each run on its own."""
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        if f"class {name}" in code:
+            namespace: dict[str, Any] = {}
+            exec(compile(code, f"docs/advice.md, {name}", "exec", dont_inherit=True), namespace)
+            return namespace[name]
+    raise AssertionError(f"the page has no class {name}")
+
+
+def shop(layer: str) -> Starlette:
+    async def tell(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.state.shop)
+
+    async def lost(request: Request) -> PlainTextResponse:
+        raise LookupError("no such tea")
+
+    async def broken(request: Request) -> PlainTextResponse:
+        raise ValueError("not the layer's business")
+
+    routes = [Route("/tell", tell), Route("/lost", lost), Route("/broken", broken)]
+    return Starlette(routes=routes, middleware=[Middleware(block(layer), key="k")])
+
+
+async def messages_of(app: Any, url: str, key: str) -> tuple[list[Any], str]:
+    """What one request is sent, and the exception with which it ends."""
+    template = await asgi.template(asgi.build_request("GET", url, {"headers": {"x-key": key}}))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    try:
+        await app(template.scope(None), receive, send)
+    except (LookupError, ValueError) as error:
+        return sent, repr(error)
+    return sent, ""
+
+
+def answer(layer: str, url: str, key: str) -> tuple[Any, ...]:
+    """Status, headers, body and exception."""
+    sent, error = asyncio.run(messages_of(shop(layer), url, key))
+    body = b"".join(message.get("body", b"") for message in sent)
+    return sent[0]["status"], sorted(sent[0]["headers"]), body, error
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "status", "body"),
+    [
+        ("/tell", "k", 200, b"tea"),
+        ("/tell", "other", 401, b"no key"),
+        ("/lost", "k", 404, b"not here"),
+        ("/broken", "k", 500, b"Internal Server Error"),
+    ],
+)
+def test_both_versions_of_the_page_answer_alike(url: str, key: str, status: int, body: bytes) -> None:
+    before = answer("ShopBefore", url, key)
+    assert before[0] == status
+    assert before[2] == body
+    assert ((b"x-shop", b"tea") in before[1]) == (status in (200, 404))
+    assert answer("ShopAfter", url, key) == before
+
+
+def test_the_rewrite_passes_on_what_is_not_http() -> None:
+    entered: list[Any] = []
+
+    async def inside(*arguments: Any) -> None:
+        entered.append(arguments)
+
+    for kind in ("lifespan", "websocket"):
+        given = ({"type": kind, "headers": []}, object(), object())
+        asyncio.run(block("ShopAfter")(inside, key="k")(*given))
+        assert entered.pop() == given
+
+
+def test_the_rewrite_does_not_answer_twice() -> None:
+    async def breaks_off(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise LookupError("too late")
+
+    sent, error = asyncio.run(messages_of(block("ShopAfter")(breaks_off, key="k"), "/", "k"))
+    assert error == "LookupError('too late')"
+    assert [message["type"] for message in sent] == ["http.response.start"]
+
+
+def test_the_rewrite_needs_no_task() -> None:
+    found = measured(shop("ShopAfter"), url="/tell", headers={"x-key": "k"}, settings=COUNTED)
+    assert list(advise(found)) == []
+    before = measured(shop("ShopBefore"), url="/tell", headers={"x-key": "k"}, settings=COUNTED)
+    assert [advice.rule for advice in advise(before)] == ["pass-through"]
+
+
+def test_what_blocks_is_called_in_a_worker_thread() -> None:
+    written: list[str] = []
+    found = measured(block("AuditLog")(numbers, written.append), url="/x", settings=COUNTED)
+    threads = found.layer("AuditLog").counts
+    assert threads is not None
+    assert threads.threads.count == 1
+    assert set(written) == {"/x"}

@@ -1,0 +1,165 @@
+"""`python -m pytest_mwbudget render`: files and tables of a stored result, and plain errors."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_mwbudget.outputs
+from pytest_mwbudget.__main__ import main
+from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.report.markdown import render as markdown
+from pytest_mwbudget.report.terminal import run
+
+from .test_report_json import RESULT, RESULTS, UNTIMED
+
+NODEID = "tests/test_shop.py::test_health"
+DATA = document([to_json(RESULT, NODEID), to_json(UNTIMED, "other")])
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a file with results in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("mw.json").write_text(json.dumps(DATA), encoding="utf-8")
+    return "mw.json"
+
+
+def test_without_a_file_to_write_the_tables_are_printed(
+    stored: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    assert main(["render", stored]) == 0
+    environment = DATA["environment"]
+    python = f"{environment['implementation']} {environment['python']}"
+    shown = run([(NODEID, RESULT), ("other", UNTIMED)], python, 70)
+    assert capsys.readouterr().out.splitlines() == [line.text for line in shown]
+
+
+def test_every_file_that_is_asked_for_is_written_and_nothing_printed(
+    stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", stored, "--markdown", "out/mw.md", "--benchmark-json=out/mw.bench.json"]) == 0
+    assert Path("out/mw.md").read_text(encoding="utf-8") == markdown(DATA)
+    fullnames = [one["fullname"] for one in json.loads(Path("out/mw.bench.json").read_text())["benchmarks"]]
+    assert fullnames == [f"{NODEID} GET /health?q=ü {name}" for name in ("GZipMiddleware", "(total)")]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_page_is_written(stored: str) -> None:
+    pytest.importorskip("jinja2")
+    assert main(["render", stored, "--html", "mw.html"]) == 0
+    assert NODEID in Path("mw.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_can_be_rendered(name: str, stored: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(stored).write_text(json.dumps(document([to_json(RESULTS[name], NODEID)])), encoding="utf-8")
+    assert main(["render", stored]) == 0
+    assert capsys.readouterr().out.startswith(f"{NODEID}: GET /health?q=ü 200\n")
+
+
+def test_a_result_of_an_earlier_release_is_read(stored: str) -> None:
+    pytest.importorskip("jinja2")
+    earlier = copy.deepcopy({**DATA, "created": None})
+    del earlier["created"]
+    for measurement in earlier["measurements"]:
+        del measurement["profile"], measurement["advice"]
+    Path(stored).write_text(json.dumps(earlier), encoding="utf-8")
+    files = [f"--{output.name}=mw.{output.name}" for output in pytest_mwbudget.outputs.RENDERED]
+    assert main(["render", stored, *files]) == 0
+
+
+def without(data: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "'mw.json' cannot be read: [Errno 2] No such file or directory: 'mw.json'"),
+        (b"{", "'mw.json' is not JSON: Expecting property name enclosed in double quotes"),
+        (b"\xff\xfe", "'mw.json' is not JSON: 'utf-8' codec can't decode byte 0xff"),
+        ([], "'mw.json' has the schema None, and this version reads 'pytest-mwbudget/1'; give a file that"),
+        ({**DATA, "schema": "pytest-mwbudget/9"}, "'mw.json' has the schema 'pytest-mwbudget/9', and this version"),
+        (without(DATA, "measurements"), "'mw.json' is not a whole result (KeyError: 'measurements'); give a file as"),
+        (without(DATA, "environment"), "'mw.json' is not a whole result (KeyError: 'environment'); give a file as"),
+        (
+            {**DATA, "environment": without(DATA["environment"], "loop")},
+            "'mw.json' is not a whole result (KeyError: 'l",
+        ),
+        ({**DATA, "environment": None}, "'mw.json' is not a whole result (TypeError: "),
+        ({**DATA, "measurements": [5]}, "'mw.json' is not a whole result (TypeError: "),
+        ({**DATA, "measurements": [{"nodeid": "t"}]}, "'mw.json' is not a whole result (KeyError: 'ledger'); give"),
+    ],
+)
+def test_a_file_that_cannot_be_rendered_is_explained_and_nothing_is_written(
+    content: Any, message: str, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is None:
+        Path(stored).unlink()
+    else:
+        Path(stored).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    assert main(["render", stored, "--markdown", "mw.md"]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.splitlines()[0][: len(message) + 7]) == ("", f"error: {message}")
+    assert len(error.splitlines()) == 1
+    assert not Path("mw.md").exists()
+
+
+def test_a_file_that_cannot_be_written_is_explained(stored: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", stored, "--markdown", "."]) == 2
+    assert capsys.readouterr().err.startswith("error: --markdown='.' cannot be written: ")
+
+
+def test_a_missing_package_is_named_with_its_extra(
+    stored: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.outputs, "find_spec", lambda name: None)
+    assert main(["render", stored, "--html", "mw.html"]) == 2
+    assert "install pytest-mwbudget[html]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["render"], ["draw", "mw.json"], ["render", "mw.json", "--pdf", "mw.pdf"]])
+def test_a_command_line_that_says_something_else_is_explained(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: python -m pytest_mwbudget ")
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    package = Path(pytest_mwbudget.outputs.__file__).parent
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest_mwbudget", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+    )
+
+
+def test_it_is_a_command_of_the_package(stored: str) -> None:
+    process = command("render", "missing.json")
+    out, error = process.communicate()
+    assert (process.returncode, out) == (2, "")
+    assert error.startswith("error: 'missing.json' cannot be read: ")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(stored: str) -> None:
+    process = command("render", stored)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr:
+        assert process.stderr.read() == ""
+    assert process.wait() == 0

@@ -1,0 +1,89 @@
+"""The files of a run: what stands in their way is said before there is work to lose."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import pytest_mwbudget.outputs
+from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.outputs import JSON, RENDERED, Output
+from pytest_mwbudget.report.json import document, to_json
+
+from .test_report_schema import PROFILED
+
+EVERY = {output.name: output for output in (JSON, *RENDERED)}
+HTML = EVERY["html"]
+DATA = document([to_json(PROFILED, "tests/test_shop.py::test_health")])
+
+
+@pytest.mark.parametrize("output", EVERY.values(), ids=EVERY)
+def test_each_writes_what_it_is_called(output: Output, tmp_path: Path) -> None:
+    if output.package is not None:
+        pytest.importorskip(output.package)
+    path = tmp_path / "file"
+    output.write(path, DATA)
+    text = path.read_text(encoding="utf-8")
+    assert "GZipMiddleware" in text
+    begin = {
+        "json": '{\n "schema": ',
+        "html": "<!doctype html>",
+        "markdown": "## ",
+        "benchmark-json": '{\n "machine_info"',
+    }
+    assert text.lower().startswith(begin[output.name])
+
+
+def test_what_is_written_as_json_is_the_document(tmp_path: Path) -> None:
+    JSON.write(tmp_path / "mw.json", DATA)
+    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == DATA
+
+
+def test_a_page_links_to_flamegraphs_from_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    monkeypatch.chdir(tmp_path)
+    for path, link in (
+        (tmp_path / "mw.html", '".mw-budget/test_it-1.html"'),
+        (tmp_path / "reports" / "mw.html", '"../.mw-budget/test_it-1.html"'),
+        (Path("reports", "deep", "mw.html"), '"../../.mw-budget/test_it-1.html"'),
+    ):
+        HTML.check(path, "--html")
+        HTML.write(path, DATA)
+        assert f"href={link}" in path.read_text(encoding="utf-8")
+
+
+def test_a_flamegraph_on_another_drive_keeps_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+
+    def relpath(path: str, start: str) -> str:
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr(os.path, "relpath", relpath)
+    HTML.write(tmp_path / "mw.html", DATA)
+    assert 'href=".mw-budget/test_it-1.html"' in (tmp_path / "mw.html").read_text(encoding="utf-8")
+
+
+def test_a_check_makes_the_directories_and_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "mw.json"
+    JSON.check(path, "--mw-budget-json='a/b/mw.json'")
+    assert path.read_text() == ""
+    path.write_text("before")
+    JSON.check(path, "--mw-budget-json='a/b/mw.json'")
+    assert path.read_text() == "before"
+
+
+def test_a_path_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "mw.json"):
+        with pytest.raises(SettingError, match=r"^--json='x' cannot be written: .*; give the path of a file to write$"):
+            JSON.check(path, "--json='x'")
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.outputs, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"^--html='x' needs the package jinja2, .*pytest-mwbudget\[html\]$"):
+        HTML.check(tmp_path / "x", "--html='x'")
+    JSON.check(tmp_path / "y", "--json='y'")

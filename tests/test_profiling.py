@@ -1,0 +1,259 @@
+"""Profiles that know whose time it was: live apps with spins whose place is known."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from pytest_mwbudget import asgi, loops
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.frames import MARKER
+from pytest_mwbudget.measure import measure
+from pytest_mwbudget.model import Measurement, Profile, Result
+from pytest_mwbudget.profiling import Profiled
+from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
+
+SPUN_US = 500.0
+Node = dict[str, Any]
+
+
+def spin(us: float) -> None:
+    end = time.perf_counter() + us / 1e6
+    while time.perf_counter() < end:
+        pass
+
+
+def burn() -> None:
+    spin(SPUN_US)
+
+
+class Hot:
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        burn()
+        await self.app(scope, receive, send)
+
+
+class Waits:
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.002)
+        await self.app(scope, receive, send)
+
+
+class PassOn(BaseHTTPMiddleware):
+    async def dispatch(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
+        return await call_next(request)
+
+
+def cold(request: Any) -> None:
+    """Answer at once."""
+
+
+async def home(request: Any) -> PlainTextResponse:
+    request.app.state.work(request)
+    return PlainTextResponse("hello")
+
+
+def hot(request: Any) -> None:
+    burn()
+
+
+def stack(*layers: Any, work: Callable[[Any], None] = cold) -> Starlette:
+    app = Starlette(routes=[Route("/", home)], middleware=[Middleware(layer) for layer in layers])
+    app.state.work = work
+    return app
+
+
+async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurement]:
+    found: list[Profiled] = []
+
+    def publish(one: Profiled, result: Result) -> Profile:
+        found.append(one)
+        return Profile(one.requests, one.samples, one.request_us, "a", "b", "c")
+
+    request = asgi.build_request("GET", "/", {})
+    chosen = Settings(**{"max_time_s": 3, "flamegraph": "always"} | settings)
+    measurement = await measure(app, request, chosen, Bench(), publish)
+    return (found[0] if found else None), measurement
+
+
+def data(app: Any, loop: str = "asyncio", **settings: Any) -> tuple[Node, Profiled, Measurement]:
+    """The flamegraph's own data of an app, with what it was made from."""
+    found, measurement = loops.run(loop, lambda: profiled(app, **settings))
+    assert found is not None
+    page = FlamegraphRenderer(measurement, "test", found.requests, found.request_us)
+    return page.data(found.session), found, measurement
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node["children"]:
+        yield from nodes(child)
+
+
+def block(root: Node, name: str) -> Node:
+    (found,) = (node for node in nodes(root) if node["kind"] != "function" and node["name"] == name)
+    return found
+
+
+def own(node: Node) -> list[Node]:
+    """The functions right below a block."""
+    return [child for child in node["children"] if child["kind"] == "function"]
+
+
+def own_us(node: Node) -> float:
+    return sum(child["us"] for child in own(node))
+
+
+def within(node: Node, name: str) -> float:
+    """What a function takes in a block's own frames, with all that it calls."""
+    return sum(one["us"] for child in own(node) for one in nodes(child) if one["name"] == name)
+
+
+def assert_hot(node: Node, share: float) -> None:
+    """`burn` is the hottest in this block, and within 10 % of its share."""
+    functions = [one for child in own(node) for one in nodes(child) if one["name"] not in {"spin", "perf_counter"}]
+    # What calls it takes at least as long.
+    assert max(functions, key=lambda one: one["us"] * (one["name"] == "burn"))["name"] == "burn"
+    assert within(node, "burn") / own_us(node) == pytest.approx(share, rel=0.1)
+
+
+def test_a_spin_in_a_helper_of_one_layer_among_six() -> None:
+    app = stack(Named("A"), PassOn, GZipMiddleware, Hot, PassOn, Named("B"))
+    found, _, measurement = data(app)
+    row = measurement.layer("Hot").us
+    assert row is not None
+    assert_hot(block(found["root"], "Hot"), SPUN_US / row.estimate)
+    everywhere = sum(one["us"] for one in nodes(found["root"]) if one["name"] == "burn")
+    assert within(block(found["root"], "Hot"), "burn") == pytest.approx(everywhere)
+
+
+def test_a_spin_in_the_endpoint_below_a_task_layer() -> None:
+    found, _, measurement = data(stack(CORS, PassOn, GZipMiddleware, work=hot))
+    assert measurement.books is not None
+    assert measurement.books.endpoint is not None
+    endpoint = block(found["root"], "(endpoint)")
+    assert_hot(endpoint, SPUN_US / measurement.books.endpoint.estimate)
+    assert endpoint in list(nodes(block(found["root"], "PassOn")))
+
+
+def test_blocks_are_nested_as_the_layers_are_and_take_what_the_rows_say() -> None:
+    found, profile, measurement = data(stack(Hot, PassOn, work=hot))
+    outer = [node["name"] for node in nodes(found["root"]) if node["kind"] == "layer"]
+    assert outer == ["ServerErrorMiddleware", "Hot", "PassOn", "ExceptionMiddleware", "(endpoint)"]
+    for name in ("Hot", "PassOn"):
+        row = measurement.layer(name).us
+        assert row is not None
+        assert own_us(block(found["root"], name)) == pytest.approx(row.estimate, rel=0.02)
+    assert found["requests"] == profile.requests
+    assert found["samples"] == profile.samples > 100
+
+
+def test_a_layers_wait_is_the_event_loops_time_below_it() -> None:
+    found, _, _ = data(stack(Waits, Hot))
+    loop = within(block(found["root"], "Waits"), "BaseEventLoop._run_once") or within(
+        block(found["root"], "Waits"), "_UnixSelectorEventLoop._run_once"
+    )
+    assert loop > 1000
+    assert within(block(found["root"], "Hot"), "select") == 0
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "trio"])
+def test_on_loops_that_cannot_be_looked_into_a_row_has_the_time_that_it_was_busy(loop: str) -> None:
+    pytest.importorskip(loop)
+    found, _, _ = data(stack(Hot, PassOn), loop)
+    assert_hot(block(found["root"], "Hot"), 1.0)
+
+
+def test_what_is_only_counted_is_profiled_as_it_is() -> None:
+    found, _, measurement = data(stack(Hot, PassOn), budgets=Budgets({"tasks": 0}, {}, None), flamegraph="failing")
+    assert measurement.books is None
+    assert found["plain_us"] is None
+    assert [layer["name"] for layer in found["layers"] if layer["suspect"]] == ["PassOn"]
+    assert within(block(found["root"], "Hot"), "burn") == pytest.approx(SPUN_US, rel=0.3)
+
+
+def test_the_hottest_functions_are_the_layers_own() -> None:
+    _, profile, measurement = data(stack(Hot, PassOn, work=hot), budgets=Budgets({"us": 300.0}, {}, None))
+    first, *_ = hottest(profile.session, measurement.layer("Hot").layer, profile.requests)
+    assert first.function in {"spin", "perf_counter"}
+    assert all(one.function != "burn" for one in hottest(profile.session, measurement.layer("PassOn").layer, 1, 99))
+    byname = {
+        one.function: one for one in hottest(profile.session, measurement.layer("Hot").layer, profile.requests, 99)
+    }
+    assert byname["burn"].total_us == pytest.approx(SPUN_US, rel=0.1)
+    assert byname["burn"].own_us < 0.1 * SPUN_US
+    assert byname["burn"].file.endswith("test_profiling.py")
+    assert byname["burn"].line == burn.__code__.co_firstlineno
+
+
+@pytest.mark.parametrize(
+    ("mode", "us", "there"), [("never", 1.0, False), ("failing", 1e6, False), ("failing", 1.0, True)]
+)
+def test_what_is_profiled(mode: str, us: float, there: bool) -> None:
+    budgets = Budgets({}, {"Hot": {"us": us}}, None)
+    _, measurement = asyncio.run(profiled(stack(Hot), flamegraph=mode, budgets=budgets))
+    assert (measurement.profile is not None) == there
+
+
+def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
+    def fail_in_a_profile(request: Any) -> None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_filename == MARKER:
+                raise ValueError("not here")
+            frame = frame.f_back
+
+    _, measurement = asyncio.run(profiled(stack(Hot, work=fail_in_a_profile)))
+    assert measurement.profile is None
+    assert measurement.layer("Hot").us is not None
+    assert measurement.notes[-1] == "There is no flamegraph: under the profiler the app raised ValueError: not here"
+
+
+def test_everything_is_as_it_was_afterwards() -> None:
+    async def looked() -> None:
+        loop = asyncio.get_running_loop()
+        before, codes = dict(vars(loop)), [Hot.__call__.__code__, GZipMiddleware.__call__.__code__]
+        with warnings.catch_warnings(record=True) as seen:
+            await profiled(stack(Hot, GZipMiddleware, PassOn))
+        assert set(vars(loop)) == set(before)
+        assert [Hot.__call__.__code__, GZipMiddleware.__call__.__code__] == codes
+        assert sys.getprofile() is None
+        assert gc.isenabled()
+        assert not seen
+
+    asyncio.run(looked())
+
+
+class CORS(CORSMiddleware):
+    def __init__(self, app: Any) -> None:
+        super().__init__(app, allow_origins=["*"])
+
+
+def Named(name: str) -> type:
+    async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    return type(name, (), {"__init__": lambda self, app: setattr(self, "app", app), "__call__": call})

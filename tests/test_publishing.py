@@ -1,0 +1,67 @@
+"""Where profiles are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.model import Profile
+from pytest_mwbudget.profiling import Profiled
+from pytest_mwbudget.publishing import Publisher, ready, slug
+
+from .test_report_flamegraph import REQUESTS, RESULT, SESSION
+
+PROFILED = Profiled(SESSION, REQUESTS, 123, 130.0)
+
+
+def test_each_request_of_a_test_has_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish = Publisher(tmp_path / "out", "tests/test_app.py::test_x[a/b]")
+    first, second = publish(PROFILED, RESULT), publish(PROFILED, RESULT)
+    for profile in (first, second):
+        for path in (profile.flamegraph, profile.pyinstrument, profile.speedscope):
+            assert path.startswith("out/tests-test_app.py-test_x-a-b-")
+            assert Path(path).stat().st_size > 100
+    assert first.flamegraph != second.flamegraph
+    assert (tmp_path / "out" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_profile_says_what_it_is_made_of(tmp_path: Path) -> None:
+    profile = Publisher(tmp_path, "t.py::test")(PROFILED, RESULT)
+    assert isinstance(profile, Profile)
+    assert (profile.requests, profile.samples, profile.request_us) == (REQUESTS, 123, 130.0)
+    assert [one.function for one in profile.hottest[0]] == ["check", "Outer.__call__"]
+    assert list(profile.hottest) == [0]
+
+
+def test_the_next_run_writes_over_the_files_of_the_last(tmp_path: Path) -> None:
+    paths = [Publisher(tmp_path, "t.py::test")(PROFILED, RESULT).flamegraph for _ in range(2)]
+    assert paths[0] == paths[1]
+
+
+def test_a_directory_that_is_there_keeps_its_gitignore(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("mine\n")
+    ready(tmp_path, "said")
+    assert (tmp_path / ".gitignore").read_text() == "mine\n"
+
+
+def test_what_cannot_be_a_directory_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"--mw-budget-dir=.x. cannot be written.*give the path of a directory"):
+        ready(tmp_path / "file", "--mw-budget-dir='x'")
+
+
+@given(st.text(max_size=200))
+def test_any_test_has_a_name_that_any_file_system_takes(nodeid: str) -> None:
+    name = slug(nodeid)
+    assert 0 < len(name) <= 90
+    assert not set(name) & set('/\\:*?"<>|[] ')
+    assert not name.startswith(".")
+
+
+def test_tests_whose_names_look_alike_have_different_files() -> None:
+    assert slug("t.py::test[a/b]") != slug("t.py::test[a-b]")

@@ -1,0 +1,161 @@
+"""JSON of pytest-benchmark: read as the trackers read it, and by pytest-benchmark itself where it is installed."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.model import Books, Estimate, RequestLine, Result
+from pytest_mwbudget.report.benchmark import MAX_NAME, render
+from pytest_mwbudget.report.json import document, to_json
+
+from .test_report_terminal import FAILING, NONE, PASSING, counted, layer_row, row, timed, us
+
+FOUND = timed(counted(PASSING, FAILING))
+NODEID = "tests/test_shop.py::test_health[before]"
+
+
+def written(*results: Result, nodeid: str = NODEID) -> Any:
+    return json.loads(render(document([to_json(found, nodeid) for found in results])))
+
+
+def rows(*results: Result, **rest: Any) -> dict[str, Any]:
+    """The benchmarks by their full names, of which no two are the same."""
+    found = written(*results, **rest)["benchmarks"]
+    by_name = {one["fullname"]: one for one in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
+def github_action_benchmark(data: Any) -> list[tuple[str, float, str, str]]:
+    """What its tool `pytest` takes: name, value, range and extra."""
+    return [
+        (
+            one["fullname"],
+            one["stats"]["ops"],
+            f"stddev: {one['stats']['stddev']}",
+            f"mean: {one['stats']['mean']} sec, rounds: {one['stats']['rounds']}",
+        )
+        for one in data["benchmarks"]
+    ]
+
+
+def bencher(data: Any, average: str) -> dict[str, tuple[float, float, float]]:
+    """What its adapter `python_pytest` takes: value, lower and upper value, in nanoseconds."""
+    assert isinstance(data["machine_info"], dict)
+    assert isinstance(data["commit_info"], dict)
+    middle, spread = {"mean": ("mean", "stddev"), "median": ("median", "iqr")}[average]
+    found = {}
+    for one in data["benchmarks"]:
+        value, width = one["stats"][middle] * 1e9, one["stats"][spread] * 1e9
+        found[one["fullname"]] = (value, value - width, value + width)
+    return found
+
+
+def test_every_layer_and_the_whole_request_is_a_benchmark() -> None:
+    assert list(rows(FOUND)) == [
+        f"{NODEID} GET /health GZipMiddleware",
+        f"{NODEID} GET /health AuthMiddleware",
+        f"{NODEID} GET /health (total)",
+    ]
+    one = rows(FOUND)[f"{NODEID} GET /health GZipMiddleware"]
+    assert (one["group"], one["name"]) == (f"{NODEID} GET /health", "GZipMiddleware")
+
+
+def test_github_action_benchmark_charts_requests_in_a_second() -> None:
+    name, value, spread, extra = github_action_benchmark(written(FOUND))[0]
+    assert name.endswith("GZipMiddleware")
+    assert value == pytest.approx(1 / 17.9e-6)
+    assert float(spread.removeprefix("stddev: ")) == pytest.approx(0.4e-6)
+    assert extra.endswith("rounds: 960")
+
+
+@pytest.mark.parametrize("average", ["mean", "median"])
+def test_bencher_charts_the_estimate_and_shows_at_least_the_interval(average: str) -> None:
+    value, low, high = bencher(written(FOUND), average)[f"{NODEID} GET /health AuthMiddleware"]
+    assert value == pytest.approx(117_250)
+    assert low <= 116_850.1
+    assert high >= 117_649.9
+
+
+def test_an_interval_that_is_longer_on_one_side_is_covered() -> None:
+    skew = replace(PASSING, us=Estimate(10.0, 9.5, 13.0))
+    stats = rows(timed(counted(skew)))[f"{NODEID} GET /health GZipMiddleware"]["stats"]
+    assert stats["stddev"] == pytest.approx(3e-6)
+    assert (stats["min"], stats["q1"], stats["q3"], stats["max"]) == pytest.approx((9.5e-6, 9.5e-6, 13e-6, 13e-6))
+    assert stats["iqr"] == pytest.approx(3.5e-6)
+
+
+@pytest.mark.parametrize("estimate", [-0.3, 0.0, 0.05])
+def test_what_cannot_be_told_from_nothing_stands_as_the_floor(estimate: float) -> None:
+    one = rows(timed(counted(row(0, "Noop", estimate))))[f"{NODEID} GET /health Noop"]
+    assert one["stats"]["mean"] == one["stats"]["median"] == pytest.approx(0.12e-6)
+    assert one["stats"]["ops"] == pytest.approx(1 / 0.12e-6)
+    assert 0 <= one["stats"]["min"] <= one["stats"]["mean"] <= one["stats"]["max"]
+    assert one["extra_info"] == {"estimate_us": estimate, "interval_us": [estimate - 0.4, estimate + 0.4]}
+
+
+def test_nothing_is_divided_by_zero_without_a_floor() -> None:
+    found = replace(timed(counted(row(0, "Noop", 0.0))), floor_us=0.0)
+    assert math.isfinite(rows(found)[f"{NODEID} GET /health Noop"]["stats"]["ops"])
+
+
+def test_the_numbers_agree_with_each_other() -> None:
+    for one in written(FOUND)["benchmarks"]:
+        stats = one["stats"]
+        assert stats["ops"] == pytest.approx(stats["rounds"] / stats["total"])
+        assert stats["iqr"] == pytest.approx(stats["q3"] - stats["q1"])
+        assert stats["iterations"] == 1
+
+
+def test_rows_without_an_interval_are_left_out() -> None:
+    unknown = replace(PASSING, us=Estimate(0.0, -math.inf, math.inf))
+    merged = row(1, "Merged", None, merged_with="GZipMiddleware")
+    assert list(rows(timed(counted(unknown, merged)))) == [f"{NODEID} GET /health (total)"]
+    nothing = replace(timed(counted(PASSING)), books=Books(unknown.us, us(0.6), None, math.nan))
+    assert list(rows(nothing)) == [f"{NODEID} GET /health GZipMiddleware"]
+
+
+def test_a_run_without_times_has_no_benchmarks() -> None:
+    assert written(counted(layer_row(counts=NONE)))["benchmarks"] == []
+
+
+def test_names_are_those_of_the_last_run_also_where_a_request_is_made_twice_or_a_layer_is_new() -> None:
+    other = replace(FOUND, request=RequestLine("GET", "/search"))
+    first = rows(FOUND, other, FOUND)
+    more = replace(FOUND, layers=(row(0, "New", 3.0), *FOUND.layers))
+    assert set(first) < set(rows(more, other, more))
+    assert f"{NODEID} GET /health #2 (total)" in first
+
+
+def test_a_name_is_no_longer_than_bencher_takes_it() -> None:
+    found = replace(FOUND, request=RequestLine("GET", "/" + "x" * 3000))
+    assert [name[-14:] for name in rows(found)] == ["GZipMiddleware", "AuthMiddleware", "xxxxxx (total)"]
+    assert max(map(len, rows(found))) == MAX_NAME
+
+
+def test_the_time_of_the_run_is_that_of_the_document() -> None:
+    data = document([to_json(FOUND, NODEID)])
+    assert (
+        json.loads(render({**data, "created": "2026-01-02T03:04:05+00:00"}))["datetime"] == "2026-01-02T03:04:05+00:00"
+    )
+
+
+def test_pytest_benchmark_has_the_same_keys_and_can_compare_two_files(tmp_path: Any, capsys: Any) -> None:
+    stats = pytest.importorskip("pytest_benchmark.stats")
+    cli = pytest.importorskip("pytest_benchmark.cli")
+    one = written(FOUND)["benchmarks"][0]
+    assert {*stats.Stats.fields, "iterations"} == one["stats"].keys()
+    assert {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"} == one.keys()
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in paths:
+        path.write_text(json.dumps(written(FOUND)), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["py.test-benchmark", "compare", *map(str, paths)])
+        patch.chdir(tmp_path)
+        cli.main()
+    assert "AuthMiddleware" in capsys.readouterr().out

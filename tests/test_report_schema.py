@@ -1,0 +1,143 @@
+"""The published JSON Schema: it is one, every document keeps it, and it lets nothing else through."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pytest_mwbudget.model import HotFunction, Profile, Result
+from pytest_mwbudget.report.json import SCHEMA, document, render, to_json
+
+from .test_report_json import BUSY, GZIP_COUNTS, RESULT, RESULTS
+
+PUBLISHED = json.loads((files("pytest_mwbudget.report") / "schema.json").read_text(encoding="utf-8"))
+VALIDATOR = Draft202012Validator(PUBLISHED, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+PROFILE = Profile(
+    requests=400,
+    samples=2100,
+    request_us=410.5,
+    flamegraph=".mw-budget/test_it-1.html",
+    pyinstrument=".mw-budget/test_it-1.pyinstrument.html",
+    speedscope=".mw-budget/test_it-1.speedscope.json",
+    hottest={0: (HotFunction("spin", "shop.py", 12, 90.0, 95.5),), 2: ()},
+)
+PROFILED = replace(RESULT, profile=PROFILE)
+# What it takes to be told something.
+ADVISED = replace(
+    RESULT,
+    layers=(replace(RESULT.layers[0], occupation=replace(BUSY, blocking=True), counts=GZIP_COUNTS), *RESULT.layers[1:]),
+)
+ALL = {**RESULTS, "profiled": PROFILED, "advised": ADVISED}
+
+
+def misfits(found: Any) -> list[str]:
+    """Where a document does not keep the schema."""
+    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(found)]
+
+
+def written(*results: Result) -> Any:
+    """The document as a reader of the file has it."""
+    return json.loads(render(document([to_json(result, "test_overhead.py::test_health") for result in results])))
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(PUBLISHED)
+
+
+def test_it_is_that_of_this_version() -> None:
+    assert PUBLISHED["properties"]["schema"]["const"] == SCHEMA
+
+
+@pytest.mark.parametrize("result", ALL.values(), ids=ALL)
+def test_every_document_keeps_it(result: Result) -> None:
+    assert misfits(written(result)) == []
+
+
+def test_a_document_of_several_results_and_one_of_none_keep_it() -> None:
+    assert misfits(written(*ALL.values())) == []
+    assert misfits(written()) == []
+
+
+def test_the_documents_here_have_a_profile_and_advice() -> None:
+    assert written(PROFILED)["measurements"][0]["profile"]["hottest"]["0"][0]["function"] == "spin"
+    assert [one["rule"] for one in written(ADVISED)["measurements"][0]["advice"]] == ["blocking"]
+
+
+def objects(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all objects with keys that the schema names; what has any keys is left out."""
+    if isinstance(found, dict):
+        if not path or path[-1] not in ("packages", "types", "names", "hottest", "budgets", "why"):
+            yield path
+        for key, value in found.items():
+            yield from objects(value, (*path, key))
+    elif isinstance(found, list):
+        for number, value in enumerate(found):
+            yield from objects(value, (*path, number))
+
+
+def at(found: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        found = found[key]
+    return found
+
+
+FULL = written(replace(ADVISED, profile=PROFILE))
+
+
+@pytest.mark.parametrize("path", [*objects(FULL)], ids=lambda path: ".".join(map(str, path)) or "document")
+def test_an_object_without_one_of_its_keys_or_with_another_does_not_keep_it(path: tuple[Any, ...]) -> None:
+    for key in at(FULL, path):
+        less = copy.deepcopy(FULL)
+        del at(less, path)[key]
+        assert misfits(less), key
+    more = copy.deepcopy(FULL)
+    at(more, path)["surprise"] = 1
+    assert misfits(more)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("schema",), "pytest-mwbudget/2"),
+        (("created",), 5),
+        (("measurements", 0, "verdict"), "maybe"),
+        (("measurements", 0, "loop"), "curio"),
+        (("measurements", 0, "status"), "200"),
+        (("measurements", 0, "total_us", "low"), "1"),
+        (("measurements", 0, "layers", 0, "kind"), "endpoint"),
+        (("measurements", 0, "layers", 0, "method"), "guess"),
+        (("measurements", 0, "layers", 0, "busy_interval_us"), [1.0]),
+        (("measurements", 0, "layers", 0, "budgets", "seconds"), {"bound": 1, "verdict": "pass", "reason": None}),
+        (("measurements", 0, "layers", 0, "budgets", "us", "bound"), None),
+        (("measurements", 0, "layers", 0, "objects", "types", "shop.Token"), "2"),
+        (("measurements", 0, "layers", 0, "why", "weather"), "rain"),
+        (("measurements", 0, "ledger", "total", "tasks"), None),
+        (("measurements", 0, "profile", "hottest", "first"), []),
+    ],
+)
+def test_a_value_of_another_kind_does_not_keep_it(path: tuple[Any, ...], value: object) -> None:
+    other = copy.deepcopy(FULL)
+    at(other, path[:-1])[path[-1]] = value
+    assert misfits(other)
+
+
+def descriptions(found: Any) -> Iterator[str]:
+    if isinstance(found, dict):
+        if isinstance(found.get("description"), str):
+            yield found["description"]
+        for value in found.values():
+            yield from descriptions(value)
+
+
+def test_descriptions_are_sentences() -> None:
+    texts = list(descriptions(PUBLISHED))
+    assert len(texts) > 50
+    assert [text for text in texts if not text.endswith(".")] == []
