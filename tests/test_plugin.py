@@ -18,6 +18,7 @@ import pytest_mwbudget.fixture
 import pytest_mwbudget.gate
 import pytest_mwbudget.measure
 import pytest_mwbudget.outputs
+import pytest_mwbudget.profiling
 import pytest_mwbudget.report.github
 import pytest_mwbudget.report.json
 import pytest_mwbudget.report.junit
@@ -107,6 +108,13 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets here are so far from the truth that an app need not be at its quickest."""
     monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the pictures here."""
+    monkeypatch.setattr(pytest_mwbudget.profiling, "LEAST_S", 0.05)
+    monkeypatch.setattr(pytest_mwbudget.profiling, "ENOUGH_SAMPLES", 10)
 
 
 @pytest.fixture(autouse=True)
@@ -963,7 +971,7 @@ def test_junitxml_counts_a_layer_over_budget_as_a_failure_that_can_be_read(shop:
     assert suite.get("failures") == "1"
     lines = text.splitlines()
     assert re.fullmatch(r"GET /health: Spin [\d.]+ µs, budget 20 µs \(1 of 3 layers over budget\)", lines[0])
-    assert max(map(len, lines)) <= 79
+    assert max(len(line) for line in lines if not line.startswith("Flamegraph: ")) <= 79
     (row,) = [line for line in lines if line.startswith("Spin ") and line.endswith("fail")]
     assert re.search(r" [\d.]+ +[\d.]+ … [\d.]+ +20  fail$", row)
     assert "#x1B" not in text  # which is how pytest writes an escape code
@@ -1239,3 +1247,67 @@ def test_a_run_with_nothing_marked_imports_nothing_heavy(pytester: pytest.Pytest
         """
     )
     pytester.runpytest_subprocess("-p", "no:anyio", "--mw-budget").assert_outcomes(passed=1)
+
+
+# ---- flamegraphs ------------------------------------------------------------------------------------------------
+
+
+def pictures(folder: Path) -> list[str]:
+    return sorted(path.name.rpartition("-")[2] for path in folder.glob("*-*.*"))
+
+
+ALL_THREE = ["1.html", "1.pyinstrument.html", "1.speedscope.json"]
+
+
+def test_a_failing_request_has_a_flamegraph_and_the_failure_names_it(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20"))
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    folder = shop.path / ".mw-budget"
+    assert pictures(folder) == ALL_THREE
+    assert (folder / ".gitignore").read_text() == "*\n"
+    (page,) = (path for path in folder.glob("*-1.html"))
+    result.stdout.fnmatch_lines(["Hottest in Spin, µs per request*", "    * (*shop.py:*)", f"Flamegraph: *{page.name}"])
+
+
+def test_a_request_within_its_budgets_has_none_unless_it_is_asked_for(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000"))
+    run(shop, "--mw-budget", QUICK).assert_outcomes(passed=1)
+    assert not (shop.path / ".mw-budget").exists()
+    run(shop, "--mw-budget", QUICK, "--mw-budget-flamegraph=always", "--mw-budget-dir=here").assert_outcomes(passed=1)
+    assert pictures(shop.path / "here") == ALL_THREE
+
+
+def test_flamegraphs_can_be_turned_off_and_moved_in_the_configuration(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20"))
+    result = run(shop, "--mw-budget", QUICK, "--mw-budget-flamegraph=never")
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*Flamegraph*")
+    assert not (shop.path / ".mw-budget").exists()
+    shop.makeini("[pytest]\nmw_budget_dir = out/flames\nmw_budget_flamegraph = always\n")
+    run(shop, "--mw-budget", QUICK).assert_outcomes(failed=1)
+    assert pictures(shop.path / "out" / "flames") == ALL_THREE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mw-budget", "--mw-budget-flamegraph=sometimes"], "*The choices are: failing, always, never*"),
+        (["--mw-budget-dir=here"], "*has nothing to hold without measuring; add --mw-budget*"),
+        (["--mw-budget", "--mw-budget-dir=shop.py"], "*cannot be written*give the path of a directory*"),
+    ],
+)
+def test_what_is_wrong_with_a_flamegraphs_settings_is_a_usage_error(
+    shop: pytest.Pytester, arguments: list[str], message: str
+) -> None:
+    result = run(shop, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_a_flamegraph_that_cannot_be_kept_is_a_note_and_the_verdict_stands(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=20"))
+    (shop.path / ".mw-budget").write_text("")
+    result = run(shop, "--mw-budget", QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["Spin * 20 * fail", "note: There is no flamegraph:*", "*cannot be written*"])

@@ -94,7 +94,7 @@ async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurem
         return Profile(one.requests, one.samples, one.request_us, "a", "b", "c")
 
     request = asgi.build_request("GET", "/", {})
-    chosen = Settings(**{"max_time_s": 3, "flamegraph": "always"} | settings)
+    chosen = Settings(**{"max_time_s": 0.5, "flamegraph": "always"} | settings)
     measurement = await measure(app, request, chosen, Bench(), publish)
     return (found[0] if found else None), measurement
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.advice import advise
+from pytest_mwbudget.advice import BASE_HTTP, advise
 from pytest_mwbudget.budgets import Bounds, assign, judge, judge_count
 from pytest_mwbudget.model import (
     COUNTED,
@@ -21,11 +21,13 @@ from pytest_mwbudget.model import (
     Counts,
     Effort,
     Estimate,
+    HotFunction,
     Judged,
     Layer,
     LayerReport,
     Ledger,
     Occupation,
+    Profile,
     Quantity,
     RequestLine,
     Result,
@@ -626,10 +628,24 @@ def test_a_failure_holds_the_table() -> None:
     assert "\n".join(lines(found, 79)) in failure(found, 79)
 
 
-def test_a_layer_that_runs_its_inside_in_a_task_is_told_about_pure_asgi() -> None:
-    text = flat(failure(result(replace(FAILING, layer=replace(FAILING.layer, runs_task=True)), verdict="fail"), 79))
-    assert "pure ASGI" in text
-    assert "layers={'AuthMiddleware': 160}" in text
+def test_a_layer_with_advice_is_told_to_follow_it() -> None:
+    counts = replace(NONE, objects=same(484), tasks=Count(1, 1, 1, {f"{BASE_HTTP}__call__.coro": 1}))
+    found = timed(counted(replace(FAILING, counts=counts, occupation=BUSY), verdict="fail"))
+    text = flat(failure(found, 79))
+    (advice,) = advise(found)
+    assert f"advice: {advice.text}" in text
+    assert "Next: the advice above; or, if this is intended, say layers={'AuthMiddleware': 160}." in text
+
+
+def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> None:
+    hot = (HotFunction("Auth.check", "shop/auth.py", 12, 43.5, 84.6), HotFunction("len", "", 0, 1.25, 1.25))
+    profile = Profile(300, 900, 400.0, ".mw-budget/x-1.html", "p", "s", {FAILING.layer.index: hot})
+    text = failure(replace(result(FAILING, verdict="fail"), profile=profile), 79)
+    assert text.endswith("\nFlamegraph: .mw-budget/x-1.html")
+    assert "Hottest in AuthMiddleware, µs per request alone and with what they call:" in text
+    assert "\n       43.5    84.6  Auth.check (shop/auth.py:12)\n" in text
+    assert "\n       1.25    1.25  len\n" in text
+    assert "Next: look for AuthMiddleware in the flamegraph; if this is intended" in flat(text)
 
 
 def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
@@ -802,13 +818,6 @@ def test_a_layer_that_holds_the_event_loop_too_long_says_for_how_long() -> None:
     assert text.startswith("GET /health: AuthMiddleware busy 7.90 µs, budget 5 µs (1 of 1 layers over budget)")
     assert "AuthMiddleware holds the event loop for 7.90 µs per request, its budget is 5 µs: 2.90 µs too much" in text
     assert "layers={'AuthMiddleware': {'busy_us': 11}}" in text
-
-
-def test_a_layer_that_runs_a_task_for_its_inside_is_told_about_pure_asgi_also_for_counts() -> None:
-    report = judged(layer_row(counts=replace(NONE, tasks=same(1)), runs_task=True), tasks=(0, "fail"))
-    text = text_of(report)
-    assert "pure ASGI" in text
-    assert "layers={'Auth': {'tasks': 1}}" in text
 
 
 def suggested(text: str) -> dict[str, object]:

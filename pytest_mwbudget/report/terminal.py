@@ -19,6 +19,7 @@ from ..model import (
     Layer,
     LayerReport,
     Occupation,
+    Profile,
     Quantity,
     Result,
     Verdict,
@@ -331,15 +332,17 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
     for report in over:
-        for text in _evidence(report):
+        for text in (*_evidence(report), *_hottest(report, result.profile, width)):
             lines += [text] if text.startswith(ITEM) else wrapped(text, width)
-        lines += wrapped(_next_step(report), width)
+        lines += wrapped(_next_step(report, result), width)
     if result.total_verdict == "fail" and result.books is not None:
         lines += [line for text in _total_evidence(result) for line in wrapped(text, width)]
         enough = _roomy(result.books.total)
         lines += wrapped(f"Next: begin with the costliest row; if the cost is intended, say total_us={enough}.", width)
     if undecided_fails or over:
         lines += [line for text in undecided(result) for line in wrapped(text, width)]
+    if result.profile is not None:
+        lines.append(f"Flamegraph: {result.profile.flamegraph}")
     return "\n".join(lines)
 
 
@@ -455,7 +458,18 @@ def _excess(us: Estimate, budget_us: float) -> str:
     )
 
 
-def _next_step(report: LayerReport) -> str:
+def _hottest(report: LayerReport, profile: Profile | None, width: int) -> Iterator[str]:
+    """Where the layer's time goes."""
+    functions = profile.hottest.get(report.layer.index, ()) if profile is not None else ()
+    if functions:
+        yield f"Hottest in {report.name}, µs per request alone and with what they call:"
+    for one in functions:
+        times = f"{figure(one.own_us):>7}{figure(one.total_us):>8}"
+        place = f" ({one.file}:{one.line})" if one.line else ""
+        yield f"{ITEM}{times}  {shortened(one.function + place, width - len(ITEM + times) - 2)}"
+
+
+def _next_step(report: LayerReport, result: Result) -> str:
     enough = ", ".join(
         f"{quantity!r}: {_enough(report, quantity)}"
         for quantity, judged in report.judged.items()
@@ -464,11 +478,10 @@ def _next_step(report: LayerReport) -> str:
     only_time = enough.startswith("'us': ") and "," not in enough
     roomy = enough.removeprefix("'us': ") if only_time else f"{{{enough}}}"
     raise_it = f"if this is intended, say layers={{{report.name!r}: {roomy}}}"
-    if report.layer.runs_task:
-        return (
-            "Next: it runs everything inside it in a task of its own, which makes up most of this; written as a pure"
-            f" ASGI class it needs no task. Or, {raise_it}."
-        )
+    if any(one.layer == report.name for one in advise(result)):
+        return f"Next: the advice above; or, {raise_it}."
+    if result.profile is not None:
+        return f"Next: look for {report.name} in the flamegraph; {raise_it}."
     return f"Next: profile {report.layer.qualname} on this request; {raise_it}."
 
 
