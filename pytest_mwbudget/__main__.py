@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import MwBudgetError
-from .outputs import RENDERED
-from .report.json import SCHEMA, measured, to_json
+from .outputs import RENDERED, check_distinct
+from .report.json import SCHEMA, encodable, measured, to_json
 from .report.terminal import run
 
 ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
-# What reading finds in data that is of another shape.
-MISSHAPEN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+# What reading and rendering find in data that is of another shape.
+MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Who reads has seen enough, as `head` has; what is left goes nowhere when Python flushes it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -47,17 +50,34 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _render(source: Path, said: Mapping[str, str]) -> None:
-    document = _whole(source, _stored(source))
-    wanted = {output: Path(said[output.name]) for output in RENDERED if output.name in said}
-    for output, path in wanted.items():
-        output.check(path, f"--{output.name}={str(path)!r}")
-    for output, path in wanted.items():
-        output.write(path, document)
-    if not wanted:
-        environment = document["environment"]
-        python = f"{environment['implementation']} {environment['python']}"
-        for line in run(measured(document), python, shutil.get_terminal_size().columns):
-            print(line.text)
+    """Write or print what is asked for, once all of it is there."""
+    options = {output: f"--{output.name}={said[output.name]!r}" for output in RENDERED if output.name in said}
+    paths = {output: Path(said[output.name]) for output in options}
+    check_distinct({repr(str(source)): source} | {options[output]: path for output, path in paths.items()})
+    for output, option in options.items():
+        output.check_package(option)
+    stored = _stored(source)
+    try:
+        document = _whole(stored)
+        texts = {output: output.render(document, path) for output, path in paths.items()}
+        tables = [] if texts else _tables(document)
+    except MISSHAPEN as error:
+        raise MwBudgetError(
+            f"{str(source)!r} is not a whole result ({type(error).__name__}: {error}); give a file as --mw-budget-json"
+            f" wrote it"
+        ) from None
+    for output, path in paths.items():
+        output.check(path, options[output])
+    for output, text in texts.items():
+        paths[output].write_text(text, encoding="utf-8")
+    for line in tables:
+        print(line)
+
+
+def _tables(document: Mapping[str, Any]) -> list[str]:
+    environment = document["environment"]
+    python = f"{environment['implementation']} {environment['python']}"
+    return [line.text for line in run(measured(document), python, shutil.get_terminal_size().columns)]
 
 
 def _stored(source: Path) -> Mapping[str, Any]:
@@ -66,7 +86,7 @@ def _stored(source: Path) -> Mapping[str, Any]:
         found = json.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise MwBudgetError(f"{str(source)!r} cannot be read: {error}") from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; give a file that --mw-budget-json wrote") from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
@@ -77,17 +97,11 @@ def _stored(source: Path) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", found)
 
 
-def _whole(source: Path, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as this version writes it; MwBudgetError where too much is missing."""
-    try:
-        environment = {key: found["environment"][key] for key in ENVIRONMENT}
-        measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
-    except MISSHAPEN as error:
-        raise MwBudgetError(
-            f"{str(source)!r} is not a whole result ({type(error).__name__}: {error}); give a file as --mw-budget-json"
-            f" wrote it"
-        ) from None
-    return {**found, "environment": environment, "measurements": measurements}
+def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The document as this version writes it; an error of MISSHAPEN where too much is missing."""
+    environment = {key: found["environment"][key] for key in ENVIRONMENT}
+    measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
+    return cast("dict[str, Any]", encodable({**found, "environment": environment, "measurements": measurements}))
 
 
 if __name__ == "__main__":

@@ -88,8 +88,8 @@ def buffering(result: Result, report: LayerReport) -> str | None:
     if taken < STREAMED or passed > TOGETHER:
         return None
     return (
-        f"{report.name} is sent {taken} messages and sends {passed}: it holds the whole response back, in memory, until"
-        " its end; send each message on when it comes, unless its work needs the whole body"
+        f"{report.name} is sent {taken} messages and sends {passed}: what comes as a stream goes out as a whole, or as"
+        " something else; send each message on when it comes, unless its work needs the whole body"
     )
 
 

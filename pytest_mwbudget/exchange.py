@@ -15,6 +15,8 @@ from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
+# What stands for the file of code that was exchanged.
+PROBE_FILE = "<probe of pytest-mwbudget>"
 # What a function says that its calls return. Only the instructions of the code decide what they do return.
 KIND = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
@@ -143,7 +145,7 @@ def mentioned_cells(original: CodeType) -> str:
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> CodeType:
     """The code of the function inside the function in `source`. The layers of a stack have few signatures."""
-    code = compile(source, "<probe of pytest-mwbudget>", "exec")
+    code = compile(source, PROBE_FILE, "exec")
     for _ in range(2):
         code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +21,17 @@ class MwBudget:
     `request` and its shorthands take what `httpx` takes to build a request: `params`, `headers`, `cookies`, `json`,
     `data`, `files`, `content`; and `expect_status` for this request. They return a `Measurement` with the response.
     The methods that begin with `a` do the same on the running event loop. A budget that is not kept fails the test
-    when the test function ends, so that everything after a request still runs. `publish` keeps profiles of requests.
-    `reported` counts the results that a report has taken along.
+    when the test function ends, so that everything after a request still runs. `publisher` says what keeps the profile
+    of the request with that number. `made` counts the requests, `reported` the results that a report has taken along.
     """
 
     app: object
     settings: Settings
     enforce: bool
     bench: Bench
-    publish: Publish | None = None
+    publisher: Callable[[int], Publish] | None = None
     results: list[Measurement] = field(default_factory=list)
+    made: int = 0
     reported: int = 0
 
     async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
@@ -41,8 +43,10 @@ class MwBudget:
         if expect_status is not None:
             settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
         request = asgi.build_request(method, url, options)
+        self.made += 1
         if self.enforce:
-            measurement = await measure(app, request, settings, self.bench, self.publish)
+            publish = self.publisher(self.made) if self.publisher else None
+            measurement = await measure(app, request, settings, self.bench, publish)
         else:
             measurement = await send_once(app, request, settings)
         self.results.append(measurement)

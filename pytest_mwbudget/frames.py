@@ -20,6 +20,10 @@ MARKER, BLOCK = "<owner>", "<layer>"
 # The line number of a block that is no layer's; of a layer it is the index.
 NO_LAYER = -1
 BUILT_IN = "<built-in>"
+# In a name, what would end it.
+UNPRINTABLE = "\ufffd"
+# Deeper frames end in the one that called them: what draws a tree goes down it by recursion.
+MOST_DEPTH = 200
 SEPARATOR, ATTRIBUTE = "\x00", "\x01"
 HALVINGS = 50
 # The attribute that survives: the class of a method. Line numbers differ from sample to sample.
@@ -27,8 +31,9 @@ OF_CLASS = "c"
 
 
 def frame_info(function: str, file: str, line: int) -> str:
-    """A frame as pyinstrument identifies it; harmless inside a script element, whatever the function is called."""
-    return _harmless(SEPARATOR.join((function, file, str(line))))
+    """A frame as pyinstrument identifies it, whatever the function is called."""
+    parts = (part.replace(SEPARATOR, UNPRINTABLE).replace(ATTRIBUTE, UNPRINTABLE) for part in (function, file))
+    return SEPARATOR.join((*parts, str(line)))
 
 
 def file_of(frame: str) -> str:
@@ -37,18 +42,21 @@ def file_of(frame: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def attributed(records: Iterable[Record], blocks: Mapping[int, Sequence[str]], machinery: str) -> list[Record]:
-    """The records below the blocks of their owners, equal ones added up.
+def attributed(
+    records: Iterable[Record], blocks: Mapping[int, Sequence[str]], machinery: tuple[str, ...]
+) -> list[Record]:
+    """The records below the blocks of their owners, equal ones added up, at most `MOST_DEPTH` frames deep.
 
     `blocks` has the frames to stand above what an owner does, by owner. What belongs to nobody there is left out, and
-    so is what was spent in the files whose path begins with `machinery`.
+    so is what was spent in files whose path begins with one of `machinery`.
     """
     found: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stack, seconds in records:
         owner = owner_of(stack)
         own = _app_frames(stack, machinery)
         if own and owner in blocks:
-            found[(*blocks[owner], *map(_identified, own))] += seconds
+            deepest = max(1, MOST_DEPTH - len(blocks[owner]))
+            found[(*blocks[owner], *map(_identified, own[:deepest]))] += seconds
     return _ordered(found)
 
 
@@ -119,7 +127,7 @@ def _inside_markers(stack: Sequence[str]) -> int:
     return next((place + 1 for place in reversed(range(len(stack))) if file_of(stack[place]) == MARKER), 0)
 
 
-def _app_frames(stack: Sequence[str], machinery: str) -> Sequence[str]:
+def _app_frames(stack: Sequence[str], machinery: tuple[str, ...]) -> Sequence[str]:
     """The frames of the app inside the innermost marker; none where it was not the app that ran."""
     own = stack[_inside_markers(stack) :]
     if own and file_of(own[0]) == BUILT_IN:
@@ -129,12 +137,8 @@ def _app_frames(stack: Sequence[str], machinery: str) -> Sequence[str]:
 
 def _identified(frame: str) -> str:
     """The frame without what differs from sample to sample."""
-    identifier, *attributes = _harmless(frame).split(ATTRIBUTE)
+    identifier, *attributes = frame.split(ATTRIBUTE)
     return ATTRIBUTE.join([identifier, *(one for one in attributes if one.startswith(OF_CLASS))])
-
-
-def _harmless(frame: str) -> str:
-    return frame.replace("</", "<\u2215")
 
 
 def _ordered(found: Mapping[tuple[str, ...], float]) -> list[Record]:

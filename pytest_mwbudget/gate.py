@@ -35,8 +35,7 @@ def configure(config: pytest.Config) -> None:
     """Check what the command line and the configuration say, and take part in a run that measures."""
     try:
         merge([], _configured(config))
-        if config.getoption("mw_budget_dir") is not None:
-            _check_folder(config)
+        _check_folder(config)
     except SettingError as error:
         raise pytest.UsageError(str(error)) from None
     if enforced(config):
@@ -44,12 +43,16 @@ def configure(config: pytest.Config) -> None:
 
 
 def _check_folder(config: pytest.Config) -> None:
-    from .publishing import ready
+    """Where the command line says something of flamegraphs, they must be possible."""
+    for option in ("dir", "flamegraph"):
+        value = config.getoption(f"mw_budget_{option}")
+        said = f"--mw-budget-{option}={value!r}"
+        if value is not None and not enforced(config):
+            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget")
+        if value is not None and option == "dir":
+            from .publishing import ready
 
-    said = f"--mw-budget-dir={config.getoption('mw_budget_dir')!r}"
-    if not enforced(config):
-        raise SettingError(f"{said} has nothing to hold without measuring; add --mw-budget")
-    ready(_folder(config), said)
+            ready(_folder(config), said)
 
 
 def _folder(config: pytest.Config) -> Path:
@@ -98,7 +101,8 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = _settings_of(item)
     except SettingError:
         settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
-    client = MwBudget(app, settings, enforced(config), bench, Publisher(_folder(config), item.nodeid))
+    publisher = Publisher(_folder(config), item.nodeid, config.invocation_params.dir)
+    client = MwBudget(app, settings, enforced(config), bench, publisher)
     item.stash[_client] = client
     return client
 
@@ -210,9 +214,11 @@ def _note_properties(item: pytest.Item) -> None:
     """Leave what was measured where JUnit XML and other reports of pytest find it."""
     client = item.stash.get(_client, None)
     if client is not None and client.enforce:
-        from .report.junit import properties
+        from .report.junit import PREFIX, properties
 
-        item.user_properties += properties(client.results)
+        # A test that is run again has those of its last run.
+        others = [one for one in item.user_properties if not str(one[0]).startswith(PREFIX)]
+        item.user_properties[:] = [*others, *properties(client.results)]
 
 
 def _require_request(item: pytest.Item) -> None:
@@ -236,7 +242,7 @@ def _enforce(item: pytest.Item) -> None:
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
-    from .report.terminal import failure, undecided
+    from .report.terminal import failure, printable, undecided
 
     action = client.settings.when_undecided
     failing = {"fail", "undecided"} if action == "fail" else {"fail"}
@@ -248,7 +254,7 @@ def _enforce(item: pytest.Item) -> None:
         for result in client.results:
             sentences = list(undecided(result))
             if sentences:
-                item.warn(BudgetWarning(f"{result.request}: {' '.join(sentences)}"))
+                item.warn(BudgetWarning(f"{printable(str(result.request))}: {' '.join(sentences)}"))
 
 
 def _settings_of(item: pytest.Item) -> Settings:

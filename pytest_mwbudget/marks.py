@@ -72,11 +72,13 @@ class Marks:
             else:
                 self.markers[self.suspended](original, (), {})
 
+        present = {name: own for name, own in vars(loop).items() if name == "_run_once"}
         vars(loop)["_run_once"] = run_once
         try:
             yield True
         finally:
             del vars(loop)["_run_once"]
+            vars(loop).update(present)
 
 
 class _Root(Coroutine[Any, Any, Any]):

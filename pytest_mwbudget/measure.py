@@ -227,21 +227,30 @@ class _Run:
     # ---- profiling ------------------------------------------------------------------------------------------------
 
     async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
-        """The same, with where its time goes; with a note where the app does not answer any more."""
+        """The same, with where its time goes; with a note where that cannot be told. The measurement stands."""
+        if self.instruments.active:
+            return _without_profile(measurement, at_work(self.instruments))
+        try:
+            found = await self._profile(measurement)
+        except loops.OutOfTimeError:
+            why = f"under the profiler a request did not end within {self.settings.startup_timeout_s:g} s"
+            return _without_profile(measurement, why)
+        except Exception as error:  # whatever it is, the app's or the profiler's
+            return _without_profile(measurement, f"under the profiler: {type(error).__name__}: {error}")
+        try:
+            return replace(measurement, profile=publish(found, measurement))
+        except (MwBudgetError, OSError, RecursionError) as error:
+            return _without_profile(measurement, str(error))
+
+    async def _profile(self, measurement: Measurement) -> Profiled:
         from .profiling import profile
 
         plain_us = measurement.books.total.estimate if measurement.books else self.request_ns / 1000
-        try:
-            async with self.caller.loop.limited(self.settings.startup_timeout_s):
-                found = await profile(self.stack, self.caller, measurement, plain_us, self.bench.clock)
-            return replace(measurement, profile=publish(found, measurement))
-        except loops.OutOfTimeError:
-            why = f"the app did not answer within {self.settings.startup_timeout_s:g} s under the profiler"
-        except MwBudgetError as error:
-            why = str(error)
-        except Exception as error:  # whatever it is, the measurement is done and stands
-            why = f"under the profiler the app raised {type(error).__name__}: {error}"
-        return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
+        limit_s = self.settings.startup_timeout_s
+        async with self.caller.loop.limited(limit_s) as extend:
+            return await profile(
+                self.stack, self.caller, measurement, plain_us, self.bench.clock, lambda: extend(limit_s)
+            )
 
     # ---- reporting ------------------------------------------------------------------------------------------------
 
@@ -309,6 +318,10 @@ class _Run:
         yield from self.counted.notes
         if self.timing is not None:
             yield from self.timing.notes()
+
+
+def _without_profile(measurement: Measurement, why: str) -> Measurement:
+    return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
 
 
 async def _warm(caller: asgi.Caller, clock: Clock, calls: int, limit_ns: int) -> float:

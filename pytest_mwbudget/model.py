@@ -217,6 +217,11 @@ class HotFunction:
     own_us: Microseconds
     total_us: Microseconds
 
+    @property
+    def place(self) -> str:
+        """`file:line`, empty for what is not written in Python."""
+        return f"{self.file}:{self.line}" if self.line else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:

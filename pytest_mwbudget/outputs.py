@@ -29,11 +29,7 @@ class Output:
         `said` is the option as the user wrote it. Raises SettingError where a package is missing or `path` cannot be
         written; a file that is not there yet is made, and the directories above it.
         """
-        if self.package is not None and find_spec(self.package) is None:
-            raise SettingError(
-                f"{said} needs the package {self.package}, which is not installed here; install"
-                f" pytest-mwbudget[{self.name}]"
-            )
+        self.check_package(said)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a"):
@@ -41,9 +37,26 @@ class Output:
         except OSError as error:
             raise SettingError(f"{said} cannot be written: {error}; give the path of a file to write") from None
 
+    def check_package(self, said: str) -> None:
+        """Make sure that what renders the file is there; SettingError where it is not."""
+        if self.package is not None and find_spec(self.package) is None:
+            raise SettingError(
+                f"{said} needs the package {self.package}, which is not installed here; install"
+                f" pytest-mwbudget[{self.name}]"
+            )
+
     def write(self, path: Path, document: Mapping[str, Any]) -> None:
         """Write the document to `path`."""
         path.write_text(self.render(document, path), encoding="utf-8")
+
+
+def check_distinct(files: Mapping[str, Path]) -> None:
+    """Make sure that no file is written over another. The keys are what the user said of each; raises SettingError."""
+    seen: dict[str, str] = {}
+    for said, path in files.items():
+        other = seen.setdefault(os.path.realpath(path), said)
+        if other != said:
+            raise SettingError(f"{said} is the same file as {other}; give each file a path of its own")
 
 
 def _json(document: Mapping[str, Any], path: Path) -> str:

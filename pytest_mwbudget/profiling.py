@@ -6,12 +6,15 @@ Probes stand at every boundary, and the stacks that pyinstrument samples tell th
 from __future__ import annotations
 
 import math
+import os
 import random
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
 from . import frames
@@ -20,6 +23,7 @@ from .boundaries import HARNESS, Clock, probed_parent
 from .charging import Charging, owner_count
 from .counters import Owner
 from .discovery import Stack
+from .exchange import PROBE_FILE
 from .instruments import uncollected
 from .marks import Marks
 from .model import Microseconds, Result, Seconds
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 # The frames that stand for a layer and for those round it.
 Block: TypeAlias = tuple[str, ...]
 
-MACHINERY = str(Path(__file__).parent)
+MACHINERY = (str(Path(__file__).parent) + os.sep, PROBE_FILE)
 # Taking a sample takes some tens of microseconds, more in a deep stack, in which the app gets nowhere.
 INTERVAL_S: Seconds = 0.0005
 # A function that takes a fifth of a layer has a hundred of them then: its share is known to a tenth of itself.
@@ -38,6 +42,8 @@ ENOUGH_SAMPLES = 500
 # So long at least, for whatever is hot by itself; and at most, whatever there is by then.
 LEAST_S, MOST_S = 1.0, 3.0
 CHUNK_S = 0.1
+# Of more calls and returns in a request none are noted: each takes tens of microseconds. See `_events`.
+MOST_EVENTS = 20_000
 NS_PER_S, US_PER_S = 1e9, 1e6
 OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
 
@@ -67,10 +73,12 @@ class _Sampled:
     row_s: Mapping[Owner, Seconds]
 
 
-async def profile(stack: Stack, caller: Caller, result: Result, plain_us: Microseconds, clock: Clock) -> Profiled:
+async def profile(
+    stack: Stack, caller: Caller, result: Result, plain_us: Microseconds, clock: Clock, tick: Callable[[], None]
+) -> Profiled:
     """Sample requests until each layer that is over a budget, or else the whole stack, has enough samples of its own.
 
-    Without a profiler a request takes `plain_us`. Raises what the app raises.
+    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises what the app raises.
     """
     from pyinstrument import Profiler
 
@@ -90,6 +98,7 @@ async def profile(stack: Stack, caller: Caller, result: Result, plain_us: Micros
                     _pause(chance.uniform(0, INTERVAL_S), clock)
                     await charging.request(caller.settled)
                     requests += 1
+                    tick()
             session, seconds = profiler.last_session, (clock() - begin) / NS_PER_S
             assert session is not None
             if seconds >= MOST_S or (seconds >= LEAST_S and _enough(session, blocks, wanted)):
@@ -134,16 +143,29 @@ def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Bl
 
 
 async def _events(request: Callable[[], Awaitable[None]]) -> list[frames.Record]:
-    """The calls and returns of one request, each by the stack in whose time the profiler's work at it falls."""
+    """The calls and returns of one request, each by the stack in whose time the profiler's work at it falls.
+
+    None of a request that has very many; then the profiler's work is taken for an even share of all.
+    """
     from pyinstrument.stack_sampler import build_call_stack
 
-    found: list[frames.Record] = []
-    sys.setprofile(lambda *event: found.append((build_call_stack(*event), 1.0)))
+    found: Counter[tuple[str, ...]] = Counter()
+    left = MOST_EVENTS
+    previous = sys.getprofile()
+
+    def seen(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        found[tuple(build_call_stack(frame, event, argument))] += 1
+        left -= 1
+        if not left:
+            sys.setprofile(None)
+
+    sys.setprofile(seen)
     try:
         await request()
     finally:
-        sys.setprofile(None)
-    return found
+        sys.setprofile(previous)
+    return [(list(stack), float(number)) for stack, number in found.items()] if left else []
 
 
 def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Seconds]:

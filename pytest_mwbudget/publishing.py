@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import SettingError
+from .measure import Publish
 from .model import Profile, Result
 from .profiling import Profiled
 
@@ -29,37 +29,39 @@ def ready(folder: Path, said: str) -> None:
         raise SettingError(f"{said} cannot be written: {error}; give the path of a directory for flamegraphs") from None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Publisher:
-    """Keeps the profiles of one test, in the order of its requests."""
+    """Keeps the profiles of one test. Paths are told as seen from `start`, where they are below it."""
 
     folder: Path
     nodeid: str
-    published: int = field(default=0, init=False)
+    start: Path
 
-    def __call__(self, profiled: Profiled, result: Result) -> Profile:
-        """Write the files of one request; a file of the same test in an earlier run is written over."""
-        from .report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope
+    def __call__(self, number: int) -> Publish:
+        """What keeps the profile of the test's request of that number; files of an earlier run are written over."""
+        return lambda profiled, result: self._published(f"{slug(self.nodeid)}-{number}", profiled, result)
+
+    def _published(self, name: str, profiled: Profiled, result: Result) -> Profile:
+        from .report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope, thinned
 
         ready(self.folder, str(self.folder))
-        self.published += 1
+        session = thinned(profiled.session)
         page = FlamegraphRenderer(result, self.nodeid, profiled.requests, profiled.request_us)
         over = [report.layer for report in result.layers if report.verdict == "fail"]
         return Profile(
             requests=profiled.requests,
             samples=profiled.samples,
             request_us=profiled.request_us,
-            flamegraph=self._written("html", bounded(page.render, profiled.session)),
-            pyinstrument=self._written("pyinstrument.html", bounded(pyinstrument_page, profiled.session)),
-            speedscope=self._written("speedscope.json", bounded(speedscope, profiled.session)),
-            hottest={layer.index: hottest(profiled.session, layer, profiled.requests) for layer in over},
+            flamegraph=self._written(f"{name}.html", bounded(page.render, session)),
+            pyinstrument=self._written(f"{name}.pyinstrument.html", bounded(pyinstrument_page, session)),
+            speedscope=self._written(f"{name}.speedscope.json", bounded(speedscope, session)),
+            hottest={layer.index: hottest(session, layer, profiled.requests) for layer in over},
         )
 
-    def _written(self, extension: str, text: str) -> str:
-        path = self.folder / f"{slug(self.nodeid)}-{self.published}.{extension}"
-        path.write_text(text, encoding="utf-8")
-        here = os.getcwd() + os.sep
-        return str(path).removeprefix(here)
+    def _written(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return str(path.relative_to(self.start) if path.is_relative_to(self.start) else path)
 
 
 def slug(nodeid: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from .errors import SettingError
 from .gate import enforced
-from .outputs import JSON, RENDERED, Output
+from .outputs import JSON, RENDERED, Output, check_distinct
 
 
 def configure(config: pytest.Config) -> None:
@@ -28,6 +28,7 @@ def configure(config: pytest.Config) -> None:
 
 
 def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
+    files: dict[str, Path] = {}
     for output in (JSON, *RENDERED):
         said = config.getoption(f"--mw-budget-{output.name}")
         if said is None:
@@ -35,9 +36,10 @@ def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
         option = f"--mw-budget-{output.name}={said!r}"
         if not enforced(config):
             raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget")
-        path = config.invocation_params.dir / said
-        output.check(path, option)
-        yield output, path
+        files[option] = config.invocation_params.dir / said
+        check_distinct(files)
+        output.check(files[option], option)
+        yield output, files[option]
 
 
 class Summary:
@@ -47,8 +49,9 @@ class Summary:
         self.config = config
         self.files = files
         self.measurements: list[dict[str, Any]] = []
-        # For each measurement where its test stands, and what its settings do about an undecided verdict.
-        self.places: list[tuple[tuple[str, int | None, str], str]] = []
+        # The report that brought each measurement, and the tests that failed.
+        self.reports: list[pytest.TestReport] = []
+        self.failed: set[str] = set()
         self.remarks: list[str] = []
 
     @cached_property
@@ -62,12 +65,23 @@ class Summary:
         """Take what a report brings, also from another process."""
         for measurement in getattr(report, "mw_budget", ()):
             self.measurements.append(measurement)
-            self.places.append((report.location, report.mw_budget_undecided))
+            self.reports.append(report)
+        # With subtests another report than that of the measurement tells; an expected failure is none.
+        if report.when == "call" and report.failed and not hasattr(report, "wasxfail"):
+            self.failed.add(report.nodeid)
 
-    def pytest_sessionfinish(self) -> None:
-        """Write the files that were asked for, and the summary of GitHub's job."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the files that were asked for, and the summary of GitHub's job.
+
+        A file that cannot be written fails the run, and takes nothing else from it.
+        """
         for output, path in self.files.items():
-            output.write(path, self.document)
+            try:
+                output.write(path, self.document)
+            except (OSError, ValueError) as error:
+                self.remarks.append(f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}")
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary and self.measurements:
             self._add_to(Path(step_summary))
@@ -88,14 +102,12 @@ class Summary:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table of each request, or a line in a quiet run; below them GitHub's annotations."""
-        if not self.measurements:
-            return
         verbosity = self.config.get_verbosity()
-        if verbosity >= -1:
+        if self.measurements and verbosity >= -1:
             self._print_tables(terminalreporter, verbosity)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
-        if os.environ.get("GITHUB_ACTIONS") == "true":
+        if self.measurements and os.environ.get("GITHUB_ACTIONS") == "true":
             for line in self._annotations():
                 terminalreporter.write_line(line)
 
@@ -114,10 +126,15 @@ class Summary:
         from .report.github import annotation, level
         from .report.json import measured
 
-        for (_, result), ((file, line, _), undecided) in zip(measured(self.document), self.places, strict=True):
-            severity = level(result.verdict, undecided)
-            if severity is not None:
+        for (_, result), report in zip(measured(self.document), self.reports, strict=True):
+            severity = level(result.verdict, report.mw_budget_undecided)
+            if severity == "warning" or (severity == "error" and self._failed(report)):
+                file, line, _ = report.location
                 yield annotation(result, severity, self._in_workspace(file), None if line is None else line + 1)
+
+    def _failed(self, report: pytest.TestReport) -> bool:
+        """Whether the test failed in the end. pytest-rerunfailures marks an attempt that it repeats by its outcome."""
+        return report.nodeid in self.failed and str(report.outcome) != "rerun"
 
     def _in_workspace(self, file: str) -> str:
         """A path below pytest's root as GitHub knows it, from the root of the repository."""

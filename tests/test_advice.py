@@ -207,7 +207,7 @@ STREAM = counts(sent=102)
 
 def test_a_layer_that_holds_a_stream_back() -> None:
     text = advised(result(row(name="Envelope", counts=counts(sent=2)), endpoint=STREAM))["buffering"]
-    assert text.startswith("Envelope is sent 102 messages and sends 2: it holds the whole response back")
+    assert text.startswith("Envelope is sent 102 messages and sends 2: what comes as a stream goes out as a whole")
 
 
 def test_only_the_layer_at_which_the_stream_ends_is_named() -> None:

@@ -67,8 +67,9 @@ ONLY: dict[str, set[str]] = {
     "report.flamegraph": {"model", "frames"},
     "report.html": {"model", "report.terminal"},
     "report.github": {"model", "advice", "report.terminal"},
+    "report.junit": {"model", "report.terminal"},
     "report.markdown": {"model", "advice", "report.json", "report.terminal"},
-    "publishing": {"errors", "model", "profiling", "report.flamegraph"},
+    "publishing": {"errors", "measure", "model", "profiling", "report.flamegraph"},
     "outputs": {"errors", "report.benchmark", "report.html", "report.json", "report.markdown"},
     "gate": {*ORDER, "report.terminal", "report.json", "report.junit"}
     - {"report", "outputs", "gate", "summary", "plugin", "__main__"},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pytest_mwbudget.frames import (
     BLOCK,
     MARKER,
+    MOST_DEPTH,
     NO_LAYER,
     attributed,
     blocks_of,
@@ -19,7 +20,7 @@ from pytest_mwbudget.frames import (
     pruned,
 )
 
-MACHINERY = "/site/pytest_mwbudget"
+MACHINERY = ("/site/pytest_mwbudget/", "<probe>")
 OUTER, INNER = frame_info("Outer", BLOCK, 0), frame_info("Inner", BLOCK, 1)
 BLOCKS = {0: (frame_info("(outside)", BLOCK, NO_LAYER),), 1: (OUTER,), 2: (OUTER, INNER)}
 
@@ -33,7 +34,7 @@ def code(name: str) -> str:
 
 
 STEP = frame_info("coroutine.send", "<built-in>", 0)
-PROBE = frame_info("entered", f"{MACHINERY}/charging.py", 90)
+PROBE = frame_info("entered", "/site/pytest_mwbudget/charging.py", 90)
 ROOT = [frame_info("main", "/app/test.py", 1), marker(1), code("outer")]
 
 
@@ -80,10 +81,23 @@ def test_equal_stacks_are_added_up_whatever_line_they_were_at_and_classes_stay()
     assert found == [([OUTER, f"{code('dispatch')}\x01cAuth"], 3.0)]
 
 
-def test_no_name_ends_a_script_element() -> None:
-    hostile = {1: (frame_info("</script><script>alert(1)", BLOCK, 0),)}
-    ((stack, _),) = attributed([([marker(1), code("</script>")], 1.0)], hostile, MACHINERY)
-    assert not any("</script" in frame for frame in stack)
+def test_a_name_cannot_end_itself() -> None:
+    hostile = {1: (frame_info("A\x00B\x01C", BLOCK, 0),)}
+    ((stack, _),) = attributed([([marker(1), code("f")], 1.0)], hostile, MACHINERY)
+    assert stack[0].split("\x00") == ["A\ufffdB\ufffdC", BLOCK, "0"]
+    assert blocks_of(stack) == hostile[1]
+
+
+def test_the_code_of_a_probe_is_machinery_and_a_package_of_a_like_name_is_not() -> None:
+    probe, alike = frame_info("f", "<probe>", 1), frame_info("f", "/site/pytest_mwbudget_demo/app.py", 1)
+    assert attributed([([marker(1), code("f"), probe], 1.0)], BLOCKS, MACHINERY) == []
+    assert attributed([([marker(1), alike], 1.0)], BLOCKS, MACHINERY) == [([OUTER, alike], 1.0)]
+
+
+def test_deep_frames_end_in_what_called_them() -> None:
+    deep = [marker(1), *(code(f"f{number}") for number in range(1000))]
+    (found,) = attributed([(deep, 1.0)], BLOCKS, MACHINERY)
+    assert found == ([OUTER, *deep[1:MOST_DEPTH]], 1.0)
 
 
 A, B, C = ([OUTER, code(name)] for name in "abc")

@@ -81,6 +81,12 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name != key}
 
 
+def whose_first(**rest: Any) -> dict[str, Any]:
+    """A document whose first measurement has other values."""
+    first, *others = DATA["measurements"]
+    return {**DATA, "measurements": [{**first, **rest}, *others]}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -95,6 +101,9 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
             {**DATA, "environment": without(DATA["environment"], "loop")},
             "'mw.json' is not a whole result (KeyError: 'l",
         ),
+        (b"[" * 100_000, "'mw.json' is not JSON: "),
+        (whose_first(seconds="long"), "'mw.json' is not a whole result (ValueError: "),
+        (whose_first(total_us={"estimate": 10**400, "low": 1, "high": 10**400}), "'mw.json' is not a whole result (Ov"),
         ({**DATA, "environment": None}, "'mw.json' is not a whole result (TypeError: "),
         ({**DATA, "measurements": [5]}, "'mw.json' is not a whole result (TypeError: "),
         ({**DATA, "measurements": [{"nodeid": "t"}]}, "'mw.json' is not a whole result (KeyError: 'ledger'); give"),
@@ -114,9 +123,33 @@ def test_a_file_that_cannot_be_rendered_is_explained_and_nothing_is_written(
     assert not Path("mw.md").exists()
 
 
+@pytest.mark.parametrize(
+    "other", [["--markdown=mw.json"], ["--markdown=./mw.json"], ["--markdown=mw.md", "--benchmark-json=mw.md"]]
+)
+def test_no_file_is_written_over_the_result_or_another(
+    other: list[str], stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(stored).read_bytes()
+    assert main(["render", stored, *other]) == 2
+    assert "is the same file as" in capsys.readouterr().err
+    assert Path(stored).read_bytes() == before
+    assert not Path("mw.md").exists()
+
+
 def test_a_file_that_cannot_be_written_is_explained(stored: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", stored, "--markdown", "."]) == 2
     assert capsys.readouterr().err.startswith("error: --markdown='.' cannot be written: ")
+
+
+def test_a_disk_that_is_full_is_explained(
+    stored: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(path: Path, text: str, encoding: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert main(["render", stored, "--markdown", "mw.md"]) == 2
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device: 'mw.md'\n"
 
 
 def test_a_missing_package_is_named_with_its_extra(

@@ -10,7 +10,7 @@ import pytest
 
 import pytest_mwbudget.outputs
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.outputs import JSON, RENDERED, Output
+from pytest_mwbudget.outputs import JSON, RENDERED, Output, check_distinct
 from pytest_mwbudget.report.json import document, to_json
 
 from .test_report_schema import PROFILED
@@ -80,6 +80,14 @@ def test_a_path_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "file" / "mw.json"):
         with pytest.raises(SettingError, match=r"^--json='x' cannot be written: .*; give the path of a file to write$"):
             JSON.check(path, "--json='x'")
+
+
+def test_two_names_of_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_distinct({"--json='a'": Path("a"), "--html='b/a'": Path("b/a")})
+    for path in (tmp_path / "a", Path("b/../a")):
+        with pytest.raises(SettingError, match=r"^--html='x' is the same file as --json='a'; give each file a path of"):
+            check_distinct({"--json='a'": Path("a"), "--html='x'": path})
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

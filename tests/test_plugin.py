@@ -953,6 +953,21 @@ def test_a_run_leaves_a_page(shop: pytest.Pytester) -> None:
     assert "Spin" in Path(shop.path, "mw.html").read_text(encoding="utf-8")
 
 
+def test_a_file_that_cannot_be_written_at_the_end_fails_the_run_and_takes_nothing_else(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("tasks=0", "mw_budget.get('/health'); import shutil; shutil.rmtree('out')"))
+    result = run(shop, "--mw-budget", "--mw-budget-json=out/mw.json", "--mw-budget-markdown=mw.md")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["(total) *", "--mw-budget-json='*mw.json' cannot be written: *No such file*"])
+    assert "Spin" in Path(shop.path, "mw.md").read_text(encoding="utf-8")
+
+
+def test_two_files_at_one_path_are_a_usage_error(shop: pytest.Pytester) -> None:
+    result = run(shop, "--mw-budget", "--mw-budget-json=mw", "--mw-budget-markdown=./mw")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --mw-budget-markdown='./mw' is the same file as --mw-budget-json='mw'; *"])
+
+
 # ---- JUnit XML --------------------------------------------------------------------------------------------------
 
 
@@ -998,6 +1013,40 @@ def test_junitxml_without_enforcement_has_no_properties(shop: pytest.Pytester) -
     assert junit(shop)[0] == {}
 
 
+RERUN = """
+
+from _pytest.runner import runtestprotocol
+
+
+def pytest_runtest_protocol(item, nextitem):
+    for outcome in ("rerun", "failed"):
+        item._initrequest()
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            if report.failed:
+                report.outcome = outcome
+            item.ihook.pytest_runtest_logreport(report=report)
+        names = [name for name, _ in report.user_properties]
+        print("properties:", len(names), len(set(names)))
+    return True
+"""
+
+
+@pytest.fixture
+def run_again(with_task: pytest.Pytester) -> pytest.Pytester:
+    """A directory in which every test runs twice, as pytest-rerunfailures does it."""
+    conftest = with_task.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + RERUN)
+    return with_task
+
+
+def test_a_test_that_is_run_again_has_its_properties_once(run_again: pytest.Pytester) -> None:
+    run_again.makepyfile(marked("tasks=0"))
+    result = run(run_again, "--mw-budget", "-s")
+    numbers = [line.split()[-2:] for line in result.stdout.lines if "properties: " in line]
+    assert len(numbers) == 2
+    assert all(number == of and int(of) > 3 for number, of in numbers)
+
+
 # ---- GitHub Actions ---------------------------------------------------------------------------------------------
 
 
@@ -1033,6 +1082,28 @@ def test_an_undecided_request_is_as_grave_as_the_settings_say(
     assert [command for command, _, _ in found] == commands
     assert all(properties["title"] == "GET /health: undecided" for _, properties, _ in found)
     assert all("this run's floor" in message for _, _, message in found)
+
+
+@pytest.mark.usefixtures("github")
+def test_an_expected_failure_is_no_error(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0").replace("@pytest", "@pytest.mark.xfail\n@pytest"))
+    result = run(with_task, "--mw-budget")
+    result.assert_outcomes(xfailed=1)
+    assert annotations(result) == []
+
+
+@pytest.mark.usefixtures("github")
+def test_a_test_that_is_run_again_is_an_error_once(run_again: pytest.Pytester) -> None:
+    run_again.makepyfile(marked("tasks=0"))
+    assert len(annotations(run(run_again, "--mw-budget"))) == 1
+
+
+@pytest.mark.usefixtures("github")
+@pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="this pytest has no subtests")
+def test_a_request_in_a_subtest_is_an_error_where_the_test_fails_for_it(with_task: pytest.Pytester) -> None:
+    source = marked("tasks=0", "with subtests.test(): mw_budget.get('/health')")
+    with_task.makepyfile(source.replace("test_it(mw_budget)", "test_it(mw_budget, subtests)"))
+    assert len(annotations(run(with_task, "--mw-budget"))) == 1
 
 
 def test_there_are_no_annotations_elsewhere(with_task: pytest.Pytester) -> None:
@@ -1278,6 +1349,13 @@ def test_a_request_within_its_budgets_has_none_unless_it_is_asked_for(shop: pyte
     assert pictures(shop.path / "here") == ALL_THREE
 
 
+def test_the_flamegraph_of_a_test_that_passes_is_named(shop: pytest.Pytester) -> None:
+    shop.makepyfile(marked("us=2000"))
+    result = run(shop, "--mw-budget", QUICK, "--mw-budget-flamegraph=always", "--mw-budget-dir=here")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["flamegraph: *here*-1.html"])
+
+
 def test_flamegraphs_can_be_turned_off_and_moved_in_the_configuration(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("us=20"))
     result = run(shop, "--mw-budget", QUICK, "--mw-budget-flamegraph=never")
@@ -1293,7 +1371,8 @@ def test_flamegraphs_can_be_turned_off_and_moved_in_the_configuration(shop: pyte
     ("arguments", "message"),
     [
         (["--mw-budget", "--mw-budget-flamegraph=sometimes"], "*The choices are: failing, always, never*"),
-        (["--mw-budget-dir=here"], "*has nothing to hold without measuring; add --mw-budget*"),
+        (["--mw-budget-dir=here"], "*draws nothing without measuring; add --mw-budget*"),
+        (["--mw-budget-flamegraph=always"], "*draws nothing without measuring; add --mw-budget*"),
         (["--mw-budget", "--mw-budget-dir=shop.py"], "*cannot be written*give the path of a directory*"),
     ],
 )

@@ -19,19 +19,27 @@ PROFILED = Profiled(SESSION, REQUESTS, 123, 130.0)
 
 
 def test_each_request_of_a_test_has_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    publish = Publisher(tmp_path / "out", "tests/test_app.py::test_x[a/b]")
-    first, second = publish(PROFILED, RESULT), publish(PROFILED, RESULT)
+    publisher = Publisher(tmp_path / "out", "tests/test_app.py::test_x[a/b]", tmp_path)
+    monkeypatch.chdir("/")  # wherever a test goes
+    first, second = publisher(1)(PROFILED, RESULT), publisher(2)(PROFILED, RESULT)
     for profile in (first, second):
         for path in (profile.flamegraph, profile.pyinstrument, profile.speedscope):
-            assert path.startswith("out/tests-test_app.py-test_x-a-b-")
-            assert Path(path).stat().st_size > 100
-    assert first.flamegraph != second.flamegraph
+            assert Path(path).parent == Path("out")
+            assert Path(path).name.startswith("tests-test_app.py-test_x-a-b-")
+            assert (tmp_path / path).stat().st_size > 100
+    assert first.flamegraph.endswith("-1.html")
+    assert second.flamegraph.endswith("-2.html")
     assert (tmp_path / "out" / ".gitignore").read_text() == "*\n"
 
 
+def test_elsewhere_paths_are_told_in_full(tmp_path: Path) -> None:
+    profile = Publisher(tmp_path / "out", "t.py::test", tmp_path / "project")(1)(PROFILED, RESULT)
+    assert Path(profile.flamegraph).is_absolute()
+    assert Path(profile.flamegraph).exists()
+
+
 def test_a_profile_says_what_it_is_made_of(tmp_path: Path) -> None:
-    profile = Publisher(tmp_path, "t.py::test")(PROFILED, RESULT)
+    profile = Publisher(tmp_path, "t.py::test", tmp_path)(1)(PROFILED, RESULT)
     assert isinstance(profile, Profile)
     assert (profile.requests, profile.samples, profile.request_us) == (REQUESTS, 123, 130.0)
     assert [one.function for one in profile.hottest[0]] == ["check", "Outer.__call__"]
@@ -39,7 +47,7 @@ def test_a_profile_says_what_it_is_made_of(tmp_path: Path) -> None:
 
 
 def test_the_next_run_writes_over_the_files_of_the_last(tmp_path: Path) -> None:
-    paths = [Publisher(tmp_path, "t.py::test")(PROFILED, RESULT).flamegraph for _ in range(2)]
+    paths = [Publisher(tmp_path, "t.py::test", tmp_path)(1)(PROFILED, RESULT).flamegraph for _ in range(2)]
     assert paths[0] == paths[1]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyinstrument.session import Session
 
-from pytest_mwbudget.frames import BLOCK, NO_LAYER, frame_info
+from pytest_mwbudget.frames import BLOCK, MOST_DEPTH, NO_LAYER, frame_info
 from pytest_mwbudget.model import Judged, Layer, LayerReport, RequestLine, Result
 from pytest_mwbudget.report import flamegraph
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope
@@ -164,3 +164,17 @@ def test_pyinstruments_own_page_has_the_layers() -> None:
     page = pyinstrument_page(SESSION)
     assert "Outer" in page
     assert "(endpoint)" in page
+
+
+@pytest.mark.parametrize("name", ["</script><script>alert(1)", "<!--<script>", "</SCRIPT >"])
+def test_no_name_ends_or_begins_a_script_in_pyinstruments_page(name: str) -> None:
+    named = session(([frame_info(name, BLOCK, 0), code(name)], 1.0))
+    plain = session(([frame_info("Outer", BLOCK, 0), code("f")], 1.0))
+    assert len(Scripts(pyinstrument_page(named)).found) == len(Scripts(pyinstrument_page(plain)).found)
+    assert name not in pyinstrument_page(named)
+
+
+def test_deep_stacks_can_be_drawn() -> None:
+    deep = session(([OUTER, *(code(f"f{number}") for number in range(MOST_DEPTH))], 3.0))
+    for render in (renderer().render, pyinstrument_page, speedscope):
+        assert f"f{MOST_DEPTH - 1}" in render(deep)

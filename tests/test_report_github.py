@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_mwbudget.advice import advise
 from pytest_mwbudget.model import RequestLine, Result
 from pytest_mwbudget.report.github import MAX_TITLE, annotation, level
+from pytest_mwbudget.report.terminal import printable
 
 from .test_report_terminal import FAILING, NONE, OPEN, PASSING, counted, judged, layer_row, relaxed, result, same, timed
 
@@ -85,16 +86,17 @@ def test_nothing_that_an_app_or_a_file_is_called_ends_a_property(url: str, file:
     found = replace(OVER, request=RequestLine("GET", url))
     _, properties, message = read(annotation(found, "error", file, 3))
     assert properties["file"] == file
-    assert properties["title"].startswith(f"GET {url}: Auth")
+    assert properties["title"].startswith(f"GET {printable(url)}: Auth")
     assert message.startswith("AuthMiddleware takes")
 
 
 def test_a_name_with_a_line_end_stays_in_its_line() -> None:
-    name = "A\n::error::gotcha%0A"
+    name = "A\n::error::gotcha%0A\x1b[31m"
     row = replace(FAILING, layer=replace(FAILING.layer, name=name))
     _, properties, message = read(annotation(result(row, verdict="fail"), "error", "t.py", 1))
-    assert properties["title"].startswith(f"GET /health: {name} 117.2 µs")
-    assert message.startswith(f"{name} takes")
+    shown = "A\\n::error::gotcha%0A\\x1b[31m"
+    assert properties["title"].startswith(f"GET /health: {shown} 117.2 µs")
+    assert message.startswith(f"{shown} takes")
 
 
 def test_a_title_is_no_longer_than_github_takes_it() -> None:

@@ -304,6 +304,14 @@ def test_advice_profile_and_environment_are_there() -> None:
     assert everything()["environment"]["python"] in page.text
 
 
+def test_a_function_that_is_not_written_in_python_has_no_place() -> None:
+    data = everything()
+    built_in = {"function": "perf_counter", "file": "<built-in>", "line": 0, "own_us": 1.0, "total_us": 1.0}
+    data["measurements"][0]["profile"] = PROFILE | {"hottest": {"0": [built_in]}}
+    hottest = next(table for table in read(render(data)).all("table") if table.all("caption"))
+    assert [cell.text for cell in hottest.all("tbody")[0].all("th")] == ["perf_counter"]
+
+
 def test_links_to_profiles_are_as_the_caller_sees_them_and_quoted() -> None:
     data = everything()
     data["measurements"][0]["profile"] = PROFILE | {"flamegraph": "a b/#1 ?.html", "speedscope": "javascript:alert(1)"}

@@ -414,6 +414,18 @@ def test_the_text_of_the_file_keeps_every_letter() -> None:
     assert "test_ü" in render(data)
 
 
+def test_every_text_can_be_written_whatever_the_app_calls_its_things() -> None:
+    odd = "A\udcff"
+    counts = replace(GZIP_COUNTS, tasks=Count(1, 1, 1, {odd: 1}), own_types=(odd,))
+    layer = replace(RESULT.layers[0], layer=replace(RESULT.layers[0].layer, name=odd), counts=counts)
+    found = replace(RESULT, layers=(layer,), request=RequestLine("GET", odd), notes=(odd,))
+    data = document([to_json(found, odd)])
+    render(data).encode()
+    (measurement,) = data["measurements"]
+    assert [measurement["nodeid"], *measurement["notes"]] == ["A\\udcff"] * 2
+    assert measurement["layers"][0]["tasks"]["names"] == {"A\\udcff": 1}
+
+
 def test_a_run_that_measured_nothing_is_a_document_too() -> None:
     data = document([])
     assert (data["schema"], data["measurements"]) == ("pytest-mwbudget/1", [])

@@ -90,5 +90,11 @@ def test_a_single_request_has_no_number() -> None:
     assert not any(".1." in name for name in of(request("/a", "pass", 9.0)))
 
 
+def test_every_value_can_be_sent_home_and_written() -> None:
+    odd = replace(FAILING, layer=replace(FAILING.layer, name="A\udcff\n"))
+    found = of(replace(result(odd, verdict="fail"), request=RequestLine("GET", "/\udcff")))
+    assert (found["mw_budget.request"], found["mw_budget.worst_layer"]) == ("GET /\\udcff", "A\\udcff\\n")
+
+
 def test_a_test_without_requests_has_no_properties() -> None:
     assert of() == {}

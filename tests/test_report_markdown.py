@@ -14,6 +14,7 @@ from pytest_mwbudget.advice import advise
 from pytest_mwbudget.model import Estimate, HotFunction, Occupation, RequestLine, Result, Verdict
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import code, plain, render
+from pytest_mwbudget.report.terminal import printable
 
 from .test_report_schema import PROFILE
 from .test_report_terminal import (
@@ -157,6 +158,12 @@ def test_a_profile_names_its_flamegraph_and_the_three_hottest_functions() -> Non
     assert found[1:4] == [hottest.format(name) for name in ("a", "b", "c")]
 
 
+def test_a_function_that_is_not_written_in_python_has_no_place() -> None:
+    hottest = {1: (HotFunction("perf_counter", "<built-in>", 0, 2.0, 3.0),)}
+    found = items(replace(FAILED, profile=replace(PROFILE, hottest=hottest)))
+    assert "AuthMiddleware: perf_counter, 2.00 µs per request, 3.00 with what it calls" in found
+
+
 def named(url: str, verdict: Verdict | None) -> Result:
     return replace(FAILED, request=RequestLine("GET", url), verdict=verdict)
 
@@ -258,7 +265,7 @@ def test_no_name_becomes_markup(name: str) -> None:
     assert shown.texts["h3"] == [f"{line} GET {line}: fail"]
     assert shown.rows()[1][0] == line
     assert [len(cells) for cells in shown.rows()] == [7] * 5
-    assert f"3 × {line}" in shown.texts["li"]
+    assert f"3 × {printable(name)}" in shown.texts["li"]
     assert f"{line}: {line} at {line}:1, 2.00 µs per request, 3.00 with what it calls" in shown.texts["li"]
     assert f"note: {line}" in shown.texts["li"]
     assert f"Merged is measured with {line}" in shown.texts["li"]

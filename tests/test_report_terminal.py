@@ -38,8 +38,10 @@ from pytest_mwbudget.report.terminal import (
     amount,
     failure,
     figure,
+    headline,
     interval,
     one_line,
+    printable,
     reasons,
     run,
     shortened,
@@ -648,6 +650,14 @@ def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> 
     assert "Next: look for AuthMiddleware in the flamegraph; if this is intended" in flat(text)
 
 
+def test_a_failure_names_its_flamegraph_once_and_a_table_below_its_figures() -> None:
+    profile = Profile(300, 900, 400.0, ".mw-budget/x-1.html", "p", "s", {})
+    found = replace(result(FAILING, verdict="fail"), profile=profile)
+    assert failure(found, 79).count("x-1.html") == 1
+    assert lines(found)[-1] == "flamegraph: .mw-budget/x-1.html"
+    assert not any("flamegraph" in line for line in lines(result(FAILING)))
+
+
 def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
     found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
     text = flat(failure(found, 79))
@@ -895,6 +905,58 @@ def test_a_failure_of_counts_fits_its_width_but_for_words_that_are_longer() -> N
     assert "\x1b" not in text
 
 
+# ---- names that mean something to a terminal --------------------------------------------------------------------
+
+ODD = "A\n::error file=x,line=1::pwned\nB\x1b[31m\u2028\udcff"
+SHOWN = "A\\n::error file=x,line=1::pwned\\nB\\x1b[31m\\u2028\\udcff"
+
+
+def odd(verdict: Verdict) -> Result:
+    """A request of an app that gives everything such a name."""
+    many = Count(3, 3, 3, {ODD: 3})
+    counts = replace(MUCH, objects=many, tasks=many, threads=many, retained=many, own_types=(ODD,))
+    report = judged(
+        layer_row(ODD, counts=counts), us=(50, verdict), objects=(1, verdict), tasks=(1, verdict), threads=(1, verdict)
+    )
+    report = replace(report, us=us(117.0), occupation=replace(BUSY, blocking=True))
+    report = replace(report, judged={key: replace(one, reason=ODD) for key, one in report.judged.items()})
+    merged = row(1, "Merged", None, merged_with=ODD)
+    profile = Profile(3, 9, 4.0, ODD, ODD, ODD, {0: (HotFunction(ODD, ODD, 1, 1.0, 1.0),)})
+    return replace(
+        timed(counted(report, verdict=verdict, why={"retained": ODD}), report, merged),
+        request=RequestLine("GET", ODD),
+        loop=ODD,
+        notes=(ODD,),
+        profile=profile,
+        total_budget_us=1.0,
+        total_verdict=verdict,
+        total_reason=ODD,
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 1000])
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+@pytest.mark.parametrize("verdict", ["fail", "undecided"])
+def test_no_name_ends_a_line_or_colours_it(verdict: Verdict, verbosity: int, width: int) -> None:
+    found = odd(verdict)
+    shown = [line.text for line in run([(ODD, found)], ODD, width, verbosity)]
+    shown += failure(found, width, undecided_fails=True).split("\n")
+    shown += [*reasons(found), *undecided(found), headline(found), one_line(found).text]
+    assert [line for line in shown if not line.isprintable()] == []
+    assert shown[0].startswith(SHOWN)
+
+
+def test_the_suggested_name_is_one_that_the_marker_takes() -> None:
+    report = judged(layer_row(ODD, counts=MUCH), tasks=(0, "fail"))
+    text = failure(counted(report, verdict="fail"), 1000)
+    assert suggested(text) == {"layers": {ODD: {"tasks": 3}}}
+
+
+def test_what_has_a_glyph_stays_as_it_is() -> None:
+    assert printable("GET /health?q=ü … µ × 雪") == "GET /health?q=ü … µ × 雪"
+    assert printable(ODD) == printable(SHOWN) == SHOWN
+
+
 # ---- text -------------------------------------------------------------------------------------------------------
 
 
@@ -959,6 +1021,7 @@ def test_an_amount_has_its_unit(quantity: Quantity, value: float, text: str) -> 
 @given(text=st.text(max_size=60), width=st.integers(1, 40))
 def test_shortened_text_fits_and_keeps_both_ends(text: str, width: int) -> None:
     found = shortened(text, width)
+    text = printable(text)
     assert len(found) <= width
     if len(text) <= width:
         assert found == text
@@ -976,3 +1039,10 @@ def test_wrapped_text_loses_no_word_and_fits(words: list[str], width: int) -> No
     found = wrapped(" ".join(words), width)
     assert " ".join(found).split() == words
     assert all(len(line) <= width for line in found)
+
+
+@pytest.mark.parametrize("name", ["::error file=x::pwned", "  ::error::pwned"])
+def test_no_name_is_a_command_of_githubs_runner(name: str) -> None:
+    assert not printable(name).lstrip().startswith("::")
+    assert printable(name).endswith("pwned")
+    assert printable("a::b") == "a::b"

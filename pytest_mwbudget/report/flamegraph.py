@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -28,6 +29,8 @@ US_PER_S = 1e6
 # Of the whole. What is thinner can be seen by nobody, and fills files.
 THINNEST = 0.0003
 MOST_BYTES = 2_000_000
+# A "less than" that a script element takes for more than that.
+ENDS_SCRIPT = re.compile("<(?=!--|/?script)", re.IGNORECASE)
 PLACEHOLDER = "/*DATA*/null"
 # What ends a script element, or a line of JavaScript, must not stand in one.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
@@ -128,8 +131,11 @@ def hottest(session: Session, layer: Layer, requests: int, count: int = 3) -> tu
 
 
 def pyinstrument_page(session: Session) -> str:
-    """Pyinstrument's own page."""
-    return str(HTMLRenderer().render(session))
+    """The page that pyinstrument makes itself. It writes names into a script element as they are."""
+    told = session.to_json()
+    records = [([_harmless(frame) for frame in stack], seconds) for stack, seconds in session.frame_records]
+    about = {"frame_records": records, "target_description": _harmless(session.target_description)}
+    return str(HTMLRenderer().render(Session.from_json(told | about)))
 
 
 def speedscope(session: Session) -> str:
@@ -137,16 +143,24 @@ def speedscope(session: Session) -> str:
     return str(SpeedscopeRenderer().render(session))
 
 
+def thinned(session: Session, share: float = THINNEST) -> Session:
+    """The session without the frames that take less than this share of it: their time is their callers'."""
+    least = share * math.fsum(seconds for _, seconds in session.frame_records)
+    found: Session = Session.from_json(session.to_json() | {"frame_records": pruned(session.frame_records, least)})
+    return found
+
+
 def bounded(render: Callable[[Session], str], session: Session) -> str:
     """The session rendered, its thinnest frames left out until the text has at most `MOST_BYTES`."""
-    share = THINNEST
-    total = math.fsum(seconds for _, seconds in session.frame_records)
-    while True:
-        records = pruned(session.frame_records, share * total)
-        text = render(Session.from_json(session.to_json() | {"frame_records": records}))
-        if len(text.encode()) <= MOST_BYTES or share >= 1:
-            return text
+    share, text = THINNEST, render(session)
+    while len(text.encode()) > MOST_BYTES and share < 1:
         share *= 2
+        text = render(thinned(session, share))
+    return text
+
+
+def _harmless(text: str) -> str:
+    return ENDS_SCRIPT.sub("\u2039", text)
 
 
 def function_name(frame: Frame) -> str:

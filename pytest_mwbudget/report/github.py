@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ..advice import advise
 from ..model import Result, Verdict
-from .terminal import headline, reasons, shortened
+from .terminal import headline, printable, reasons, shortened
 
 Level: TypeAlias = Literal["error", "warning"]
 
@@ -35,7 +35,7 @@ def annotation(result: Result, severity: Level, file: str, line: int | None) -> 
     where = {"file": file} if line is None else {"file": file, "line": str(line)}
     title = shortened(f"{result.request}: {headline(result)}", MAX_TITLE)
     properties = ",".join(f"{key}={_escaped(text, PROPERTY)}" for key, text in {**where, "title": title}.items())
-    message = "\n".join([*reasons(result), *(advice.text for advice in advise(result))])
+    message = "\n".join([*reasons(result), *(printable(advice.text) for advice in advise(result))])
     return f"::{severity} {properties}::{_escaped(message, DATA)}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 from ..advice import advise
 from ..model import (
@@ -80,10 +80,13 @@ def _version(package: str) -> str | None:
 
 
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
-    """One measured result as plain data; numbers that are not finite become null."""
+    """One measured result as plain data; numbers that are not finite become null.
+
+    Every text can be encoded: a lone surrogate, which the app's names and a path can hold, becomes an escape.
+    """
     assert result.ledger is not None
     books, effort = result.books, result.effort
-    return {
+    data = {
         "nodeid": nodeid,
         "request": {"method": result.request.method, "url": result.request.url},
         "status": result.status,
@@ -112,6 +115,18 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "profile": _profile(result.profile),
         "advice": [asdict(one) for one in advise(result)],
     }
+    return cast("dict[str, Any]", encodable(data))
+
+
+def encodable(data: Any) -> Any:
+    """Plain data in which every text, also a key, can be written as UTF-8."""
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
+    if isinstance(data, Mapping):
+        return {encodable(key): encodable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [encodable(one) for one in data]
+    return data
 
 
 def _profile(profile: Profile | None) -> dict[str, Any] | None:

@@ -16,9 +16,12 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ..model import COUNTED, Estimate, LayerReport, Microseconds, Result, Verdict
+from .terminal import printable
 
 Property: TypeAlias = tuple[str, str | int | float]
 
+# How the name of each begins.
+PREFIX = "mw_budget."
 GRAVITY: dict[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}
 
 
@@ -26,10 +29,10 @@ def properties(results: Sequence[Result]) -> Iterator[Property]:
     """The properties of a test that made these requests."""
     if not results:
         return
-    yield from _of_request(max(results, key=_badness), "mw_budget")
+    yield from _of_request(max(results, key=_badness), PREFIX)
     if len(results) > 1:
         for number, result in enumerate(results, start=1):
-            yield from _of_request(result, f"mw_budget.{number}")
+            yield from _of_request(result, f"{PREFIX}{number}.")
 
 
 def _badness(result: Result) -> tuple[int, Microseconds]:
@@ -37,19 +40,19 @@ def _badness(result: Result) -> tuple[int, Microseconds]:
 
 
 def _of_request(result: Result, prefix: str) -> Iterator[Property]:
-    yield f"{prefix}.request", str(result.request)
+    yield f"{prefix}request", printable(str(result.request))
     if result.verdict is not None:
-        yield f"{prefix}.verdict", result.verdict
+        yield f"{prefix}verdict", result.verdict
     total_us = _us(result.books.total if result.books else None)
     if total_us is not None:
-        yield f"{prefix}.total_us", total_us
+        yield f"{prefix}total_us", total_us
     report = worst_layer(result)
     if report is not None:
-        yield from _of_layer(report, f"{prefix}.worst_layer")
+        yield from _of_layer(report, f"{prefix}worst_layer")
 
 
 def _of_layer(report: LayerReport, prefix: str) -> Iterator[Property]:
-    yield prefix, report.name
+    yield prefix, printable(report.name)
     us = _us(report.us)
     if us is not None:
         yield f"{prefix}_us", us

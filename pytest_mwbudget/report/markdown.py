@@ -137,8 +137,9 @@ def _hot(result: Result, profile: Profile) -> Iterator[str]:
     names = {report.layer.index: report.name for report in result.layers}
     for index, functions in profile.hottest.items():
         for hot in functions[:HOTTEST]:
+            place = f" at {code(hot.place)}" if hot.place else ""
             yield (
-                f"  - {code(names[index])}: {code(hot.function)} at {code(f'{hot.file}:{hot.line}')},"
+                f"  - {code(names[index])}: {code(hot.function)}{place},"
                 f" {figure(hot.own_us)} µs per request, {figure(hot.total_us)} with what it calls"
             )
 

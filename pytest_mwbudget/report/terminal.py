@@ -54,14 +54,14 @@ def run(measured: Sequence[tuple[str, Result]], python: str, width: int, verbosi
     for nodeid, result in measured:
         if verbosity < 0:
             line = one_line(result)
-            yield replace(line, text=f"{nodeid} {line.text}")
+            yield replace(line, text=f"{printable(nodeid)} {line.text}")
             continue
-        yield Line(f"{nodeid}: {result.request} {result.status}", "bold")
+        yield Line(printable(f"{nodeid}: {result.request} {result.status}"), "bold")
         yield from table(result, width, verbose=verbosity > 0)
         yield Line("")
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
-    yield Line(f"{python}, loop {loops}{unit}")
+    yield Line(printable(f"{python}, loop {loops}{unit}"))
 
 
 def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line]:
@@ -307,6 +307,8 @@ def _foot(result: Result, width: int, *, varies: bool) -> Iterator[str]:
         yield from wrapped(f"note: {note}", width)
     for advice in advise(result):
         yield from wrapped(f"advice: {advice.text} ({advice.page})", width)
+    if result.profile is not None:
+        yield printable(f"flamegraph: {result.profile.flamegraph}")
 
 
 def one_line(result: Result) -> Line:
@@ -315,11 +317,10 @@ def one_line(result: Result) -> Line:
     costliest = max(timed, key=lambda report: report.us.estimate if report.us else 0.0, default=None)
     if result.books is None:
         counted = f"{result.ledger.requests} requests counted" if result.ledger else "nothing measured"
-        return Line(f"{result.request} {result.verdict}: {counted}", STYLES[result.verdict])
+        return Line(printable(f"{result.request} {result.verdict}: {counted}"), STYLES[result.verdict])
     most = f", most in {costliest.name}: {figure(costliest.us.estimate)} µs" if costliest and costliest.us else ""
-    return Line(
-        f"{result.request} {result.verdict}: {figure(result.books.total.estimate)} µs{most}", STYLES[result.verdict]
-    )
+    text = f"{result.request} {result.verdict}: {figure(result.books.total.estimate)} µs{most}"
+    return Line(printable(text), STYLES[result.verdict])
 
 
 # ---- a failure ---------------------------------------------------------------------------------------------------
@@ -327,12 +328,13 @@ def one_line(result: Result) -> Line:
 
 def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str:
     """The report of a failing test: what is over, by how much, the table, what to do next."""
-    lines = [f"{result.request}: {headline(result)}", ""]
-    lines += [line.text for line in table(result, width)]
+    lines = [printable(f"{result.request}: {headline(result)}"), ""]
+    # The last line names the flamegraph.
+    lines += [line.text for line in table(replace(result, profile=None), width)]
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
     for report in over:
-        for text in (*_evidence(report), *_hottest(report, result.profile, width)):
+        for text in map(printable, (*_evidence(report), *_hottest(report, result.profile, width))):
             lines += [text] if text.startswith(ITEM) else wrapped(text, width)
         lines += wrapped(_next_step(report, result), width)
     if result.total_verdict == "fail" and result.books is not None:
@@ -342,14 +344,14 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
     if undecided_fails or over:
         lines += [line for text in undecided(result) for line in wrapped(text, width)]
     if result.profile is not None:
-        lines.append(f"Flamegraph: {result.profile.flamegraph}")
+        lines.append(printable(f"Flamegraph: {result.profile.flamegraph}"))
     return "\n".join(lines)
 
 
 def reasons(result: Result) -> Iterator[str]:
     """Why a verdict is no pass: by how much which budget is exceeded, what is undecided; items of a list after ITEM."""
     for report in result.layers:
-        yield from _evidence(report)
+        yield from map(printable, _evidence(report))
     yield from _total_evidence(result)
     yield from undecided(result)
 
@@ -368,8 +370,8 @@ def headline(result: Result) -> str:
         layers = len({id(found[1]) for found in over})
         busy = "busy " if quantity == "busy_us" else ""
         return (
-            f"{report.name} {busy}{amount(quantity, _value(report, quantity))}, budget {amount(quantity, most)}"
-            f" ({layers} of {judged} layers over budget)"
+            f"{printable(report.name)} {busy}{amount(quantity, _value(report, quantity))},"
+            f" budget {amount(quantity, most)} ({layers} of {judged} layers over budget)"
         )
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
         return f"total {figure(result.books.total.estimate)} µs, budget {bound(result.total_budget_us)} µs"
@@ -465,7 +467,7 @@ def _hottest(report: LayerReport, profile: Profile | None, width: int) -> Iterat
         yield f"Hottest in {report.name}, µs per request alone and with what they call:"
     for one in functions:
         times = f"{figure(one.own_us):>7}{figure(one.total_us):>8}"
-        place = f" ({one.file}:{one.line})" if one.line else ""
+        place = f" ({one.place})" if one.place else ""
         yield f"{ITEM}{times}  {shortened(one.function + place, width - len(ITEM + times) - 2)}"
 
 
@@ -508,9 +510,9 @@ def undecided(result: Result) -> Iterator[str]:
     for (quantity, reason), names in open_ones.items():
         listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
         what = listed if quantity == "us" else f"{quantity} of {listed}"
-        yield f"{what} {'are' if len(names) > 1 else 'is'} undecided: {reason}."
+        yield printable(f"{what} {'are' if len(names) > 1 else 'is'} undecided: {reason}.")
     if result.total_verdict == "undecided":
-        yield f"The whole request is undecided: {result.total_reason}."
+        yield printable(f"The whole request is undecided: {result.total_reason}.")
 
 
 # ---- text -------------------------------------------------------------------------------------------------------
@@ -557,8 +559,18 @@ def interval(us: Estimate) -> str:
     return f"{figure(us.low)} … {figure(us.high)}"
 
 
+def printable(text: str) -> str:
+    """`text` in one line that a terminal shows as it is: whatever has no glyph stands as an escape.
+
+    A name of the app could end its line, colour the rest, or begin a line that GitHub's runner obeys.
+    """
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
+
+
 def shortened(text: str, width: int) -> str:
-    """`text` in at most `width` columns, cut in the middle, where long names differ least."""
+    """`text`, printable and in at most `width` columns, cut in the middle, where long names differ least."""
+    text = printable(text)
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -566,5 +578,5 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width` columns; a word that is longer stays whole."""
-    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    """`text`, printable and in lines of at most `width` columns; a word that is longer stays whole."""
+    return textwrap.wrap(printable(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
