@@ -467,8 +467,10 @@ def _hottest(report: LayerReport, profile: Profile | None, width: int) -> Iterat
         yield f"Hottest in {report.name}, µs per request alone and with what they call:"
     for one in functions:
         times = f"{figure(one.own_us):>7}{figure(one.total_us):>8}"
-        place = f" ({one.place})" if one.place else ""
-        yield f"{ITEM}{times}  {shortened(one.function + place, width - len(ITEM + times) - 2)}"
+        # Editors and terminals open a place that is whole.
+        place = f" ({printable(one.place)})" if one.place else ""
+        room = max(MIN_NAME, width - len(f"{ITEM}{times}  {place}"))
+        yield f"{ITEM}{times}  {shortened(one.function, room)}{place}"
 
 
 def _next_step(report: LayerReport, result: Result) -> str:
