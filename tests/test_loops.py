@@ -16,8 +16,10 @@ from pytest_mwbudget.model import LoopName
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
 
-from .apps import Noop, hello, respond
+from .apps import MOST_S, Noop, hello, respond
 
+# Its hooks import hypothesis in the middle of an inner run, where not everything of it can be imported again.
+LEAN = ("-p", "no:hypothesispytest")
 NAMES: tuple[LoopName, ...] = ("asyncio", "uvloop", "trio")
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 
@@ -145,7 +147,7 @@ def test_time_can_be_extended(run: Run) -> None:
 
 
 def settings(**more: Any) -> Settings:
-    return Settings(max_time_s=0.3, **more)
+    return Settings(max_time_s=MOST_S, **more)
 
 
 class Spins(Noop):
@@ -251,8 +253,8 @@ def test_sync_tests_choose_their_loop(name: LoopName, pytester: pytest.Pytester)
             assert mw_budget.get("/").loop == "asyncio"
         """
     )
-    pytester.runpytest_inprocess("-p", "no:asyncio").assert_outcomes(passed=2)
-    result = pytester.runpytest_inprocess(f"--mw-budget-loop={name}", "-p", "no:asyncio")
+    pytester.runpytest_inprocess("-p", "no:asyncio", *LEAN).assert_outcomes(passed=2)
+    result = pytester.runpytest_inprocess(f"--mw-budget-loop={name}", "-p", "no:asyncio", *LEAN)
     result.assert_outcomes(passed=2 if name == "asyncio" else 1, failed=0 if name == "asyncio" else 1)
 
 
@@ -286,7 +288,7 @@ def test_async_tests_are_measured_on_their_own_loop(backend: str, pytester: pyte
             await mw_budget.aget("/")
         """
     )
-    result = pytester.runpytest_inprocess("--mw-budget", "-p", "no:asyncio")
+    result = pytester.runpytest_inprocess("--mw-budget", "-p", "no:asyncio", *LEAN)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([f"*runs on {backend}, but its loop is to be 'uvloop'*"])
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from starlette.applications import Starlette
@@ -22,7 +23,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi, loops, profiling
+from pytest_mwbudget import asgi, loops, profiling, timing
 from pytest_mwbudget import measure as measure_module
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.frames import MARKER, MOST_DEPTH
@@ -33,6 +34,8 @@ from pytest_mwbudget.profiling import Profiled
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
+
+from .apps import MOST_S
 
 SPUN_US = 500.0
 Node = dict[str, Any]
@@ -98,8 +101,9 @@ async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurem
         return Profile(one.requests, one.samples, one.request_us, "a", "b", "c")
 
     request = asgi.build_request("GET", "/", {})
-    chosen = Settings(**{"max_time_s": 0.5, "flamegraph": "always"} | settings)
-    measurement = await measure(app, request, chosen, Bench(), publish)
+    chosen = Settings(**{"max_time_s": MOST_S, "flamegraph": "always"} | settings)
+    with patch.object(timing, "PRECISION_TIME_S", 0.5):
+        measurement = await measure(app, request, chosen, Bench(), publish)
     return (found[0] if found else None), measurement
 
 
