@@ -86,7 +86,7 @@ def test_nothing_that_an_app_or_a_file_is_called_ends_a_property(url: str, file:
     found = replace(OVER, request=RequestLine("GET", url))
     _, properties, message = read(annotation(found, "error", file, 3))
     assert properties["file"] == file
-    assert properties["title"].startswith(f"GET {printable(url)}: Auth")
+    assert properties["title"].startswith(printable(f"GET {url}: Auth"))
     assert message.startswith("AuthMiddleware takes")
 
 
