@@ -82,17 +82,18 @@ def _tables(document: Mapping[str, Any]) -> list[str]:
 
 def _stored(source: Path) -> Mapping[str, Any]:
     """The document in a file; MwBudgetError where there is none that this version reads."""
+    remedy = "give a file that --mw-budget-json wrote"
     try:
         found = json.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
-        raise MwBudgetError(f"{str(source)!r} cannot be read: {error}") from None
+        raise MwBudgetError(f"{str(source)!r} cannot be read: {error}; {remedy}") from None
     except (RecursionError, ValueError) as error:
-        raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; give a file that --mw-budget-json wrote") from None
+        raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; {remedy}") from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         raise MwBudgetError(
-            f"{str(source)!r} has the schema {schema!r}, and this version reads {SCHEMA!r}; give a file that"
-            f" --mw-budget-json wrote, and render it with the version of pytest-mwbudget that wrote it"
+            f"{str(source)!r} has the schema {schema!r}, and this version reads {SCHEMA!r}; {remedy}, and render it"
+            f" with the version of pytest-mwbudget that wrote it"
         )
     return cast("Mapping[str, Any]", found)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from . import frames
 from .counters import NOBODY, Owner
 from .exchange import Function, twin
+from .loops import Library
 
 Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
@@ -54,13 +55,13 @@ class Marks:
         """See `Charger`."""
 
     @contextmanager
-    def iterations(self) -> Iterator[bool]:
-        """Mark what asyncio's event loop does between two steps of tasks with the owner who was suspended last.
+    def iterations(self, library: Library) -> Iterator[bool]:
+        """Mark what the running loop, which is one of `library`, does between steps with the owner suspended last.
 
         Whether that is possible: only asyncio's loop in Python has a method to mark. What another one does, and how
         long it waits, belongs to nobody.
         """
-        loop = _asyncio_loop()
+        loop: Any = asyncio.get_running_loop() if library == "asyncio" else None
         original = getattr(loop, "_run_once", None)
         if original is None:
             yield False
@@ -140,10 +141,3 @@ def _owner_within(awaited: Any) -> Owner:
             owner = code.co_firstlineno
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
     return owner
-
-
-def _asyncio_loop() -> Any:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -88,7 +88,8 @@ async def profile(
     over = {report.layer.index for report in result.layers if report.verdict == "fail"}
     wanted = [blocks.get(entry + 1, ()) for entry, layer in stack.layers if layer.index in over and entry is not None]
     chance, requests, begin = random.Random(), 0, clock()
-    with uncollected(), warnings.catch_warnings(), charging.placed(), marks.iterations() as iterating:
+    placed, iterations = charging.placed(), marks.iterations(caller.loop.library)
+    with uncollected(), warnings.catch_warnings(), placed, iterations as iterating:
         # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
         warnings.simplefilter("ignore", RuntimeWarning)
         while True:
