@@ -64,11 +64,17 @@ def _count(values: Sequence[int]) -> Count:
     return Count(median_low(values), min(values), max(values))
 
 
+def _typical(values: Sequence[Kinds]) -> Kinds:
+    if all(kinds == values[0] for kinds in values):  # as most often, and a deep stack has thousands of medians
+        return values[0]
+    return {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
+
+
 def _count_by_kind(values: Sequence[Kinds]) -> Count:
     if not any(values):
         return Count(0, 0, 0)
     total = _count([sum(kinds.values()) for kinds in values])
-    typical = {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
+    typical = _typical(values)
     ordered = sorted(
         ((kind, number) for kind, number in typical.items() if number), key=lambda pair: (-pair[1], pair[0])
     )

@@ -109,9 +109,13 @@ class Ledger:
         """What was charged since the last time."""
         tallies, made = self.core.take()
         types: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+        # All owners create much the same types. The names are not kept longer: that would keep the types alive.
+        # By identity: a metaclass may have its own idea of equality.
+        kinds = {id(kind): kind for _, kind, _ in made}
+        names = {key: type_name(kind) for key, kind in kinds.items()}
+        self.made_classes |= any(issubclass(kind, type) for kind in kinds.values())
         for owner, kind, number in made:
-            self.made_classes |= issubclass(kind, type)
-            types[owner][type_name(kind)] += number
+            types[owner][names[id(kind)]] += number
         return Page(tallies, dict(types), *self.charging.spawning.take(), *self.charging.messages())
 
 
