@@ -13,6 +13,11 @@ process of each kind lists the modules that it has imported.
 A shared machine is slow for seconds at a time. So a fixed piece of work is timed before, between and after the two runs
 of a pair, and of all pairs the half counts round which its slowest time was least: the choice never sees the runs. The
 goal is reached where the whole interval is within it: a median that happens to lie there proves nothing.
+
+What no neighbour can disturb is how many instructions a process executes. Where valgrind is installed (the package of
+that name), its cachegrind counts those of the same runs, outside the kernel, in pairs with the same hash seed. The
+range of the pairs is held against the one per cent; how many milliseconds that is, at the pace of the whole run, is
+said beside it. Instructions that run once have cold caches, so they take somewhat more than that.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ import json
 import math
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +53,10 @@ SUITES: dict[str, tuple[int, tuple[str, ...]]] = {
     "run 400 tests": (400, ()),
 }
 CLOCKS = {"wall_ms": "wall", "cpu_ms": "processor"}
+# So many pairs, each with a hash seed; under cachegrind a process takes fifty times as long.
+SEEDS, QUICK_SEEDS = 4, 1
+CACHEGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+COUNTED = re.compile(r"I\s+refs:\s+([\d,]+)")
 GOAL_MS, GOAL_SHARE = 2.0, 0.01
 PLUGIN, PACKAGE = "mwbudget", "pytest_mwbudget"
 BLOCKED = {"with": (), "without": (PLUGIN,)}
@@ -99,6 +110,22 @@ def pair(suite: str, directory: Path) -> Reading:
     return {**found, "reference_ms": max(references_ms)}
 
 
+def instructions(suite: str, kind: str, directory: Path, seed: int) -> int:
+    """How many instructions a run of pytest executes, outside the kernel."""
+    command = [*CACHEGRIND, sys.executable, "-m", "pytest", *options(suite, kind)]
+    seeded = {**environment(directory), "PYTHONHASHSEED": str(seed)}
+    done = subprocess.run(command, cwd=directory, env=seeded, capture_output=True, text=True, check=True)
+    return counted(done.stderr)
+
+
+def counted(told: str) -> int:
+    """The number of instructions in what cachegrind tells."""
+    found = COUNTED.search(told)
+    if found is None:
+        raise RuntimeError(f"cachegrind told no number of instructions: {told!r}")
+    return int(found[1].replace(",", ""))
+
+
 def reference_ms() -> float:
     """How long a fixed piece of work takes, in milliseconds."""
     begin = time.perf_counter()
@@ -131,6 +158,10 @@ def measure(quick: bool, pairs: int = PAIRS) -> list[Reading]:
             readings += [{"suite": suite, **pair(suite, directory)} for _ in range(QUICK_PAIRS if quick else pairs)]
             more = modules(suite, "with", directory) - modules(suite, "without", directory)
             readings.append({"suite": suite, "modules": sorted(more)})
+            if shutil.which(CACHEGRIND[0]) and SUITES[suite][1] == COLLECT:
+                for seed in range(QUICK_SEEDS if quick else SEEDS):
+                    numbers = {kind: instructions(suite, kind, directory, seed) for kind in BLOCKED}
+                    readings.append({"suite": suite, "instructions": numbers})
     return readings
 
 
@@ -144,9 +175,14 @@ def report(readings: list[Reading]) -> Report:
     head = ["suite", "clock", "pairs", "without, ms", "with, ms", "added, ms", "interval", "added, %"]
     rows = [row(suite, clock, own) for suite, own in timed.items() for clock in CLOCKS]
     collected = {suite: own for suite, own in timed.items() if SUITES[suite][1] == COLLECT}
+    tables = [Table("pytest with the plugin installed and nothing marked, against pytest without it", head, rows)]
     goals = [goal(suite, clock, own) for suite, own in collected.items() for clock in CLOCKS]
+    executed = {suite: numbers for suite in SUITES if (numbers := instructions_of(readings, suite))}
+    if executed:
+        tables.append(instructions_table(executed, timed))
+        goals += [instructions_goal(suite, numbers) for suite, numbers in executed.items()]
     return Report(
-        [Table("pytest with the plugin installed and nothing marked, against pytest without it", head, rows)],
+        tables,
         goals,
         [*per_test(timed), *notes(readings)],
     )
@@ -190,6 +226,48 @@ def goal(suite: str, clock: str, pairs: Sequence[Reading]) -> Goal:
         f"{suite}, {CLOCKS[clock]} time: at most {GOAL_MS:g} ms and {100 * GOAL_SHARE:g} % more",
         f"{more.estimate:+.2f} ms ({more.low:+.2f} to {more.high:+.2f}), {100 * more.estimate / without:+.2f} %",
         more.high <= min(GOAL_MS, GOAL_SHARE * without),
+    )
+
+
+def instructions_of(readings: Sequence[Reading], suite: str) -> list[dict[str, int]]:
+    """The numbers of instructions of a suite's pairs, by kind."""
+    return [one["instructions"] for one in readings if one["suite"] == suite and "instructions" in one]
+
+
+def shares(numbers: Sequence[Mapping[str, int]]) -> list[float]:
+    """How much more is executed with the plugin than without it, by pair, in order of size."""
+    return sorted(one["with"] / one["without"] - 1 for one in numbers)
+
+
+def instructions_table(
+    executed: Mapping[str, Sequence[Mapping[str, int]]], timed: Mapping[str, Sequence[Reading]]
+) -> Table:
+    """What the plugin adds to each suite by instructions."""
+    head = ("suite", "pairs", "without, millions", "added, millions", "added, %", "range, %", "at this pace, ms")
+    rows = []
+    for suite, numbers in executed.items():
+        more, without = shares(numbers), median(one["without"] for one in numbers) / 1e6
+        rows.append(
+            [
+                suite,
+                str(len(numbers)),
+                f"{without:.0f}",
+                f"{median(more) * without:+.2f}",
+                f"{100 * median(more):+.2f}",
+                f"{100 * more[0]:+.2f} to {100 * more[-1]:+.2f}",
+                f"{median(more) * typical('without', 'wall_ms', timed[suite]):+.2f}",
+            ]
+        )
+    return Table("Instructions of the same processes", head, rows)
+
+
+def instructions_goal(suite: str, numbers: Sequence[Mapping[str, int]]) -> Goal:
+    """Whether every pair is within the share."""
+    more = shares(numbers)
+    return Goal(
+        f"{suite}, instructions: at most {100 * GOAL_SHARE:g} % more",
+        f"{100 * median(more):+.2f} % ({100 * more[0]:+.2f} to {100 * more[-1]:+.2f})",
+        more[-1] <= GOAL_SHARE,
     )
 
 

@@ -106,3 +106,27 @@ def test_no_readings_are_no_goals(idle: ModuleType) -> None:
     report = idle.report([])
     assert not report.goals
     assert not report.tables[0].rows
+
+
+def test_instructions_are_read_from_what_cachegrind_tells(idle: ModuleType) -> None:
+    assert idle.counted("==7== \n==7== I   refs:      1,296,158,149\n") == 1_296_158_149
+    with pytest.raises(RuntimeError, match="no number of instructions: 'nothing'"):
+        idle.counted("nothing")
+
+
+@pytest.mark.parametrize(("most", "met"), [(1_009, True), (1_011, False)])
+def test_every_pair_of_instructions_must_be_within_the_share(idle: ModuleType, most: int, met: bool) -> None:
+    counted = [
+        {"suite": "collect 1 test", "instructions": {"with": number, "without": 1_000}} for number in (1_004, most)
+    ]
+    found = idle.report([*made("collect 1 test", 1.0), *counted])
+    goal = next(goal for goal in found.goals if "instructions" in goal.goal)
+    assert goal.met is met
+    assert "+0.40 to" in str(found)
+
+
+def test_without_cachegrind_there_are_no_instructions(idle: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "SUITES", {"collect 1 test": (1, idle.COLLECT)})
+    monkeypatch.setattr(idle, "QUICK_PAIRS", 1)
+    monkeypatch.setattr(idle.shutil, "which", lambda name: None)
+    assert not any("instructions" in reading for reading in idle.measure(quick=True))
