@@ -174,12 +174,12 @@ def judge_count(count: Count, most: float) -> Judgement:
     return Judgement("pass" if count.count <= most else "fail")
 
 
-def seconds_needed(us: Estimate, bound: Microseconds, spent_s: float) -> float | None:
+def seconds_needed(us: Estimate, bound: Microseconds, spent_s: float, method_us: Microseconds = 0.0) -> float | None:
     """How long the run would have to be for a verdict, as the interval narrows with the square root of the time.
 
-    None when the estimate stands on the budget, where no time is enough.
+    All but `method_us` of its half width does. None when the estimate stands so near the budget that no time is enough.
     """
-    gap = abs(us.estimate - bound)
-    if not math.isfinite(us.half_width) or gap == 0:
+    gap = abs(us.estimate - bound) - method_us
+    if not math.isfinite(us.half_width) or gap <= 0:
         return None
-    return spent_s * (us.half_width / gap) ** 2
+    return spent_s * ((us.half_width - method_us) / gap) ** 2

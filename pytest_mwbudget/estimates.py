@@ -36,6 +36,9 @@ ALPHA = 0.01
 # bench/accuracy.py found (docs/design.md, "How true it is"). A row that suspends holds what the event loop and other
 # tasks do meanwhile, which is known less well.
 METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
+# By the split alone, neighbouring task layers may have so much of one another's task switches (docs/design.md,
+# "Bypass").
+SHARED_SHARE = 0.15
 # An app that computes for long leaves its layers cold caches, and their probes as well: up to so much, by the share of
 # the whole request.
 COLD_US, COLD_SHARE = 0.3, 0.0003
@@ -52,7 +55,8 @@ class Estimates:
     `split` has every probed entry but the app object, the endpoint included; `bypass` those that could be bypassed.
     `holding` is the split's time without suspensions, `suspended` the typical time in them; `cpu` and `suspended_cpu`
     are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
-    `method_us` is what the method may be wrong by, which is in the intervals. `outside` is the app object with the
+    `method_us` is what the method may be wrong by, which is in the intervals; `shared_us` is what the split of a task
+    layer may be wrong by beyond that, which is not, because both clocks share it. `outside` is the app object with the
     server's receive and send. `slowdown` is how much slower the machine ran than at its best.
     """
 
@@ -61,8 +65,9 @@ class Estimates:
     holding: dict[int, Estimate]
     suspended: dict[int, Microseconds]
     cpu: dict[int, Estimate] | None
-    suspended_cpu: dict[int, Microseconds]
+    suspended_cpu: dict[int, Estimate]
     method_us: dict[int, Microseconds]
+    shared_us: dict[int, Microseconds]
     outside: Estimate
     whole: Estimate
     floor_us: float
@@ -119,14 +124,17 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed([index + 1]) > 0)
         for index, us in (split | saved).items()
     }
+    tasks = {entry.parent for entry in entries if entry.own_task}
+    shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     return Estimates(
         split=split,
         bypass={index: wider(us, method[index]) for index, us in saved.items()},
         holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
-        suspended_cpu={index: cpu.suspended(index + 1) if cpu else 0.0 for index in rows},
+        suspended_cpu={index: cpu.suspended_interval(index + 1) if cpu else ZERO for index in rows},
         method_us=method,
+        shared_us=shared,
         outside=wall.row(around, plus(*probes_around), step),
         whole=whole,
         floor_us=_floor(wall.probes.readings, alpha) + method_us(0.0, whole.estimate),
@@ -197,6 +205,15 @@ class _Legs:
         """How long the owner was typically suspended."""
         level = self._level([owner])
         return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
+
+    def suspended_interval(self, owner: int) -> Estimate:
+        """The same with an interval; zero where it was not suspended."""
+        typical = self.suspended(owner)
+        level = self._level([owner])
+        if level is None or not typical:
+            return ZERO
+        taken = [float(used.suspended[owner]) for used in self.splits[level].spent]
+        return wider(interval(taken, self.alpha), SUSPENDING_SHARE * typical)
 
     def resumed(self, owners: Sequence[int]) -> float:
         """How often these owners were typically resumed after a suspension."""

@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate
+from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, wider
 from .instruments import Instruments
 from .model import (
     Books,
@@ -217,9 +217,11 @@ class Timing:
             if row.entry in found.bypass and math.isfinite(found.bypass[row.entry].half_width):
                 row.us, row.method = found.bypass[row.entry], "bypass"
             elif row.entry in found.split:
-                row.us, row.method = found.split[row.entry], "split"
+                shared_us = found.shared_us.get(row.entry, 0.0)
+                row.us, row.method = wider(found.split[row.entry], shared_us), "split"
             if row.entry in found.method_us:
                 row.method_us = found.method_us[row.entry]
+                row.method_us += found.shared_us.get(row.entry, 0.0) if row.method == "split" else 0.0
             row.occupation = _occupation(row, found)
             for quantity, bound in row.bounds.items():
                 row.judgements[quantity] = self._judgement(row, quantity, bound, found)
@@ -262,7 +264,8 @@ class Timing:
         if row.method == "bypass" and judgement.verdict == "fail":
             assert row.entry is not None
             # Two methods must agree before a test fails.
-            if found.split[row.entry].estimate <= bound:
+            split = found.split[row.entry] if quantity == "us" else _busy(row.entry, found)
+            if split.estimate <= bound:
                 return Judgement("undecided", "the bypass says it is over its budget, the split does not")
         return judgement
 
@@ -323,7 +326,7 @@ class Timing:
             quantity: Judged(
                 row.bounds[quantity],
                 judgement.verdict,
-                self._reason(judgement, row.estimate_of(quantity), row.bounds[quantity]),
+                self._reason(judgement, row.estimate_of(quantity), row.bounds[quantity], row.method_us),
             )
             for quantity, judgement in row.judgements.items()
         }
@@ -335,8 +338,10 @@ class Timing:
             return None
         return Judged(bound, self.total.verdict, self._reason(self.total, self.estimates.whole, bound))
 
-    def _reason(self, judgement: Judgement, us: Estimate | None, bound: Microseconds) -> str | None:
-        """Why it is undecided, and how long a verdict would take."""
+    def _reason(
+        self, judgement: Judgement, us: Estimate | None, bound: Microseconds, method_us: Microseconds = 0.0
+    ) -> str | None:
+        """Why it is undecided, and how long a verdict would take; `method_us` of the interval no time would narrow."""
         if judgement.reason is None or us is None:
             return judgement.reason
         if not math.isfinite(us.half_width):
@@ -345,7 +350,7 @@ class Timing:
             return f"there were too few requests for an interval; try --mw-budget-max-time={enough}"
         if not us.low <= bound <= us.high:
             return judgement.reason
-        needed = budgets.seconds_needed(us, bound, self.seconds)
+        needed = budgets.seconds_needed(us, bound, self.seconds, method_us)
         if needed is None or needed > 3600:
             return f"{judgement.reason}; it stands so near its budget that no run would tell"
         return f"{judgement.reason}; --mw-budget-max-time={math.ceil(needed)} may be enough for a verdict"
@@ -372,7 +377,7 @@ class Timing:
         for row in self.rows:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
-                yield f"{row.layer.name} could not be bypassed ({because}); its row may be some per cent too high."
+                yield f"{row.layer.name} could not be bypassed ({because}); its row may be fifteen per cent off."
 
 
 def at_work(instruments: Instruments) -> str:
@@ -385,17 +390,29 @@ def merged(layer: Layer) -> str:
     return f"it is measured together with {layer.merged_with}: {layer.merged_because}"
 
 
+def _waits(entry: int, found: Estimates) -> bool:
+    """Whether it stands idle while it is suspended."""
+    suspended_us = found.suspended[entry]
+    return suspended_us - found.suspended_cpu[entry].estimate > max(WAIT_US, WAIT_SHARE * suspended_us)
+
+
+def _busy(entry: int, found: Estimates) -> Estimate:
+    """By the split, how long it holds the event loop: what the loop works for it while it is suspended included."""
+    return plus(found.holding[entry], found.suspended_cpu[entry]) if _waits(entry, found) else found.split[entry]
+
+
 def _occupation(row: Row, found: Estimates) -> Occupation | None:
     """How the layer spends its time; None where that time is not known well enough."""
     if row.us is None or row.entry is None or not math.isfinite(row.us.half_width):
         return None
-    loops_us = found.suspended_cpu[row.entry]
-    idle = found.suspended[row.entry] - loops_us
-    waits = idle > max(WAIT_US, WAIT_SHARE * found.suspended[row.entry])
-    split = plus(found.holding[row.entry], Estimate(loops_us, loops_us, loops_us)) if waits else found.split[row.entry]
-    busy = split if row.method == "split" else row.us
+    split, waits = _busy(row.entry, found), _waits(row.entry, found)
+    busy = wider(split, found.shared_us.get(row.entry, 0.0)) if row.method == "split" else row.us
     if waits and row.method == "bypass":
-        busy = minus(row.us, Estimate(idle, idle, idle))
+        suspended_us = found.suspended[row.entry]
+        idle = minus(Estimate(suspended_us, suspended_us, suspended_us), found.suspended_cpu[row.entry])
+        busy = minus(row.us, idle)
+    if not math.isfinite(busy.half_width):
+        return None
     wait_us = max(0.0, row.us.estimate - busy.estimate) if waits else 0.0
     if found.cpu is None or not math.isfinite(found.cpu[row.entry].half_width):
         return Occupation(busy, wait_us, None)

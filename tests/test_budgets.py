@@ -361,3 +361,8 @@ def test_the_wider_side_of_the_interval_counts() -> None:
 @pytest.mark.parametrize("us", [Estimate(50, 45, 55), Estimate(40, -math.inf, math.inf)])
 def test_nobody_knows_how_long_when_the_estimate_is_on_the_budget_or_unbounded(us: Estimate) -> None:
     assert seconds_needed(us, 50, 1.0) is None
+
+
+def test_what_the_method_may_be_wrong_by_takes_no_time_away() -> None:
+    assert seconds_needed(Estimate(54, 47, 61), 50, 1.0, 3.0) == pytest.approx(16.0)
+    assert seconds_needed(Estimate(201, 198.7, 203.3), 200, 1.0, 2.1) is None

@@ -10,9 +10,17 @@ import pytest
 
 from pytest_mwbudget.boundaries import HARNESS, BlankLayers
 from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, method_us
+from pytest_mwbudget.estimates import (
+    ENOUGH_REQUESTS,
+    SHARED_SHARE,
+    SUSPENDING_SHARE,
+    Estimates,
+    Machine,
+    estimate,
+    method_us,
+)
 from pytest_mwbudget.model import Estimate
-from pytest_mwbudget.nulls import OWN_NULLS, handovers
+from pytest_mwbudget.nulls import OWN_NULLS, ZERO, handovers
 from pytest_mwbudget.samples import Null, Samples, Series, Split
 from pytest_mwbudget.stats import NEAR
 from pytest_mwbudget.timeline import Spent
@@ -284,6 +292,13 @@ def test_the_method_may_be_wrong_by_more_where_a_layer_suspends_and_where_caches
     assert method_us(0, 1000) == method_us(0, 100_000) == pytest.approx(0.4)
 
 
+def test_the_split_of_a_task_layer_says_what_it_shares_with_its_neighbours() -> None:
+    entries = [*CHAIN[:1], replace(CHAIN[1], own_task=True), *CHAIN[2:]]
+    found = estimated(samples(OWNED, NULLS), entries)
+    task_us = found.split[0].estimate
+    assert found.shared_us == {0: pytest.approx((SHARED_SHARE - SUSPENDING_SHARE) * task_us)}
+
+
 def test_a_row_that_suspends_is_known_to_a_few_per_cent_but_what_it_holds_as_any_other() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0, suspended_ns={0: 9000}, resumed={0: 1})
     row = taken.splits[0]
@@ -411,7 +426,7 @@ def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
 def test_without_requests_on_the_processors_clock_there_is_no_such_row() -> None:
     found = estimated(samples(OWNED, NULLS), CHAIN)
     assert found.cpu is None
-    assert found.suspended_cpu == {0: 0, 1: 0, 2: 0}
+    assert found.suspended_cpu == {0: ZERO, 1: ZERO, 2: ZERO}
 
 
 def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers() -> None:
@@ -429,7 +444,9 @@ def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers
     assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
     assert found.cpu[1].estimate == near(9 - (0.2 + 0.4) / 2)
     assert found.cpu[2].estimate == near(10 - 0.4 / 2)
-    assert found.suspended_cpu == {0: 0, 1: near(0.6), 2: 0}
+    assert (found.suspended_cpu[0], found.suspended_cpu[2]) == (ZERO, ZERO)
+    assert found.suspended_cpu[1].estimate == near(0.6)
+    assert found.suspended_cpu[1].half_width >= SUSPENDING_SHARE * found.suspended_cpu[1].estimate
     assert (found.split, found.holding, found.suspended) == (plain.split, plain.holding, plain.suspended)
     assert (found.outside, found.floor_us) == (plain.outside, plain.floor_us)
 
@@ -455,7 +472,8 @@ def test_the_processors_time_inside_a_bypassed_layer_comes_from_the_requests_tha
     assert found.cpu is not None
     assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
     assert found.cpu[1].estimate == near(9 - 0.2 / 2)
-    assert found.suspended_cpu == {0: 0, 1: near(0.7)}
+    assert found.suspended_cpu[0] == ZERO
+    assert found.suspended_cpu[1].estimate == near(0.7)
 
 
 def test_requests_on_the_processors_clock_from_busy_moments_are_left_out() -> None:

@@ -193,6 +193,21 @@ def test_an_unsafe_request_is_never_sent_past_a_layer() -> None:
     assert us(measurement, "Silent") == pytest.approx(100, abs=0.01)
 
 
+@pytest.mark.parametrize(("most", "verdict"), [(84, "fail"), (90, "undecided"), (110, "undecided"), (118, "pass")])
+def test_a_task_layer_is_not_judged_by_the_split_alone_as_if_nobody_shared_its_switches(
+    most: float, verdict: Verdict
+) -> None:
+    server = Server()
+    layers = [Middleware(Silent, clock=server.clock, us=100)]
+    measurement = server.measure(layers, method="POST", budgets=Budgets(layers={"Silent": {"us": most}}), max_time_s=2)
+    report = measurement.layer("Silent")
+    assert report.us is not None
+    assert (report.us.low, report.us.high) == (pytest.approx(85, abs=1), pytest.approx(115, abs=1))
+    assert report.verdict == verdict
+    if verdict == "undecided":
+        assert "no run would tell" in reason(report)
+
+
 @pytest.mark.parametrize("before", [20, 8])
 def test_budgets_are_judged_and_the_run_stops_when_all_is_known(before: float) -> None:
     server = Server()
@@ -611,6 +626,24 @@ def test_a_task_layer_that_waits_is_told_from_its_bypass() -> None:
     found = occupation(measurement, "SpendsInATask")
     assert (found.busy.estimate, found.wait_us, found.cpu_us) == (exactly(50), exactly(300), exactly(50))
     assert not found.blocking
+
+
+def test_split_and_bypass_must_agree_on_what_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait in the split is no reason to believe a bypass that takes the layer to be busier than it is."""
+    clocks = Clocks()
+    server = Server(clocks.wall, cpu_clock=clocks.cpu)
+
+    def exaggerated(*arguments: Any, **named: Any) -> Estimates:
+        found = estimate(*arguments, **named)
+        dearer = {index: Estimate(us.estimate + 40, us.low + 40, us.high + 40) for index, us in found.bypass.items()}
+        return replace(found, bypass=dearer)
+
+    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", exaggerated)
+    layers = [Middleware(SpendsInATask, clocks=clocks, work=50, wait=300)]
+    measurement = server.measure(layers, budgets=Budgets(layers={"SpendsInATask": {"busy_us": 60}}), max_time_s=1.5)
+    report = measurement.layer("SpendsInATask")
+    assert report.method == "bypass"
+    assert "the split does not" in reason(report, "busy_us")
 
 
 @pytest.mark.parametrize(
