@@ -106,6 +106,7 @@ def test_a_table_that_takes_long_misses_the_goal_on_depth(scale: ModuleType) -> 
     [
         ({"verdict_s": 5.0}, True),
         ({"requests": 500}, False),
+        ({"timing_s": 5.1}, False),
         ({"verdict": "undecided"}, False),
     ],
 )
@@ -114,6 +115,7 @@ def test_the_goal_on_handlers(scale: ModuleType, changes: dict[str, Any], met: b
     (goal,) = scale.report(readings).goals
     assert goal.met == met
     assert ("not decided everywhere: waits 20 ms" in goal.found) == ("verdict" in changes)
+    assert ("in 1 of 2 processes" in goal.found) == ("timing_s" in changes)
 
 
 def test_a_part_without_something_to_compare_has_no_goal(scale: ModuleType) -> None:

@@ -211,6 +211,14 @@ def test_what_the_load_generator_does_not_know_is_not_judged(server: ModuleType)
     assert "not known well enough" in str(report)
 
 
+def test_what_is_off_wherever_the_drop_is_misses(server: ModuleType) -> None:
+    wide = [pair(100.0, 130.0 + 5 * step) for step in range(6)]
+    report = server.report([ours([10.0, 9.0, 11.0]), *wide])
+    assert not report.goals[0].met
+    assert "0 of 1 settings (CORS 0 of 1), -6" in report.goals[0].found
+    assert "not known well enough" not in str(report)
+
+
 def test_pairs_of_slow_moments_are_left_out(server: ModuleType) -> None:
     good = [pair(100.0, 120.0 + step / 10) for step in range(6)]
     slow = [pair(200.0, 900.0, gauge_ns=2000) for _ in range(2)]

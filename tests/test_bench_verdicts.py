@@ -151,6 +151,14 @@ def test_more_than_99_per_cent_are_decided(verdicts: ModuleType, undecided: int,
     assert f"the interval holds the budget {undecided} times" in str(report)
 
 
+def test_a_gate_that_always_passes_reaches_no_goal(verdicts: ModuleType) -> None:
+    readings = [made(ratio, "pass") for ratio in (0.7, 0.85, 1.15, 1.3)] * 300
+    false_fails, decided = verdicts.report(readings).goals
+    assert false_fails.found == "0 in 600"
+    assert not decided.met
+    assert decided.found == "50.0 % of 1,200, a verdict on 100.0 %"
+
+
 def test_a_verdict_with_an_unsure_truth_stands_apart(verdicts: ModuleType) -> None:
     unsure = made(1.05, "fail", truth_low_us=19.0, truth_high_us=21.5)
     moved = made(1.05, "fail", truth_us=23.0, truth_low_us=22.9, truth_high_us=23.1)
