@@ -138,12 +138,15 @@ def _no_such_layer(name: str, stack: Sequence[Layer]) -> str:
     return f"the budget names a layer {name!r} that is not in the stack.{near_miss(name, known)} {have}"
 
 
-def judge(us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: float) -> Judgement:
+def judge(
+    us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: float, method_us: Microseconds = 0.0
+) -> Judgement:
     """Whether `us` keeps `bound`.
 
     `pass` when the whole interval is within the budget, `fail` when all of it is above: also after the slowdown of
     the machine (its reference workload against the quickest time it has shown, at least 1) is taken out, because a
-    busy neighbour must not fail anybody's test. A budget below the floor of the run is refused.
+    busy neighbour must not fail anybody's test. A budget below the floor of the run is refused; of that floor
+    no time would lower `method_us`.
     """
     if not math.isfinite(floor):
         return Judgement(
@@ -151,10 +154,11 @@ def judge(us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: f
             "there were too few requests to tell this run's floor; give the run more time with --mw-budget-max-time",
         )
     if bound < floor:
+        more_time = ", or give the run more time with --mw-budget-max-time" if bound > method_us else ""
         return Judgement(
             "undecided",
             f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from"
-            f" nothing; raise the budget above the floor, or give the run more time with --mw-budget-max-time",
+            f" nothing; raise the budget above the floor{more_time}",
         )
     if us.high <= bound:
         return Judgement("pass")
