@@ -1,22 +1,28 @@
 """Write docs/evidence.md: every bench script's method and results.
 
-    python bench/evidence.py [--quick] [--results FOLDER] [--page PATH] [--only NAME ...] [--stored]
+    python bench/evidence.py [--quick] [--only NAME ...] [--results FOLDER] [--page PATH]
+    python bench/evidence.py --stored [--results FOLDER] [--page PATH]
 
 Runs the scripts one after another, keeps what each wrote as JSON in the folder (default bench/results), and writes the
-page from all that is there. With --stored nothing is run: the page is written again from what is there.
+page from all that is there. A script that fails does not end the run: it is named at the end, and the exit status is 1.
+With --quick, folder and page are temporary where they are not given. With --stored nothing is run: the page is written
+again from what is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
-from harness import Report
+from harness import Report, file_to_write
 
 HERE = Path(__file__).parent
 SCRIPTS = ("accuracy", "verdicts", "peers", "server", "published", "scale", "idle")
@@ -29,24 +35,35 @@ run on one machine; other machines give other figures. `python bench/evidence.py
 """
 
 
-def run(name: str, results: Path, quick: bool) -> None:
-    """Run one script, and keep its readings."""
+def run(name: str, results: Path, quick: bool) -> bool:
+    """Run one script, and keep its readings; whether it ended well."""
     command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(results / f"{name}.json")]
-    subprocess.run([*command, "--quick"] if quick else command, check=True)
+    return subprocess.run([*command, "--quick"] if quick else command, check=False).returncode == 0
 
 
-def part(name: str, stored: dict[str, Any]) -> str:
-    """A script's part of the page."""
-    script = importlib.import_module(name)
-    title, _, method = (script.__doc__ or "").strip().partition("\n")
+def about(name: str) -> str:
+    """A script's title and method: read, not imported, because what it imports may be missing."""
+    tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
+    title, _, method = (ast.get_docstring(tree) or "").partition("\n")
+    return f"## {title.rstrip('.')}\n\n{method_of(method)}"
+
+
+def found(name: str, path: Path) -> str:
+    """What the page says of a script's results."""
+    if not path.exists():
+        return f"**Not run: there are no results. `python bench/evidence.py --only {name}` runs it.**"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if stored["quick"] else ""
+    report = importlib.import_module(name).report(stored["readings"])
+    return "\n\n".join(filter(None, [warning, body(report), taken(stored)]))
+
+
+def taken(stored: dict[str, Any]) -> str:
+    """On what, how long, when and with which code the readings were taken; the oldest do not tell the last two."""
     machine = ", ".join(f"{key} {value}" for key, value in stored["machine"].items())
-    warning = (
-        "\n\n**A quick run: it shows that the script works; its figures mean nothing.**" if stored["quick"] else ""
-    )
-    return (
-        f"## {title.rstrip('.')}\n\n{method_of(method)}{warning}\n\n{body(script.report(stored['readings']))}\n\n"
-        f"{machine}; {stored['seconds'] / 60:.0f} minutes.\n"
-    )
+    day, revision = stored.get("created", "").partition("T")[0], stored.get("revision")
+    when = ", ".join(filter(None, [day, revision and f"revision {revision}"]))
+    return "; ".join(filter(None, [machine, f"{stored['seconds'] / 60:.0f} minutes", when])) + "."
 
 
 def method_of(text: str) -> str:
@@ -65,26 +82,60 @@ def body(report: Report) -> str:
     return "\n\n".join(filter(None, [goals, tables, *report.notes]))
 
 
-def page(results: Path) -> str:
-    """The whole page, of the scripts whose readings are there."""
-    stored = {name: results / f"{name}.json" for name in SCRIPTS}
-    parts = [part(name, json.loads(path.read_text(encoding="utf-8"))) for name, path in stored.items() if path.exists()]
-    return "\n".join([INTRODUCTION, *parts])
+def page(results: Path) -> tuple[str, list[str]]:
+    """The whole page, and the names of the scripts whose results cannot be shown."""
+    parts, failed = [INTRODUCTION], []
+    for name in SCRIPTS:
+        try:
+            result = found(name, results / f"{name}.json")
+        except Exception as error:  # whatever is wrong with one, the others have their results
+            traceback.print_exc()
+            failed.append(name)
+            result = (
+                f"**Its results cannot be shown: {type(error).__name__}: {error}. When packages are missing:"
+                " `pip install -e . --group bench`; then `python bench/evidence.py --stored`.**"
+            )
+        parts.append(f"{about(name)}\n\n{result}\n")
+    return "\n".join(parts), failed
+
+
+def parsed() -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
+    )
+    parser.add_argument("--results", metavar="FOLDER", type=Path, help="default: bench/results")
+    parser.add_argument("--page", metavar="PATH", type=file_to_write, help="default: docs/evidence.md")
+    parser.add_argument("--only", metavar="NAME", nargs="+", choices=SCRIPTS, help=f"default: {' '.join(SCRIPTS)}")
+    parser.add_argument("--stored", action="store_true", help="run nothing")
+    arguments = parser.parse_args()
+    if arguments.stored and (arguments.only or arguments.quick):
+        parser.error("--stored runs nothing, and the page has all that is stored: leave out --only and --quick")
+    return arguments
+
+
+def places(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """The folder of the results and the page: a quick run must not replace those that mean something."""
+    results, whole = HERE / "results", HERE.parent / "docs" / "evidence.md"
+    if arguments.quick and not (arguments.results and arguments.page):
+        folder = Path(mkdtemp(prefix="mwbudget-evidence-"))
+        results, whole = folder / "results", folder / "evidence.md"
+        print(f"a quick run: what was given no place goes to {folder}", flush=True)
+    return arguments.results or results, arguments.page or whole
 
 
 def main() -> None:
     """Run what is asked for, and write the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="as little as shows that it works")
-    parser.add_argument("--results", metavar="FOLDER", type=Path, default=HERE / "results")
-    parser.add_argument("--page", metavar="PATH", type=Path, default=HERE.parent / "docs" / "evidence.md")
-    parser.add_argument("--only", metavar="NAME", nargs="+", choices=SCRIPTS, default=SCRIPTS)
-    parser.add_argument("--stored", action="store_true", help="run nothing")
-    arguments = parser.parse_args()
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    for name in () if arguments.stored else arguments.only:
-        run(name, arguments.results, arguments.quick)
-    arguments.page.write_text(page(arguments.results), encoding="utf-8")
+    arguments = parsed()
+    results, path = places(arguments)
+    results.mkdir(parents=True, exist_ok=True)
+    asked = () if arguments.stored else arguments.only or SCRIPTS
+    failed = [name for name in asked if not run(name, results, arguments.quick)]
+    text, hidden = page(results)
+    path.write_text(text, encoding="utf-8")
+    if failed or hidden:
+        sys.exit(f"failed: {', '.join(dict.fromkeys([*failed, *hidden]))}; above is what they said")
 
 
 if __name__ == "__main__":

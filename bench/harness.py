@@ -18,12 +18,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
 Reading: TypeAlias = dict[str, Any]
 
-PACKAGES = ("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "uvicorn", "uvloop")
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "pytest-mwbudget",
+    "pytest",
+    "starlette",
+    "fastapi",
+    "litestar",
+    "httpx",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "pytest-benchmark",
+    "sentry-sdk",
+    "opentelemetry-sdk",
+    "opentelemetry-instrumentation-asgi",
+    "pyinstrument",
+)
+# What the scripts write themselves: it is changed by their runs, and no code.
+WRITTEN = (":!bench/results", ":!docs/evidence.md")
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,8 @@ class Result:
     quick: bool
     seconds: float
     machine: dict[str, str]
+    created: str
+    revision: str
     readings: list[Reading] = field(default_factory=list)
 
 
@@ -103,6 +124,20 @@ def processor() -> str:
     return platform.processor() or "unknown processor"
 
 
+def revision(folder: Path = ROOT) -> str:
+    """The git revision of the code, and whether it was changed since; empty where git does not tell."""
+    git = ["git", "--no-optional-locks", "-C", str(folder)]
+    asked = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", ".", *WRITTEN))
+    try:
+        head, changes = (
+            subprocess.run([*git, *command], check=True, capture_output=True, text=True).stdout.strip()
+            for command in asked
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{head}+changes" if changes else head
+
+
 Measure: TypeAlias = Callable[..., list[Reading]]
 Reporter: TypeAlias = Callable[[list[Reading]], Report]
 
@@ -115,41 +150,78 @@ def main(
     worker: Callable[..., Any] | None = None,
     **sizes: int,
 ) -> None:
-    """The command line of a script: measure, print the report, write the readings.
+    """The command line of a script: measure, write the readings, print the report.
 
     `worker` does the work of a fresh process, with the arguments that `fresh_process` was given, and returns what can
     be written as JSON. Each of `sizes`, a default number, is an option `--NAME N` that `measure` gets by name.
     """
-    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
-    )
-    parser.add_argument("--json", metavar="PATH", type=Path, help="write all readings there")
-    for name, size in sizes.items():
-        parser.add_argument(f"--{name}", metavar="N", type=int, default=size, help=f"default: {size}")
-    parser.add_argument("--worker", metavar="ARGUMENTS", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments, given = parsed(about, sizes)
     if arguments.worker is not None:
         assert worker is not None
         print(json.dumps(worker(**json.loads(arguments.worker))))
         return
-    begin = time.monotonic()
-    readings = measure(arguments.quick, **{name: getattr(arguments, name) for name in sizes})
-    result = Result(Path(file).stem, arguments.quick, round(time.monotonic() - begin, 1), machine(), readings)
-    print(report(readings))
-    print(f"\n{', '.join(f'{name} {version}' for name, version in result.machine.items())}; {result.seconds:.0f} s")
+    result = taken(Path(file).stem, measure, arguments.quick, sizes | given)
+    # First of all: a report that fails must not take the readings with it.
     if arguments.json:
         arguments.json.write_text(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(report(result.readings))
+    print(f"\n{', '.join(f'{name} {version}' for name, version in result.machine.items())}; {result.seconds:.0f} s")
+
+
+def parsed(about: str, sizes: dict[str, int]) -> tuple[argparse.Namespace, dict[str, int]]:
+    """The arguments of a script, and the sizes that are among them."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
+    )
+    parser.add_argument("--json", metavar="PATH", type=file_to_write, help="write all readings there")
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", metavar="N", type=size, help=f"default: {default}")
+    parser.add_argument("--worker", metavar="ARGUMENTS", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    given = {name: getattr(arguments, name) for name in sizes if getattr(arguments, name) is not None}
+    if arguments.quick and given:
+        parser.error(f"--quick has sizes of its own: leave out --quick or {', '.join(f'--{name}' for name in given)}")
+    return arguments, given
+
+
+def file_to_write(text: str) -> Path:
+    """An argument that names a file: what has taken half an hour must find its folder in the end."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{str(path)!r} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}: make it, or name another")
+    return path
+
+
+def size(text: str) -> int:
+    """An argument that says how many."""
+    with suppress(ValueError):
+        if int(text) >= 1:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no size: give a whole number, 1 or more")
+
+
+def taken(script: str, measure: Measure, quick: bool, sizes: dict[str, int]) -> Result:
+    """What `measure` reads, with the code that is there when it begins."""
+    created, code, begin = datetime.now(UTC).isoformat(timespec="seconds"), revision(), time.monotonic()
+    readings = measure(quick, **sizes)
+    return Result(script, quick, round(time.monotonic() - begin, 1), machine(), created, code, readings)
+
+
+def inherited() -> dict[str, str]:
+    """The environment without pytest's variables: a round of it outside is no business of what begins here."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def fresh_process(file: str, *, seed: int | None = None, **arguments: Any) -> Any:
     """What the script's `worker` returns in a new interpreter, with a hash seed of its own."""
     seed = random.randrange(2**32) if seed is None else seed
     command = [sys.executable, file, "--worker", json.dumps(arguments)]
-    # A pytest round this process, and its workers, are not the business of one that begins inside it.
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = {**outer, "PYTHONHASHSEED": str(seed)}
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, env={**inherited(), "PYTHONHASHSEED": str(seed)}, check=True, stdout=subprocess.PIPE, text=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -6,9 +6,9 @@ Whole processes of pytest run in pairs, one with the plugin and one without, in 
 They start up and collect (`--collect-only`) a file with one empty test, and one with four hundred; and they run these
 four hundred, which the goal says nothing of. All other plugins that are installed are blocked by name in both, because
 what they import would be free for this one. The first pair does not count: it writes the bytecode (into a directory of
-its own, whatever the environment says) and fills the system's caches. The differences of the pairs, of the wall time
-and of the processor's time (user and system, of the process), have a median and a sign-test interval of 95 %. A last
-process of each kind lists the modules that it has imported.
+its own, whatever the environment says) and fills the system's caches. Then a process of each kind lists the modules
+that it has imported: the plugin's in one, and not in the other. The differences of the pairs, of the wall time and of
+the processor's time (user and system, of the process), have a median and a sign-test interval of 95 %.
 
 A shared machine is slow for seconds at a time. So a fixed piece of work is timed before, between and after the two runs
 of a pair, and of all pairs the half counts round which its slowest time was least: the choice never sees the runs. The
@@ -37,7 +37,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from harness import Goal, Reading, Report, Table, main
+from harness import Goal, Reading, Report, Table, inherited, main
 
 from pytest_mwbudget.model import Estimate
 from pytest_mwbudget.stats import median_interval, scaled
@@ -96,8 +96,8 @@ def run(command: Sequence[str], directory: Path) -> Reading:
 
 def environment(directory: Path) -> dict[str, str]:
     """Variables with which bytecode is written, and written aside: else the plugin would be compiled at every start."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**inherited, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+    writing = {name: value for name, value in inherited().items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**writing, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
 
 
 def pair(suite: str, directory: Path) -> Reading:
@@ -140,6 +140,21 @@ def modules(suite: str, kind: str, directory: Path) -> set[str]:
     return set(json.loads(found.read_text(encoding="utf-8")))
 
 
+def modules_added(suite: str, directory: Path) -> list[str]:
+    """The names of the modules that the plugin adds; an error where a run is not what it is called."""
+    found = {kind: modules(suite, kind, directory) for kind in BLOCKED}
+    if f"{PACKAGE}.plugin" not in found["with"]:
+        raise RuntimeError(
+            f"pytest with the plugin did not import {PACKAGE}.plugin: install it here ({sys.executable} -m pip install"
+            " -e .)"
+        )
+    if f"{PACKAGE}.plugin" in found["without"]:
+        raise RuntimeError(
+            f"pytest with -pno:{PLUGIN} imported {PACKAGE}.plugin: see which other plugin or .pth file imports it"
+        )
+    return sorted(found["with"] - found["without"])
+
+
 def write_suite(directory: Path, tests: int) -> None:
     """A file of empty tests, and a configuration that keeps pytest from looking for one further up."""
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
@@ -155,14 +170,19 @@ def measure(quick: bool, pairs: int = PAIRS) -> list[Reading]:
             directory = Path(name)
             write_suite(directory, tests)
             pair(suite, directory)
+            readings.append({"suite": suite, "modules": modules_added(suite, directory)})
             readings += [{"suite": suite, **pair(suite, directory)} for _ in range(QUICK_PAIRS if quick else pairs)]
-            more = modules(suite, "with", directory) - modules(suite, "without", directory)
-            readings.append({"suite": suite, "modules": sorted(more)})
-            if shutil.which(CACHEGRIND[0]) and SUITES[suite][1] == COLLECT:
-                for seed in range(QUICK_SEEDS if quick else SEEDS):
-                    numbers = {kind: instructions(suite, kind, directory, seed) for kind in BLOCKED}
-                    readings.append({"suite": suite, "instructions": numbers})
+            if SUITES[suite][1] == COLLECT:
+                seeds = range(QUICK_SEEDS if quick else SEEDS)
+                readings += [{"suite": suite, "instructions": one} for one in counts(suite, directory, seeds)]
     return readings
+
+
+def counts(suite: str, directory: Path, seeds: Sequence[int]) -> list[dict[str, int] | None]:
+    """The instructions of a pair for each hash seed; one None where nothing can count them."""
+    if shutil.which(CACHEGRIND[0]) is None:
+        return [None]
+    return [{kind: instructions(suite, kind, directory, seed) for kind in BLOCKED} for seed in seeds]
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -231,7 +251,7 @@ def goal(suite: str, clock: str, pairs: Sequence[Reading]) -> Goal:
 
 def instructions_of(readings: Sequence[Reading], suite: str) -> list[dict[str, int]]:
     """The numbers of instructions of a suite's pairs, by kind."""
-    return [one["instructions"] for one in readings if one["suite"] == suite and "instructions" in one]
+    return [one["instructions"] for one in readings if one["suite"] == suite and one.get("instructions")]
 
 
 def shares(numbers: Sequence[Mapping[str, int]]) -> list[float]:
@@ -284,7 +304,7 @@ def per_test(timed: Mapping[str, Sequence[Reading]]) -> Iterator[str]:
 
 
 def notes(readings: Sequence[Reading]) -> Iterator[str]:
-    """The modules that are imported for the plugin."""
+    """The modules that are imported for the plugin, and what was not counted."""
     for reading in readings:
         if "modules" in reading:
             own = [name for name in reading["modules"] if name.partition(".")[0] == PACKAGE]
@@ -293,6 +313,8 @@ def notes(readings: Sequence[Reading]) -> Iterator[str]:
                 f"{reading['suite']}: {len(reading['modules'])} more modules with the plugin, {len(own)} of them its"
                 f" own ({', '.join(own) or 'none'}), and of others: {', '.join(others) or 'none'}."
             )
+    if any(reading.get("instructions", ...) is None for reading in readings):
+        yield "Instructions were not counted: valgrind is not installed (the package of that name has it)."
 
 
 if __name__ == "__main__":

@@ -316,8 +316,8 @@ def handler_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
     return [
         Goal(
             "a slow or noisy handler does not make a cheap layer's verdict slow: right in every process, within the"
-            f" default limit of {limit_s:g} s, and for at most {HANDLER_GOAL:g} times the requests that it takes above a"
-            " fast handler",
+            f" default limit of {limit_s:g} s, and for at most {HANDLER_GOAL:g} times the requests that it takes above"
+            " a fast handler",
             f"at most {requests:.2f} times the requests (above {worst}); at most {seconds:.1f} s (above {slowest}),"
             f" {typical(rows[FAST], 'verdict_s'):.1f} s above a fast one; within the default limit in {in_time} of"
             f" {len(processes)} processes; not decided everywhere: {', '.join(undecided) or 'none'}",

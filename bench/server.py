@@ -32,8 +32,9 @@ Ours is the layer's row of `measure()`, in fresh processes on the server's core,
 process of the server, the mean of their estimates between the lowest and the highest end of their intervals. With the
 µs per request without the layer it predicts the drop. The goal counts where the load generator knows the drop to
 10 % itself, and where the prediction is off by more than that whatever the drop is in its interval. The spin tells what
-the method can tell: it costs what it costs, behind any server. What the processor did for the server in a burst (Linux tells) says how much of it the server was busy, and
-the server says how much of it was garbage collection, which ours holds off.
+the method can tell: it costs what it costs, behind any server. What the processor did for the server in a burst (Linux
+tells) says how much of it the server was busy, and the server says how much of it was garbage collection, which ours
+holds off.
 """
 
 from __future__ import annotations
@@ -567,9 +568,9 @@ class Row:
     @property
     def misses(self) -> bool:
         """Whether the prediction is off by more than it may be, wherever in its interval the drop is."""
-        return self.predicted_drop < (1 - CLOSE_SHARE) * self.drop.low or self.predicted_drop > (
-            1 + CLOSE_SHARE
-        ) * max(self.drop.high, 0.0)
+        return self.predicted_drop < (1 - CLOSE_SHARE) * self.drop.low or self.predicted_drop > (1 + CLOSE_SHARE) * max(
+            self.drop.high, 0.0
+        )
 
     @property
     def judged(self) -> bool:

@@ -450,7 +450,7 @@ def no_false_fail(kept: Sequence[Reading]) -> Goal:
 
 
 def nearly_always_decided(far: Sequence[Reading]) -> Goal:
-    """Whether nearly all budgets far from the truth got the right verdict: a gate that always passes decides nothing."""
+    """Whether nearly all budgets far from the truth got the right verdict: who always passes decides nothing."""
     decided = sum(not undecided(reading) for reading in far)
     rightly = sum(right(reading) for reading in far)
     return Goal(
@@ -482,8 +482,8 @@ def notes(
         # The chance that would have shown itself in nineteen of twenty such benches.
         chance = 1 - 0.05 ** (1 / len(kept))
         yield (
-            f"No false fail in {len(kept):,} means, were they independent: the chance is below {100 * chance:.2g} %. They"
-            f" are not: the six of a run share it, and what the method is wrong by is of one sign within a process."
+            f"No false fail in {len(kept):,} means, were they independent: the chance is below {100 * chance:.2g} %."
+            f" They are not: the six of a run share it, and what the method is wrong by is of one sign within a process."
         )
     for title, wrong in (
         ("False fails", [one for one in kept if false_fail(one)]),

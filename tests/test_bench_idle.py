@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "wait4"), reason="bench/idle.py reads the time of a process as POSIX systems tell it"
+)
 
 BENCH = Path(__file__).parent.parent / "bench"
 
@@ -34,7 +39,7 @@ def made(suite: str, added_ms: float, pairs: int = 20) -> list[dict[str, Any]]:
 def test_whole_processes_run_with_the_plugin_and_without_it(idle: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "SUITES", {"run 2 tests": (2, ())})
     monkeypatch.setattr(idle, "QUICK_PAIRS", 1)
-    timed, listed = idle.measure(quick=True)
+    listed, timed = idle.measure(quick=True)
     assert timed["suite"] == listed["suite"] == "run 2 tests"
     assert all(timed[kind][clock] > 0 for kind in ("with", "without") for clock in ("wall_ms", "cpu_ms"))
     assert "pytest_mwbudget.plugin" in listed["modules"]
@@ -53,6 +58,28 @@ def test_bytecode_is_written_aside(idle: ModuleType, tmp_path: Path, monkeypatch
     (tmp_path / "module.py").touch()
     idle.run(["-c", "import sys; sys.path.append('.'); import module"], tmp_path)
     assert list((tmp_path / "bytecode").rglob("module*.pyc"))
+
+
+def test_a_pytest_round_it_does_not_matter(idle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    idle.write_suite(tmp_path, 1)
+    assert "pytest_mwbudget.plugin" in idle.modules_added("collect 1 test", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"with": set(), "without": set()}, r"with the plugin did not import .*pip install"),
+        ({"with": {"pytest_mwbudget.plugin"}, "without": {"pytest_mwbudget.plugin"}}, r"-pno:mwbudget imported"),
+    ],
+)
+def test_runs_that_are_not_what_they_are_called_end_the_bench(
+    idle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, set[str]], message: str
+) -> None:
+    monkeypatch.setattr(idle, "modules", lambda suite, kind, directory: found[kind])
+    with pytest.raises(RuntimeError, match=message):
+        idle.modules_added("collect 1 test", tmp_path)
 
 
 def test_the_suites_have_as_many_tests_as_they_say(idle: ModuleType, tmp_path: Path) -> None:
@@ -129,4 +156,11 @@ def test_without_cachegrind_there_are_no_instructions(idle: ModuleType, monkeypa
     monkeypatch.setattr(idle, "SUITES", {"collect 1 test": (1, idle.COLLECT)})
     monkeypatch.setattr(idle, "QUICK_PAIRS", 1)
     monkeypatch.setattr(idle.shutil, "which", lambda name: None)
-    assert not any("instructions" in reading for reading in idle.measure(quick=True))
+    report = idle.report(idle.measure(quick=True))
+    assert not any("instructions" in goal.goal for goal in report.goals)
+    assert report.notes[-1].startswith("Instructions were not counted: valgrind is not installed")
+
+
+def test_where_instructions_were_counted_nothing_is_said_of_valgrind(idle: ModuleType) -> None:
+    counted = {"suite": "collect 1 test", "instructions": {"with": 1_004, "without": 1_000}}
+    assert "valgrind" not in str(idle.report([*made("collect 1 test", 1.0), counted]))

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import needs
+
 BENCH = Path(__file__).parent.parent / "bench"
 
 for package in ("pytest_benchmark", "sentry_sdk", "opentelemetry.instrumentation.asgi", "pyinstrument"):
-    pytest.importorskip(package, reason="bench/peers.py compares with it; it comes with the dependency group `bench`")
+    needs(package, reason="bench/peers.py compares with it; it comes with the dependency group `bench`")
 
 
 @pytest.fixture

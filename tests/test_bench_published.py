@@ -16,9 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("fastapi", reason="the published apps are FastAPI's")
-pytest.importorskip("uvicorn", reason="the upstream stands behind uvicorn")
-pytest.importorskip("httptools", reason="uvicorn parses with httptools")
+from tests.conftest import needs
+
+needs("fastapi", reason="the published apps are FastAPI's")
+needs("uvicorn", reason="the upstream stands behind uvicorn")
+needs("httptools", reason="uvicorn parses with httptools")
 
 
 @pytest.fixture

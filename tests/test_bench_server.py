@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("fastapi", reason="the measured apps are FastAPI's")
-pytest.importorskip("uvicorn", reason="the apps stand behind uvicorn")
-pytest.importorskip("httptools", reason="uvicorn parses with httptools")
+from tests.conftest import needs
+
+needs("fastapi", reason="the measured apps are FastAPI's")
+needs("uvicorn", reason="the apps stand behind uvicorn")
+needs("httptools", reason="uvicorn parses with httptools")
 
 WRK = "  4000 requests in 1.00s, 0.60MB read\nRequests/sec:   4000.50\nTransfer/sec:    611.00KB\n"
 AB = "Complete requests:      500\nFailed requests:        0\nRequests per second:    2500.25 [#/sec] (mean)\n"
