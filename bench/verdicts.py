@@ -483,7 +483,7 @@ def notes(
         chance = 1 - 0.05 ** (1 / len(kept))
         yield (
             f"No false fail in {len(kept):,} means, were they independent: the chance is below {100 * chance:.2g} %."
-            f" They are not: the six of a run share it, and what the method is wrong by is of one sign within a process."
+            " They are not: the six of a run share it, and what the method is wrong by is of one sign within a process."
         )
     for title, wrong in (
         ("False fails", [one for one in kept if false_fail(one)]),
