@@ -5,8 +5,7 @@
 Stacks of 3, 10 and 30 layers are made, in random order, of a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
 layers on, CORS and GZip. Stacks of ten also stand above an endpoint that answers in ten messages (with a layer that
 spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with a layer that suspends (a
-spin of 50 µs in a child task, a sleep of 1 ms, a `BaseHTTPMiddleware` that passes on: a task layer, so its row is a
-bypass). Each of N processes has its own hash seed and measures each of these
+spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these
 stacks once with the probes in C, where they were built, and once with those in Python.
 
 The truth is taken in the same process without any of our probes, once for each kind of layer and each endpoint: whole
@@ -30,7 +29,6 @@ from unittest.mock import patch
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, per_cent
 from known import Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, cost_us, endpoints, own
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -55,26 +53,13 @@ def made(kind: type[Noop], us: float | None = None) -> Callable[[Any], Any]:
     return lambda app: own(kind)(app) if us is None else own(kind)(app, us)
 
 
-class PassOn(BaseHTTPMiddleware):
-    """Passes on, its inside in a task."""
-
-    async def dispatch(self, request: Any, call_next: Any) -> Any:
-        return await call_next(request)
-
-
-def own_base(app: Any) -> Any:
-    """A `BaseHTTPMiddleware`; the code through which it is entered is Starlette's, as in any app."""
-    return type("PassOn", (PassOn,), {})(app)
-
-
 PLAIN = {"no-op": made(Noop), **{f"spin {us} µs": made(Spin, us) for us in (1, 2, 5, 10, 50, 200)}}
 AT_MESSAGES = {"spin 50 µs, ten messages": made(SpinAtMessages, 50)}
 IN_A_TASK = {"spin 50 µs, child task": made(SpinInTask, 50)}
 SLEEPING = {"sleep 1 ms": made(Sleep, 1000)}
-TASK_LAYER = {"BaseHTTPMiddleware": own_base}
 NEIGHBOURS = {"CORS": partial(CORSMiddleware, allow_origins=["*"]), "GZip": GZipMiddleware}
-SUSPENDING = IN_A_TASK | SLEEPING | TASK_LAYER
-KINDS = PLAIN | AT_MESSAGES | IN_A_TASK | SLEEPING | TASK_LAYER | NEIGHBOURS
+SUSPENDING = IN_A_TASK | SLEEPING
+KINDS = PLAIN | AT_MESSAGES | IN_A_TASK | SLEEPING | NEIGHBOURS
 # What is in a stack: so many layers of which kinds, above which endpoint.
 STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
     "3 layers": (3, PLAIN, "fast"),
@@ -84,7 +69,6 @@ STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
     "10 layers, ten messages": (10, PLAIN | AT_MESSAGES, "ten messages"),
     "10 layers, a child task": (10, PLAIN | IN_A_TASK, "fast"),
     "10 layers, a sleep": (10, PLAIN | SLEEPING, "fast"),
-    "10 layers, a task layer": (10, PLAIN | TASK_LAYER, "fast"),
     "10 layers, slow endpoint": (10, PLAIN, "slow and noisy"),
 }
 
