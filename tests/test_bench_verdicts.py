@@ -27,7 +27,7 @@ def made(ratio: float, verdict: str, **others: Any) -> dict[str, Any]:
     return {
         "process": 0,
         "condition": "idle",
-        "layer": "Spin",
+        "layer": "Work",
         "ratio": ratio,
         "budget_us": 20.0 * ratio,
         "verdict": verdict,
@@ -63,8 +63,8 @@ def test_a_layer_is_left_out_in_place_and_put_back(verdicts: ModuleType) -> None
 
     whole = chain()
     assert whole == [stack.root, *stack.layers.values(), verdicts.endpoint]
-    stack.link("Spin", "PassThrough")
-    assert chain() == [one for one in whole if one not in (stack.layers["Spin"], stack.layers["PassThrough"])]
+    stack.link("Work", "PassThrough")
+    assert chain() == [one for one in whole if one not in (stack.layers["Work"], stack.layers["PassThrough"])]
     stack.link()
     assert chain() == whole
 
@@ -100,7 +100,7 @@ def test_runs_are_dealt_in_whole_blocks(verdicts: ModuleType, monkeypatch: pytes
     monkeypatch.setattr(verdicts, "fresh_process", fresh_process)
     readings = verdicts.measure(quick=False, runs=19)
     assert asked == [asdict(verdicts.Size(blocks=2))] * verdicts.PROCESSES
-    assert [reading["layer"] for reading in readings] == ["Spin"] * verdicts.PROCESSES
+    assert [reading["layer"] for reading in readings] == ["Work"] * verdicts.PROCESSES
 
 
 @pytest.mark.parametrize(("fails", "met"), [(0, True), (1, False)])
@@ -123,11 +123,11 @@ def test_a_fail_counts_where_the_run_could_have_ended(
     judged = SimpleNamespace(bound=21.0, verdict="pass", reason=None)
     layer = SimpleNamespace(judged={"us": judged}, us=None, method=None)
     looks = [
-        verdicts.Look(seconds, last, {"Spin": "fail"}),
-        verdicts.Look(1.2, False, {"Spin": "pass"}),
-        verdicts.Look(1.4, True, {"Spin": "pass"}),
+        verdicts.Look(seconds, last, {"Work": "fail"}),
+        verdicts.Look(1.2, False, {"Work": "pass"}),
+        verdicts.Look(1.4, True, {"Work": "pass"}),
     ]
-    found = verdicts.verdict_of("Spin", SimpleNamespace(layer=lambda name: layer), looks)
+    found = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
     assert found["failed_once"] is failed_once
     assert (found["verdict"], found["stood_s"]) == ("pass", 1.2)
 
@@ -166,7 +166,7 @@ def test_a_verdict_with_an_unsure_truth_stands_apart(verdicts: ModuleType) -> No
     assert report.goals[0].met
     assert report.tables[0].rows[0][-1] == "2"
     assert "Among those apart" in str(report)
-    assert "Spin 1.05 (idle) 2 times" in str(report)
+    assert "Work 1.05 (idle) 2 times" in str(report)
 
 
 def test_times_are_those_of_verdicts(verdicts: ModuleType) -> None:
