@@ -3,11 +3,12 @@
     python bench/verdicts.py [--quick] [--runs N] [--json PATH]
 
 Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
-compresses, a process-time header, a request id and a fixed piece of work of some 20 µs. A run is one measurement with the default settings
-and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7, 0.85, 1.15 and 1.3 times
-the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold up the others. In a block
-every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The conditions take turns
-within a process, and each has a memory of its own of how fast the machine can be, as if the process knew no other.
+compresses, a process-time header, a request id and a fixed piece of work of some 20 µs. A run is one measurement with
+the default settings and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7,
+0.85, 1.15 and 1.3 times the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold
+up the others. In a block every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The
+conditions take turns within a process, and each has a memory of its own of how fast the machine can be, as if the
+process knew no other.
 
 The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
 with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
