@@ -260,17 +260,13 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
 def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
     """The least overhead that the samples can tell from a null layer's, at the typical boundary.
 
-    An A/A test: one half of the null layer's readings at a boundary against the other half.
+    An A/A test: a null layer against another one that is known as well. (One half of the readings against the other
+    would be a test of half as many; where a slow endpoint leaves few, it refused budgets that the rows could tell.)
     """
     enough = [own for own in nulls.values() if len(own) >= 2 * OWN_NULLS]
     if not enough:
         enough = [interleaved(nulls.values())]
-    return median(_half_against_half(own, alpha) for own in enough)
-
-
-def _half_against_half(values_ns: Sequence[float], alpha: float) -> Microseconds:
-    difference = minus(interval(values_ns[0::2], alpha), interval(values_ns[1::2], alpha))
-    return max(abs(difference.low), abs(difference.high))
+    return median(2 * interval(own, alpha).half_width for own in enough)
 
 
 def _children(entries: Sequence[Entry], probed: Sequence[int]) -> dict[int, list[int]]:

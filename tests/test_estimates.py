@@ -497,6 +497,13 @@ def test_the_floor_shrinks_with_more_readings_and_grows_with_their_noise() -> No
     assert 0 < floor(20_000, 50) < floor(400, 50) < floor(400, 500)
 
 
+def test_so_many_readings_as_make_an_interval_make_a_floor() -> None:
+    nulls = dict.fromkeys(NULLS, 1000.0)
+    taken = samples(OWNED, nulls, null_counts=dict.fromkeys(NULLS, 8), null_noise=500)
+    found = estimated(taken, CHAIN)
+    assert found.floor_us < method_us(0, found.whole.estimate) + 2 * 0.5
+
+
 def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     values = taken.splits[0].null_ns
