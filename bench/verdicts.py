@@ -12,13 +12,13 @@ process knew no other.
 
 The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
 with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
-differences. The layer is taken out in place; nothing else changes. Each block begins with requests that do not count,
-until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches cold for all others, and its
-row is to hold that; so its truth is what removing it saves, and the truth of the others is taken without it. What
-stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge by, which is why it
-stands outermost here, and why this bench says nothing of layers outside of one. A budget is set from what is known of
-the truth by then and held against all that is known in the end. Where that does not tell its ratio to one part in
-twenty-five, the verdict stands apart and proves nothing.
+differences from moments when the machine ran at its best speed. The layer is taken out in place; nothing else changes.
+Each block begins with requests that do not count, until CPython has specialised the calls again. The
+`BaseHTTPMiddleware` leaves the caches cold for all others, and its row is to hold that; so its truth is what removing
+it saves, and the truth of the others is taken without it. What stands outside of one pays for cold caches in its own
+row. There the truth is too noisy to judge by, which is why it stands outermost here, and why this bench says nothing of
+layers outside of one. A budget is set from what is known of the truth by then and held against all that is known in the
+end. Where that does not tell its ratio to one part in twenty-five, the verdict stands apart and proves nothing.
 
 A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
 budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
@@ -51,9 +51,9 @@ from pytest_mwbudget import asgi
 from pytest_mwbudget import measure as plugin_measure
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
-from pytest_mwbudget.samples import Series
+from pytest_mwbudget.samples import QUIET_REFERENCE, Series
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import batched_interval, quickest_quarter
+from pytest_mwbudget.stats import batched_interval
 from pytest_mwbudget.timing import FAILURE_TIME_S, PRECISION_TIME_S, Bench, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.
@@ -74,6 +74,7 @@ SETTLE_CALLS, BLOCK_CALLS = 32, 32
 # A verdict counts when the ratio of its budget to the truth is known to this share.
 KNOWN_SHARE = 0.04
 ALPHA = 0.01  # of the truth's interval
+FEWEST_PAIRS = 16
 GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
 # What a reason for an undecided verdict says, in few words.
 REASONS = {
@@ -225,9 +226,15 @@ class Truth:
         return median([(await self.call()).elapsed_ns for _ in range(BLOCK_CALLS)])
 
     def us(self, name: str) -> Estimate:
-        """The layer's true cost, from the pairs that were taken while the machine ran at its speed."""
+        """The layer's true cost, from the pairs that were taken while the machine ran at its best speed.
+
+        Each pair by itself: where a neighbour comes and goes, the pace of those next to it tells of another moment.
+        """
         pairs = self.pairs[name]
-        found = batched_interval(pairs.steady(quickest_quarter(pairs.reference)).values, ALPHA)
+        ordered = sorted(pairs.reference)
+        limit = max(QUIET_REFERENCE * ordered[len(ordered) // 20], ordered[min(len(ordered), FEWEST_PAIRS) - 1])
+        kept = [value for value, reference in zip(pairs.values, pairs.reference, strict=True) if reference <= limit]
+        found = batched_interval(kept, ALPHA)
         return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
 
 

@@ -69,6 +69,15 @@ def test_a_layer_is_left_out_in_place_and_put_back(verdicts: ModuleType) -> None
     assert chain() == whole
 
 
+def test_the_truth_is_that_of_the_best_speed(verdicts: ModuleType) -> None:
+    truth = verdicts.Truth(None, None, random.Random(1))
+    for number in range(200):
+        slow = number % 10 > 2  # most of the time, and between the pairs of quick moments
+        truth.pairs["Work"].add(30_000.0 if slow else 20_000.0 + number % 7, 1600.0 if slow else 1000.0)
+    found = truth.us("Work")
+    assert 20.0 <= found.low <= found.estimate <= found.high < 20.3
+
+
 def test_a_small_process_judges_every_layer(verdicts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = {name: verdicts.RATIOS[place] for place, name in enumerate(verdicts.LAYERS)}
     monkeypatch.setattr(verdicts, "block", lambda chance: [ratios])
