@@ -145,9 +145,9 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     request = asgi.build_request("GET", "/", {})
-    measurement = asyncio.run(measure(Spin(Noop(endpoint), 20), request, Settings(max_time_s=MOST_S), Bench()))
-    assert us(measurement, "Spin") == pytest.approx(20, abs=3)
-    assert us(measurement, "Noop") < 2
+    measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), Bench()))
+    assert us(measurement, "Spin") == pytest.approx(200, abs=50)
+    assert us(measurement, "Noop") < 20
     assert measurement.books is not None
     assert measurement.books.endpoint is not None
     assert measurement.books.endpoint.estimate > 1900
