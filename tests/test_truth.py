@@ -114,8 +114,8 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    # Budgets that are decided only when the times are known well enough for what is asked below.
-    limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 450}, "Spin": {"busy_us": 100}}
+    # Budgets that are decided only when the times are known well enough for what is asked below, also at half the speed.
+    limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 200}, "Spin": {"busy_us": 80}}
     settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
     request = asgi.build_request("GET", "/", {})
     measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, Bench()))
