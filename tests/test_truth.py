@@ -114,7 +114,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    # Budgets that are decided only when the times are known well enough for what is asked below, also at half the speed.
+    # Budgets that are decided only when the times are known well enough for what is asked, also at half the speed.
     limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 200}, "Spin": {"busy_us": 80}}
     settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
     request = asgi.build_request("GET", "/", {})
