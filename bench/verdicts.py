@@ -3,7 +3,7 @@
     python bench/verdicts.py [--quick] [--runs N] [--json PATH]
 
 Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
-compresses, a process-time header, a request id and a fixed piece of work of some 20 µs. A run is one measurement with
+compresses, a process-time header, a request id and a fixed piece of work of some 35 µs. A run is one measurement with
 the default settings and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7,
 0.85, 1.15 and 1.3 times the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold
 up the others. In a block every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The
@@ -127,7 +127,7 @@ class ProcessTime(Noop):
 
 
 class Work(Noop):
-    """Computes for some 20 µs. Not for a fixed time: on a slower machine work takes longer."""
+    """Computes for some 35 µs. Not for a fixed time: on a slower machine work takes longer."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         total = 0

@@ -139,14 +139,14 @@ def _no_such_layer(name: str, stack: Sequence[Layer]) -> str:
 
 
 def judge(
-    us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: float, method_us: Microseconds = 0.0
+    us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: float, least_us: Microseconds = 0.0
 ) -> Judgement:
     """Whether `us` keeps `bound`.
 
     `pass` when the whole interval is within the budget, `fail` when all of it is above: also after the slowdown of
     the machine (its reference workload against the quickest time it has shown, at least 1) is taken out, because a
-    busy neighbour must not fail anybody's test. A budget below the floor of the run is refused; of that floor
-    no time would lower `method_us`.
+    busy neighbour must not fail anybody's test. A budget below the floor of the run is refused; no more
+    time would bring that floor below `least_us`.
     """
     if not math.isfinite(floor):
         return Judgement(
@@ -154,7 +154,7 @@ def judge(
             "there were too few requests to tell this run's floor; give the run more time with --mw-budget-max-time",
         )
     if bound < floor:
-        more_time = ", or give the run more time with --mw-budget-max-time" if bound > method_us else ""
+        more_time = ", or give the run more time with --mw-budget-max-time" if bound > least_us else ""
         return Judgement(
             "undecided",
             f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from"

@@ -57,7 +57,8 @@ class Estimates:
     are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
     `method_us` is what the method may be wrong by, which is in the intervals; `shared_us` is what the split of a task
     layer may be wrong by beyond that, which is not, because both clocks share it. `outside` is the app object with the
-    server's receive and send. `slowdown` is how much slower the machine ran than at its best.
+    server's receive and send. `least_us` is the part of the floor that no time lowers.
+    `slowdown` is how much slower the machine ran than at its best.
     """
 
     split: dict[int, Estimate]
@@ -71,6 +72,7 @@ class Estimates:
     outside: Estimate
     whole: Estimate
     floor_us: float
+    least_us: Microseconds
     slowdown: float
 
 
@@ -126,6 +128,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     }
     tasks = {entry.parent for entry in entries if entry.own_task}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
+    least_us = method_us(0.0, whole.estimate)
     return Estimates(
         split=split,
         bypass={index: wider(us, method[index]) for index, us in saved.items()},
@@ -137,7 +140,8 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         shared_us=shared,
         outside=wall.row(around, plus(*probes_around), step),
         whole=whole,
-        floor_us=_floor(wall.probes.readings, alpha) + method_us(0.0, whole.estimate),
+        floor_us=_floor(wall.probes.readings, alpha) + least_us,
+        least_us=least_us,
         slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
     )
 
@@ -208,12 +212,11 @@ class _Legs:
 
     def suspended_interval(self, owner: int) -> Estimate:
         """The same with an interval; zero where it was not suspended."""
-        typical = self.suspended(owner)
         level = self._level([owner])
-        if level is None or not typical:
+        if level is None or not self.suspended(owner):
             return ZERO
-        taken = [float(used.suspended[owner]) for used in self.splits[level].spent]
-        return wider(interval(taken, self.alpha), SUSPENDING_SHARE * typical)
+        us = interval([used.suspended[owner] for used in self.splits[level].spent], self.alpha)
+        return wider(us, SUSPENDING_SHARE * us.estimate)
 
     def resumed(self, owners: Sequence[int]) -> float:
         """How often these owners were typically resumed after a suspension."""

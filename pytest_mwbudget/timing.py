@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, method_us, wider
+from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, wider
 from .instruments import Instruments
 from .model import (
     Books,
@@ -282,8 +282,7 @@ class Timing:
         if self.instruments.active:
             return Judgement("undecided", at_work(self.instruments))
         found = self.estimates
-        least_us = method_us(0.0, found.whole.estimate)
-        return budgets.judge(us, bound, floor=found.floor_us, slowdown=found.slowdown, method_us=least_us)
+        return budgets.judge(us, bound, floor=found.floor_us, slowdown=found.slowdown, least_us=found.least_us)
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
