@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pytest_mwbudget.machine import processor
+
 Reading: TypeAlias = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,15 +115,6 @@ def machine() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
-
-
-def processor() -> str:
-    """The processor's name, where the system tells."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
 
 
 def revision(folder: Path = ROOT) -> str:

@@ -12,7 +12,8 @@ from types import FunctionType
 from typing import Any
 
 from pytest_mwbudget import asgi
-from pytest_mwbudget.stats import quiet
+from pytest_mwbudget.machine import reference_ns
+from pytest_mwbudget.stats import quickest, quiet
 
 # CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
@@ -155,17 +156,6 @@ def endpoints() -> dict[str, Endpoint]:
     }
 
 
-def reference_ns() -> int:
-    """What a fixed piece of work takes now: whether the machine runs at its speed. The second time counts."""
-    for _ in range(2):
-        begin = perf_counter_ns()
-        total = 0
-        for number in range(150):
-            total += number
-        taken = perf_counter_ns() - begin
-    return taken
-
-
 async def caller(app: Any, warm_calls: int) -> asgi.Caller:
     """Calls the app as a server would, after it was called often."""
     request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
@@ -190,11 +180,11 @@ async def cost_us(
     differences, references = [], []
     end = perf_counter() + seconds
     while len(differences) < 8 or perf_counter() < end:
-        reference = reference_ns()
+        reference = reference_ns(perf_counter_ns)
         typical = []
         for call in callers:
             taken = [(await call()).elapsed_ns - endpoint.worked_ns for _ in range(1 + CALLS)]
             typical.append(median(taken[1:]))
         differences.append((typical[0] - typical[1]) / 1000)
-        references.append(max(reference, reference_ns()))
-    return median(itertools.compress(differences, quiet(references, 1.05))), layer
+        references.append(max(reference, reference_ns(perf_counter_ns)))
+    return median(itertools.compress(differences, quiet(references, 1.05, quickest(references)))), layer

@@ -42,24 +42,25 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 from unittest.mock import patch
 
 import httpx
 import pytest
 from harness import Goal, Reading, Report, Table, fresh_process, main
-from known import Endpoint, Noop, caller, cost_us, own, reference_ns
+from known import Endpoint, Noop, caller, cost_us, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget import asgi, discovery, timing
 from pytest_mwbudget.boundaries import BlankLayers
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.crossings import best_probes
+from pytest_mwbudget.machine import reference_ns
 from pytest_mwbudget.measure import measure as measure_app
 from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import quiet
+from pytest_mwbudget.stats import quickest, quiet
 from pytest_mwbudget.timing import Bench, cpu_clock
 
 WAYS_DIRECTORY = Path(__file__).parent / "ways"
@@ -133,12 +134,12 @@ async def removed_us(real: list[str], effort: float) -> dict[str, float]:
     saved: dict[str, list[float]] = {name: [] for name in real}
     references = []
     for _ in range(rounds):
-        reference = reference_ns()
+        reference = reference_ns(perf_counter_ns)
         taken_us = {name: await typical_us(calls[name]) for name in random.sample([*calls], len(calls))}
         for name in real:
             saved[name].append(taken_us[""] - taken_us[name])
-        references.append(max(reference, reference_ns()))
-    kept = quiet(references, QUIET)
+        references.append(max(reference, reference_ns(perf_counter_ns)))
+    kept = quiet(references, QUIET, quickest(references))
     return {name: median(itertools.compress(values, kept)) for name, values in saved.items()}
 
 

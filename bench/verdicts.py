@@ -3,22 +3,23 @@
     python bench/verdicts.py [--quick] [--runs N] [--json PATH]
 
 Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
-compresses, a process-time header, a request id and a fixed piece of work of some 35 µs. A run is one measurement with
+compresses, a process-time header, a request id and a fixed piece of work of some 25 µs. A run is one measurement with
 the default settings and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7,
 0.85, 1.15 and 1.3 times the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold
 up the others. In a block every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The
-conditions take turns within a process, and each has a memory of its own of how fast the machine can be, as if the
-process knew no other.
+conditions take turns within a process. Each run knows of the machine's speed what pytest's cache would tell it, as if
+it were in a process of its own: what was seen before the first block. In the condition "first run" it knows nothing.
 
 The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
 with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
-differences from moments when the machine ran at its best speed. The layer is taken out in place; nothing else changes.
-Each block begins with requests that do not count, until CPython has specialised the calls again. The
-`BaseHTTPMiddleware` leaves the caches cold for all others, and its row is to hold that; so its truth is what removing
-it saves, and the truth of the others is taken without it. What stands outside of one pays for cold caches in its own
-row. There the truth is too noisy to judge by, which is why it stands outermost here, and why this bench says nothing of
-layers outside of one. A budget is set from what is known of the truth by then and held against all that is known in the
-end. Where that does not tell its ratio to one part in twenty-five, the verdict stands apart and proves nothing.
+differences. Only requests count before and after which a fixed piece of work was as quick as it gets, and pairs with
+enough of these. The layer is taken out in place; nothing else changes. Each block begins with requests that do not
+count, until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches cold for all others,
+and its row is to hold that; so its truth is what removing it saves, and the truth of the others is taken without it.
+What stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge by, which is why
+it stands outermost here, and why this bench says nothing of layers outside of one. A budget is set from what is known
+of the truth by then and held against all that is known in the end. Where that does not tell its ratio to one part in
+twenty-five, the verdict stands apart and proves nothing.
 
 A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
 budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
@@ -41,7 +42,7 @@ from unittest.mock import patch
 from uuid import uuid4
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import WARM_CALLS, Noop, reference_ns
+from known import WARM_CALLS, Noop
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -50,17 +51,21 @@ from starlette.middleware.gzip import GZipMiddleware
 from pytest_mwbudget import asgi
 from pytest_mwbudget import measure as plugin_measure
 from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.machine import Machine, reference_ns
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
 from pytest_mwbudget.samples import QUIET_REFERENCE, Series
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import batched_interval
+from pytest_mwbudget.stats import batched_interval, quickest
 from pytest_mwbudget.timing import FAILURE_TIME_S, PRECISION_TIME_S, Bench, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
 RATIOS = tuple(sorted(FAR + NEAR))
+# Nothing is known of the machine.
+FIRST = "first run"
 # Seconds that each neighbour keeps a core busy and idle, again and again.
 CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {
+    FIRST: (),
     "idle": (),
     "one busy neighbour": ((1.0, 0.0),),
     "two busy neighbours": ((1.0, 0.0), (1.0, 0.0)),
@@ -71,6 +76,8 @@ VERDICTS = ("pass", "fail", "undecided")
 PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 72, len(RATIOS)
 # A pair is a block of requests with the layer and one without it.
 SETTLE_CALLS, BLOCK_CALLS = 32, 32
+# So many of its requests were taken at the machine's best speed, or it does not count.
+QUICK_CALLS = 8
 # A verdict counts when the ratio of its budget to the truth is known to this share.
 KNOWN_SHARE = 0.04
 ALPHA = 0.01  # of the truth's interval
@@ -127,7 +134,7 @@ class ProcessTime(Noop):
 
 
 class Work(Noop):
-    """Computes for some 35 µs. Not for a fixed time: on a slower machine work takes longer."""
+    """Computes for some 25 µs. Not for a fixed time: on a slower machine work takes longer."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         total = 0
@@ -199,7 +206,7 @@ class Truth:
     stack: Stack
     call: asgi.Caller
     chance: random.Random
-    pairs: dict[str, Series] = field(default_factory=lambda: {name: Series() for name in LAYERS})
+    pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
     async def take(self, seconds: float) -> None:
         """Add pairs for so long, at least one for each layer."""
@@ -212,30 +219,48 @@ class Truth:
 
     async def _pair(self, name: str) -> None:
         away = {TASK_LAYER} - {name}
-        whole_ns, pace_ns = {}, []
+        whole = {}
         for left_out in self.chance.sample([away, away | {name}], 2):
             self.stack.link(*left_out)
-            pace_ns.append(reference_ns())
-            whole_ns[name in left_out] = await self._block()
+            whole[name in left_out] = await self._block()
         self.stack.link()
-        self.pairs[name].add(whole_ns[False] - whole_ns[True], max(*pace_ns, reference_ns()))
+        self.pairs[name].append((whole[False], whole[True]))
 
-    async def _block(self) -> float:
+    async def _block(self) -> Series:
+        """Requests, each with the slower of the reference workloads before and after it."""
         for _ in range(SETTLE_CALLS):
             await self.call()
-        return median([(await self.call()).elapsed_ns for _ in range(BLOCK_CALLS)])
+        taken = Series()
+        before = reference_ns(time.perf_counter_ns)
+        for _ in range(BLOCK_CALLS):
+            elapsed_ns = (await self.call()).elapsed_ns
+            after = reference_ns(time.perf_counter_ns)
+            taken.add(elapsed_ns, max(before, after))
+            before = after
+        return taken
 
     def us(self, name: str) -> Estimate:
-        """The layer's true cost, from the pairs that were taken while the machine ran at its best speed.
-
-        Each pair by itself: where a neighbour comes and goes, the pace of those next to it tells of another moment.
-        """
+        """The layer's true cost, from what was taken while the machine ran at its best speed."""
         pairs = self.pairs[name]
-        ordered = sorted(pairs.reference)
-        limit = max(QUIET_REFERENCE * ordered[len(ordered) // 20], ordered[min(len(ordered), FEWEST_PAIRS) - 1])
-        kept = [value for value, reference in zip(pairs.values, pairs.reference, strict=True) if reference <= limit]
-        found = batched_interval(kept, ALPHA)
+        quick_ns = quickest([ns for pair in pairs for block in pair for ns in block.reference])
+        saved = list(differences(pairs, QUIET_REFERENCE * quick_ns))
+        if len(saved) < FEWEST_PAIRS:
+            saved = list(differences(pairs, math.inf))
+        found = batched_interval(saved, ALPHA)
         return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
+
+    def quickest_ns(self) -> float:
+        """How fast the machine was seen."""
+        every = [block for pairs in self.pairs.values() for pair in pairs for block in pair]
+        return quickest([ns for block in every for ns in block.reference])
+
+
+def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iterator[float]:
+    """Typical request with the layer less without it, of the pairs with enough requests at no slower a pace."""
+    for pair in pairs:
+        kept = [[ns for ns, pace in zip(one.values, one.reference, strict=True) if pace <= limit_ns] for one in pair]
+        if min(map(len, kept)) >= QUICK_CALLS:
+            yield median(kept[0]) - median(kept[1])
 
 
 # ---- the verdicts ----------------------------------------------------------------------------------------------------
@@ -326,24 +351,25 @@ async def process(size: Size) -> list[Reading]:
         await call()
     truth = Truth(stack, call, chance)
     await truth.take(size.first_truth_s)
-    benches = {condition: Bench() for condition in size.conditions}
+    known_ns = truth.quickest_ns()
     readings: list[Reading] = []
     for _ in range(size.blocks):
         for condition in chance.sample(size.conditions, len(size.conditions)):
             await truth.take(size.truth_s)
-            readings += await block_of(condition, truth, benches[condition], size.max_time_s)
+            readings += await block_of(condition, truth, math.inf if condition == FIRST else known_ns, size.max_time_s)
     await truth.take(size.truth_s)
     known = {name: truth.us(name) for name in LAYERS}
     return [{**reading, **truth_of(known[reading["layer"]])} for reading in readings]
 
 
-async def block_of(condition: str, truth: Truth, bench: Bench, max_time_s: float) -> list[Reading]:
+async def block_of(condition: str, truth: Truth, known_ns: float, max_time_s: float) -> list[Reading]:
     """The verdicts of one block of runs beside the condition's neighbours."""
     costs_us = {name: truth.us(name).estimate for name in LAYERS}
     readings = []
     with neighbours(*CONDITIONS[condition]):
         for ratios in block(truth.chance):
             budgets = Budgets(layers={name: {"us": ratio * costs_us[name]} for name, ratio in ratios.items()})
+            bench = Bench(machine=Machine(known_ns))
             found = await run(truth.stack.root, bench, Settings(budgets, max_time_s=max_time_s))
             readings += [{"condition": condition, "ratio": ratios[one["layer"]], **one} for one in found]
     return readings
@@ -432,8 +458,8 @@ def by_layer(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
                     name,
                     f"{min(truths):.2f} to {max(truths):.2f}",
                     spread([100 * (one["truth_high_us"] - one["truth_low_us"]) / 2 / one["truth_us"] for one in taken]),
-                    error([one for one in taken if one["condition"] == "idle"]),
-                    error([one for one in taken if one["condition"] != "idle"]),
+                    error([one for one in taken if not CONDITIONS[one["condition"]]]),
+                    error([one for one in taken if CONDITIONS[one["condition"]]]),
                     f"{sum(map(false_fail, kept))} of {len(kept)}",
                     f"{sum(map(undecided, far))} of {len(far)}",
                 ]

@@ -24,6 +24,7 @@ from typing import TypeAlias
 from .asgi import Observer
 from .boundaries import BLANKS, HARNESS, WRAPPING_EVERY, BlankLayers, Clock, Probes, TaskLayer
 from .instruments import uncollected
+from .machine import reference_ns
 from .model import Nanoseconds
 from .samples import Null, Samples, Series, Split
 from .timeline import spent
@@ -141,7 +142,7 @@ class Bisection:
         """Up to `count` requests through the app as it is."""
         await self._settle(None, deadline)
         for _ in range(count):
-            reference = self._reference()
+            reference = reference_ns(self.clock)
             self.samples.whole.add(await self.call(None), reference)
             self.samples.requests += 1
             if deadline.over():
@@ -200,7 +201,7 @@ class Bisection:
     async def _split_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         samples, probes = self.samples, self.probes
         stepless = not level and probes.steppable and self.rng.randrange(STEPLESS_EVERY) == 0
-        reference = self._reference()
+        reference = reference_ns(self.clock)
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
@@ -214,7 +215,7 @@ class Bisection:
 
     async def _cpu_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         probes = self.probes
-        reference = self._reference()
+        reference = reference_ns(self.clock)
         await self.call(probes.watch)
         self.samples.requests += 1
         used = spent(probes.read(), probes.null_owner + 1)
@@ -255,7 +256,7 @@ class Bisection:
         None when the time ran out. The reference is the slowest of those round the blocks.
         """
         inside: dict[bool, float] = {}
-        references = [self._reference()]
+        references = [reference_ns(self.clock)]
         for without in self.rng.sample([False, True], 2):
             values: list[float] = []
             with self.probes.bypassed([layer] if without else []):
@@ -266,21 +267,8 @@ class Bisection:
                     if deadline.over():
                         return None
             inside[without] = median(values[BLOCK_SETTLE_CALLS:])
-            references.append(self._reference())
+            references.append(reference_ns(self.clock))
         return inside[False] - inside[True], max(references)
-
-    def _reference(self) -> float:
-        """Nanoseconds for a fixed piece of work that has nothing to do with the app.
-
-        Done twice, and the second time counts: after an idle wait the first one is slow without any neighbour.
-        """
-        for _ in range(2):
-            begin = self.clock()
-            total = 0
-            for number in range(150):
-                total += number
-            taken = self.clock() - begin
-        return float(taken)
 
     async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()

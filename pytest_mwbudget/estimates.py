@@ -7,14 +7,13 @@ holds the inner part of its probe and the outer part of its child's, so half of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from statistics import median
 
 from .boundaries import HARNESS, probed_parent
 from .discovery import Entry
+from .machine import STEADY, Machine
 from .model import Estimate, Microseconds
 from .nulls import (
     OWN_NULLS,
@@ -27,8 +26,8 @@ from .nulls import (
     interval,
     spread,
 )
-from .samples import QUIET_REFERENCE, Samples, Series, Split
-from .stats import minus, paces, plus, quiet, scaled, spend
+from .samples import Samples, Series, Split
+from .stats import minus, paces, plus, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
@@ -44,8 +43,6 @@ SHARED_SHARE = 0.15
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # With fewer requests than this there may be no interval at all.
 ENOUGH_REQUESTS = 40
-# Below this the machine's speed is as steady as it gets, and nothing is made of it.
-STEADY = 1.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +71,6 @@ class Estimates:
     floor_us: float
     least_us: Microseconds
     slowdown: float
-
-
-class Machine:
-    """How fast this machine can be: the quickest time of the reference workload in this process, in nanoseconds."""
-
-    def __init__(self) -> None:
-        self.quickest_ns = math.inf
-
-    def slowdown(self, reference: Sequence[float]) -> float:
-        """How much slower than at its best it ran while the quiet ones of these values were taken; at least 1."""
-        if not reference:
-            return 1.0
-        ordered = sorted(reference)
-        self.quickest_ns = min(self.quickest_ns, ordered[len(ordered) // 10])
-        kept = list(compress(reference, quiet(reference, QUIET_REFERENCE)))
-        ratio = median(kept) / self.quickest_ns if self.quickest_ns > 0 else 1.0
-        return ratio if ratio > STEADY else 1.0
 
 
 def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look: int, machine: Machine) -> Estimates:

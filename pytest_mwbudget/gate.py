@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -14,8 +15,8 @@ from .errors import BudgetWarning, MwBudgetError, SettingError
 from .settings import MARKER_KEYS, RUN_KEYS, Settings, merge
 
 if TYPE_CHECKING:
-    from .estimates import Machine
     from .fixture import MwBudget
+    from .machine import Machine
 
 CONFIGURABLE = (*MARKER_KEYS, *RUN_KEYS)
 ON_COMMAND_LINE = ("loop", "max_time", "undecided", "flamegraph")
@@ -66,8 +67,11 @@ def _folder(config: pytest.Config) -> Path:
 
 def take_part(config: pytest.Config) -> None:
     """Register the hooks that run with every test, once."""
-    if not config.pluginmanager.has_plugin(Gate.NAME):
-        config.pluginmanager.register(Gate(), Gate.NAME)
+    from .recall import Recall
+
+    for hooks in (Gate, Recall):
+        if not config.pluginmanager.has_plugin(hooks.NAME):
+            config.pluginmanager.register(hooks(), hooks.NAME)
 
 
 def enforced(config: pytest.Config) -> bool:
@@ -108,9 +112,11 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
 
 
 def _shared_machine(config: pytest.Config) -> Machine:
-    from .estimates import Machine
+    from .recall import machine
 
-    return config.stash.setdefault(_machine, Machine())
+    if _machine not in config.stash:
+        config.stash[_machine] = machine(config)
+    return config.stash[_machine]
 
 
 class _Progress:
@@ -185,6 +191,9 @@ class Gate:
             client.reported = len(client.results)
             report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
             report.mw_budget_undecided = client.settings.when_undecided  # type: ignore[attr-defined]
+            seen_ns = _shared_machine(item.config).seen_ns
+            if math.isfinite(seen_ns):
+                report.mw_budget_seen_ns = seen_ns  # type: ignore[attr-defined]
         return report
 
 

@@ -8,10 +8,10 @@ from itertools import compress
 from statistics import median
 
 from .boundaries import BlankLayers
-from .stats import paces_of_others, quickest_quarter, quiet
+from .stats import paces_of_others, quickest, quiet
 from .timeline import Spent
 
-# How much slower than in the quickest quarter of the run the machine may be for a moment to count: by the reference
+# How much slower than in the quickest moments of the run the machine may be for a moment to count: by the reference
 # workload, which is steady, and by the null layers, which are nearer to what an app does, and noisier.
 QUIET_REFERENCE, QUIET_NULL = 1.05, 1.10
 
@@ -124,7 +124,7 @@ class Samples:
     requests: int = 0
 
     def quick_ns(self) -> float:
-        """What the reference workload took in the quickest quarter of the quickest part of the run."""
+        """What the reference workload took in the quickest moments of the quickest part of the run."""
         series = [self.whole, self.inside, *self.bypass.values()]
         references = [one.reference for one in series] + [split.reference for split in self.splits.values()]
-        return min(map(quickest_quarter, references))
+        return min(map(quickest, references))

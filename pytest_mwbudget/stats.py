@@ -28,6 +28,9 @@ MOST_CORRELATED = 0.99
 # Of less there is no interval, and a short series has slow values because it is short.
 FEWEST_QUIET = 16
 
+# So many values are enough to tell how fast the machine can be; of a long series such a share.
+QUICKEST, QUICKEST_SHARE = 64, 1 / 32
+
 # The pace at a value is the median of so many neighbours.
 NEAR = 7
 
@@ -158,24 +161,30 @@ def paces_of_others(values: Sequence[float]) -> list[float]:
     return found
 
 
-def quickest_quarter(values: Sequence[float]) -> float:
-    """The pace that the quickest quarter of the values kept; infinite for none."""
+def quickest(values: Sequence[float]) -> float:
+    """The pace that the quickest of the values kept: a quarter of a short series, `QUICKEST` of a long one.
+
+    A neighbour on a shared core may leave it alone for a few hundredths of the time. Infinite for no values.
+    """
     ordered = sorted(paces(values))
-    return ordered[len(ordered) // 4] if ordered else math.inf
+    place = min(len(ordered) / 4, max(QUICKEST, QUICKEST_SHARE * len(ordered)))
+    return ordered[int(place)] if ordered else math.inf
 
 
 def quiet(values: Sequence[float], factor: float, quick: float | None = None) -> list[bool]:
     """Which of the `values` were taken in quiet moments: at most `factor` times the pace `quick`.
 
-    `quick` is the pace of the quickest quarter, and stands in also where less than an eighth would be kept. At least
-    `FEWEST_QUIET` are, the quickest. To be used with the times of something that has nothing to do with what is judged,
-    so that the choice cannot lean towards a verdict.
+    `quick` is that of the quickest quarter unless it is told; where too few would be kept, the pace of the `quickest`
+    stands in. At least `FEWEST_QUIET` are kept, the quickest. To be used with the times of something that has nothing
+    to do with what is judged, so that the choice cannot lean towards a verdict.
     """
     if not values:
         return []
     pace = paces(values)
     ordered = sorted(pace)
-    if quick is None or 8 * bisect_right(ordered, quick * factor) < len(ordered):
-        quick = quickest_quarter(values)
+    if quick is None:
+        quick = ordered[len(ordered) // 4]
+    elif bisect_right(ordered, quick * factor) < min(len(ordered) / 8, QUICKEST):
+        quick = quickest(values)
     limit = max(quick * factor, ordered[min(len(ordered), FEWEST_QUIET) - 1])
     return [value <= limit for value in pace]

@@ -16,8 +16,9 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, Estimates, Machine, estimate, wider
+from .estimates import ENOUGH_REQUESTS, Estimates, estimate, wider
 from .instruments import Instruments
+from .machine import Machine
 from .model import (
     Books,
     Effort,

@@ -71,11 +71,17 @@ def test_a_layer_is_left_out_in_place_and_put_back(verdicts: ModuleType) -> None
 
 def test_the_truth_is_that_of_the_best_speed(verdicts: ModuleType) -> None:
     truth = verdicts.Truth(None, None, random.Random(1))
-    for number in range(200):
-        slow = number % 10 > 2  # most of the time, and between the pairs of quick moments
-        truth.pairs["Work"].add(30_000.0 if slow else 20_000.0 + number % 7, 1600.0 if slow else 1000.0)
+    for number in range(400):
+        blocks = verdicts.Series(), verdicts.Series()
+        quick = number % 10  # so many tenths of the requests of a block, which tell of both or are not enough
+        for place in range(verdicts.BLOCK_CALLS):
+            slow = place % 10 >= quick
+            for block, cost_ns in zip(blocks, (120_000.0, 100_000.0), strict=True):
+                block.add(cost_ns * (1.6 if slow else 1.0) + number % 7, 1600.0 if slow else 1000.0)
+        truth.pairs["Work"].append(blocks)
+    assert truth.quickest_ns() == 1000.0
     found = truth.us("Work")
-    assert 20.0 <= found.low <= found.estimate <= found.high < 20.3
+    assert found.low == found.estimate == found.high == 20.0
 
 
 def test_a_small_process_judges_every_layer(verdicts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +89,7 @@ def test_a_small_process_judges_every_layer(verdicts: ModuleType, monkeypatch: p
     monkeypatch.setattr(verdicts, "block", lambda chance: [ratios])
     monkeypatch.setattr(verdicts, "SETTLE_CALLS", 1)
     monkeypatch.setattr(verdicts, "BLOCK_CALLS", 2)
+    monkeypatch.setattr(verdicts, "QUICK_CALLS", 1)
     monkeypatch.setattr(verdicts, "fresh_process", lambda file, **size: verdicts.worker(**size))
     small = replace(
         verdicts.QUICK, conditions=("bursts",), warm_calls=5, first_truth_s=0.1, truth_s=0.0, max_time_s=0.3

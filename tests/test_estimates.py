@@ -15,10 +15,10 @@ from pytest_mwbudget.estimates import (
     SHARED_SHARE,
     SUSPENDING_SHARE,
     Estimates,
-    Machine,
     estimate,
     method_us,
 )
+from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate
 from pytest_mwbudget.nulls import OWN_NULLS, ZERO, handovers
 from pytest_mwbudget.samples import Null, Samples, Series, Split
@@ -512,25 +512,6 @@ def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
 
 
 # ---- the machine ------------------------------------------------------------------------------------------------
-
-
-def test_a_steady_machine_has_no_slowdown() -> None:
-    assert Machine().slowdown([1000.0] * 50) == 1.0
-
-
-def test_a_machine_that_was_quicker_before_is_slowed_down() -> None:
-    machine = Machine()
-    machine.slowdown([1000.0] * 50)
-    assert machine.slowdown([1500.0] * 50) == pytest.approx(1.5)
-    assert machine.slowdown([1050.0] * 50) == 1.0
-
-
-def test_a_few_lucky_readings_do_not_make_the_machine_look_slow() -> None:
-    assert Machine().slowdown([100.0] * 2 + [1000.0] * 98) == 1.0
-
-
-def test_a_machine_that_was_not_timed_is_taken_as_steady() -> None:
-    assert Machine().slowdown([]) == 1.0
 
 
 def test_the_slowdown_is_read_from_the_samples() -> None:

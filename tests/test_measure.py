@@ -23,7 +23,8 @@ from pytest_mwbudget import asgi
 from pytest_mwbudget.budgets import Bounds, Budgets
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.errors import MeasurementError, ResponseError
-from pytest_mwbudget.estimates import Estimates, Machine, estimate, method_us
+from pytest_mwbudget.estimates import Estimates, estimate, method_us
+from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.measure import measure, send_once
 from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
 from pytest_mwbudget.settings import Settings
@@ -250,8 +251,7 @@ def test_a_cost_that_wavers_about_its_budget_is_undecided_when_the_time_is_over(
 
 def test_a_slow_machine_is_no_reason_to_fail() -> None:
     """The layer is over its budget only as far as the whole machine is slower than it was before."""
-    machine = Machine()
-    machine.quickest_ns = 100.0
+    machine = Machine(known_ns=100.0)
     clock = FakeClock(read_ns=200)  # the reference workload takes one reading: 200 ns, twice its best
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

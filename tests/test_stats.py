@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.budgets import judge
-from pytest_mwbudget.estimates import ALPHA, Machine
+from pytest_mwbudget.estimates import ALPHA
+from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate, Verdict
 from pytest_mwbudget.samples import Series
 from pytest_mwbudget.stats import (
@@ -27,7 +28,7 @@ from pytest_mwbudget.stats import (
     minus,
     paces,
     plus,
-    quickest_quarter,
+    quickest,
     quiet,
     scaled,
     sign_rank,
@@ -240,6 +241,23 @@ def test_quiet_of_nothing_is_nothing() -> None:
     assert quiet([], 1.15) == []
 
 
+def test_the_quickest_of_a_short_series_are_a_quarter_and_of_a_long_one_fewer() -> None:
+    for count, place in ((8, 2), (100, 25), (256, 64), (2048, 64), (6400, 200)):
+        moments = [float(number) for number in range(count)]
+        assert quickest(moments) == sorted(paces(moments))[place]
+
+
+def test_the_quickest_of_nothing_are_infinitely_slow() -> None:
+    assert quickest([]) == math.inf
+
+
+def test_the_quick_moments_are_found_where_there_are_few() -> None:
+    moments = [150.0] * 270 + [100.0] * 30
+    values = [moment for moment in moments for _ in range(NEAR)]
+    assert quickest(values) == 100.0
+    assert quiet(values, 1.05, quickest(values)) == [value == 100 for value in values]
+
+
 # ---- the promise ------------------------------------------------------------------------------------------------
 # A layer that stands on its budget fails less often than `ALPHA`, however often it is looked at; one that is a fifth
 # over fails. The noise has a median of 0 and, but for its tails, a size of about 1.
@@ -347,6 +365,30 @@ def with_a_busy_neighbour(rng: random.Random) -> Iterator[tuple[float, float]]:
         busy = not busy if rng.random() < (0.015 if busy else 0.01) else busy
 
 
+def with_a_neighbour_that_rests(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """The same, with a neighbour that leaves the core alone for an eighth of the time, a hundred requests or so."""
+    busy = True
+    while True:
+        slow = 1.6 if busy else 1.0
+        yield slow * BUDGET_US / 1.05 * rng.gauss(1, 0.02), slow * rng.gauss(1, 0.02)
+        busy = not busy if rng.random() < (1 / 700 if busy else 1 / 100) else busy
+
+
+def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict() -> None:
+    """Nobody has seen the machine before, and the budget is a twentieth above what the layer takes at its best."""
+    rng = random.Random(24)
+    verdicts = []
+    for _ in range(RUNS // 4):
+        taken, neighbour = Series(), with_a_neighbour_that_rests(rng)
+        for _ in range(8192):
+            taken.add(*next(neighbour))
+        us = batched_interval(taken.steady(quickest(taken.reference)).values, spend(ALPHA, 6))
+        slowdown = Machine().slowdown(taken.reference)
+        verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
+    assert verdicts.count("fail") / len(verdicts) < ALPHA
+    assert verdicts.count("pass") / len(verdicts) > 0.95
+
+
 def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
     rng = random.Random(23)
     machine = Machine()
@@ -358,7 +400,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
         for look in (1, 2):
             for _ in range(128):
                 taken.add(*next(neighbour))
-            us = batched_interval(taken.steady(quickest_quarter(taken.reference)).values, spend(ALPHA, look))
+            us = batched_interval(taken.steady(quickest(taken.reference)).values, spend(ALPHA, look))
             slowdown = machine.slowdown(taken.reference)
             verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts

@@ -1,0 +1,68 @@
+"""How fast the machine is, by a fixed piece of work, and how fast it can be."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import compress
+from pathlib import Path
+from statistics import median
+
+from .samples import QUIET_REFERENCE
+from .stats import quickest, quiet
+
+# Below this the machine's speed is as steady as it gets, and nothing is made of it.
+STEADY = 1.10
+
+
+def reference_ns(clock: Callable[[], int]) -> float:
+    """Nanoseconds for a fixed piece of work that has nothing to do with any app: the reference workload.
+
+    Done twice, and the second time counts: after an idle wait the first one is slow without any neighbour.
+    """
+    for _ in range(2):
+        begin = clock()
+        total = 0
+        for number in range(150):
+            total += number
+        taken = clock() - begin
+    return float(taken)
+
+
+class Machine:
+    """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones."""
+
+    def __init__(self, known_ns: float = math.inf) -> None:
+        self.known_ns = known_ns
+        self.seen_ns = math.inf
+
+    def slowdown(self, reference: Sequence[float]) -> float:
+        """How much slower than at its best it ran while the quiet ones of these values were taken; at least 1."""
+        if not reference:
+            return 1.0
+        quick_ns = quickest(reference)
+        self.seen_ns = min(self.seen_ns, quick_ns)
+        quickest_ns = min(self.seen_ns, self.known_ns)
+        kept = list(compress(reference, quiet(reference, QUIET_REFERENCE, quick_ns)))
+        ratio = median(kept) / quickest_ns if quickest_ns > 0 else 1.0
+        return ratio if ratio > STEADY else 1.0
+
+
+def kind() -> str:
+    """Which speeds compare: those of the same build of Python on the same kind of processor.
+
+    The host's name says nothing: a container has another one every time.
+    """
+    python = (platform.python_implementation(), platform.python_version(), *platform.python_build())
+    return ", ".join([*python, platform.python_compiler(), platform.machine(), processor()])
+
+
+def processor() -> str:
+    """The processor's name, where the system tells."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"

@@ -1,0 +1,192 @@
+"""How fast the machine is, and what runs remember of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+import starlette.applications
+import starlette.middleware  # noqa: F401
+
+import pytest_mwbudget.fixture
+import pytest_mwbudget.measure
+import pytest_mwbudget.recall
+import pytest_mwbudget.summary
+from pytest_mwbudget.machine import Machine, kind, reference_ns
+from pytest_mwbudget.recall import BELIEVED_SHARE, KEPT_RUNS, KEY
+
+# ---- the machine ------------------------------------------------------------------------------------------------
+
+
+def test_a_steady_machine_has_no_slowdown() -> None:
+    assert Machine().slowdown([1000.0] * 50) == 1.0
+
+
+def test_a_machine_that_was_quicker_before_is_slowed_down() -> None:
+    machine = Machine()
+    machine.slowdown([1000.0] * 50)
+    assert machine.slowdown([1500.0] * 50) == pytest.approx(1.5)
+    assert machine.slowdown([1050.0] * 50) == 1.0
+
+
+def test_a_machine_that_is_known_to_be_quicker_is_slowed_down_from_the_first() -> None:
+    machine = Machine(known_ns=1000.0)
+    assert machine.slowdown([1500.0] * 50) == pytest.approx(1.5)
+    assert machine.seen_ns == 1500.0
+
+
+def test_a_machine_that_is_quicker_than_was_known_has_no_slowdown() -> None:
+    machine = Machine(known_ns=1000.0)
+    assert machine.slowdown([500.0] * 50) == 1.0
+    assert machine.slowdown([1000.0] * 50) == pytest.approx(2.0)
+
+
+def test_a_few_lucky_readings_do_not_make_the_machine_look_slow() -> None:
+    assert Machine().slowdown([100.0] * 2 + [1000.0] * 98) == 1.0
+
+
+def test_a_machine_that_was_not_timed_is_taken_as_steady() -> None:
+    assert Machine().slowdown([]) == 1.0
+
+
+def test_the_reference_workload_is_timed_when_it_is_warm() -> None:
+    readings = iter([0, 900, 1000, 1300])
+    assert reference_ns(lambda: next(readings)) == 300.0
+
+
+def test_the_kind_of_machine_stays_the_same() -> None:
+    assert kind() == kind()
+    assert kind().startswith("CPython, 3.")
+
+
+# ---- from run to run --------------------------------------------------------------------------------------------
+
+CONFTEST = """
+from time import perf_counter_ns
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+
+class Spin:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        end = perf_counter_ns() + 100_000
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture
+def mw_budget_app():
+    return Starlette(middleware=[Middleware(Spin)])
+"""
+TIMED = """
+import pytest
+
+@pytest.mark.mw_budget(layers={'Spin': 50}, expect_status=404)
+def test_it(mw_budget):
+    mw_budget.get('/')
+"""
+COUNTED = TIMED.replace("'Spin': 50", "'Spin': {'tasks': 0}")
+LEAN = [
+    "-p",
+    "no:faker",
+    "-p",
+    "no:hypothesispytest",
+    "-p",
+    "no:cov",
+    "-o",
+    "asyncio_default_fixture_loop_scope=function",
+]
+QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
+# The filters of the run that these tests are part of would turn it into an error.
+WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
+
+
+@pytest.fixture(autouse=True)
+def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A directory whose test breaks its budget twice over."""
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(TIMED)
+    return pytester
+
+
+def run(project: pytest.Pytester, *arguments: str, workers: int = 0) -> pytest.RunResult:
+    options = [*LEAN, *QUICK, *WARNINGS_SHOWN, *arguments]
+    if workers:
+        return project.runpytest_subprocess("-n", str(workers), *options)
+    return project.runpytest_inprocess("-p", "no:xdist", *options)
+
+
+def kept(project: pytest.Pytester) -> Any:
+    return json.loads((project.path / ".pytest_cache" / "v" / KEY).read_text(encoding="utf-8"))
+
+
+def keep(project: pytest.Pytester, value: object) -> None:
+    path = project.path / ".pytest_cache" / "v" / KEY
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_leaves_the_speed_that_it_saw(project: pytest.Pytester, workers: int) -> None:
+    project.makepyfile(test_other=TIMED)
+    run(project, workers=workers).assert_outcomes(failed=2)
+    ((name, speeds),) = kept(project).items()
+    assert name == kind()
+    assert len(speeds) == 1
+    assert 100 < speeds[0] < 1_000_000
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_quicker_machine_would_keep_is_no_failure(project: pytest.Pytester, workers: int) -> None:
+    keep(project, {kind(): [1.0]})  # one nanosecond: a thousand times quicker than any
+    result = run(project, workers=workers)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*the machine ran * times slower than at its best*"])
+
+
+def test_another_kind_of_machine_says_nothing_of_this_one(project: pytest.Pytester) -> None:
+    keep(project, {"another": [1.0]})
+    run(project).assert_outcomes(failed=1)
+    assert kept(project)["another"] == [1.0]
+    assert len(kept(project)[kind()]) == 1
+
+
+def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs(project: pytest.Pytester) -> None:
+    believed = int(KEPT_RUNS * BELIEVED_SHARE) + 1
+    keep(project, {kind(): [1.0] * believed + [1e9] * (KEPT_RUNS - believed)})
+    run(project).assert_outcomes(passed=1, warnings=1)
+    assert len(kept(project)[kind()]) == KEPT_RUNS
+    run(project).assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("nonsense", [[1.0], {kind(): 1.0}, {kind(): ["1", None, 0, -1.0]}, None])
+def test_nonsense_is_replaced(project: pytest.Pytester, nonsense: object) -> None:
+    keep(project, nonsense)
+    run(project).assert_outcomes(failed=1)
+    assert len(kept(project)[kind()]) == 1
+
+
+def test_without_a_cache_a_run_knows_what_it_sees(project: pytest.Pytester) -> None:
+    keep(project, {kind(): [1.0]})
+    run(project, "-p", "no:cacheprovider").assert_outcomes(failed=1)
+    assert kept(project) == {kind(): [1.0]}
+
+
+def test_a_run_that_times_nothing_leaves_nothing(project: pytest.Pytester) -> None:
+    project.makepyfile(COUNTED)
+    run(project).assert_outcomes(passed=1)
+    assert not (project.path / ".pytest_cache" / "v" / KEY).exists()
