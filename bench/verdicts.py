@@ -12,14 +12,16 @@ it were in a process of its own: what was seen before the first block. In the co
 
 The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
 with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
-differences. Only requests count before and after which a fixed piece of work was as quick as it gets, and pairs with
-enough of these. The layer is taken out in place; nothing else changes. Each block begins with requests that do not
-count, until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches cold for all others,
-and its row is to hold that; so its truth is what removing it saves, and the truth of the others is taken without it.
-What stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge by, which is why
-it stands outermost here, and why this bench says nothing of layers outside of one. A budget is set from what is known
-of the truth by then and held against all that is known in the end. Where that does not tell its ratio to one part in
-twenty-five, the verdict stands apart and proves nothing.
+differences. Between two requests it does what a server does there: writes the response to a socket, waits for the next
+request, reads and parses it. (With nothing there, caches are warmer, and the layers some per cent cheaper:
+docs/design.md, "How true it is".) Only requests count before and after which a fixed piece of work was as quick as it
+gets, and pairs with enough of these. The layer is taken out in place; nothing else changes. Each block begins with
+requests that do not count, until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches
+cold for all others, and its row is to hold that; so its truth is what removing it saves, and the truth of the others is
+taken without it. What stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge
+by, which is why it stands outermost here, and why this bench says nothing of layers outside of one. A budget is set
+from what is known of the truth by then and held against all that is known in the end. Where that does not tell its
+ratio to one part in twenty-five, the verdict stands apart and proves nothing.
 
 A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
 budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
@@ -31,9 +33,12 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import selectors
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from statistics import median
@@ -41,6 +46,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
+import httptools
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
 from known import WARM_CALLS, Noop
 from starlette.datastructures import MutableHeaders
@@ -56,7 +62,7 @@ from pytest_mwbudget.model import Estimate, Measurement, Verdict
 from pytest_mwbudget.samples import QUIET_REFERENCE, Series
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.stats import batched_interval, quickest
-from pytest_mwbudget.timing import FAILURE_TIME_S, PRECISION_TIME_S, Bench, Timing
+from pytest_mwbudget.timing import PRECISION_TIME_S, Bench, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
@@ -199,6 +205,43 @@ class Stack:
 # ---- the truth -------------------------------------------------------------------------------------------------------
 
 
+class Wire:
+    """What a server does between two requests of one connection, with the client at the other end."""
+
+    RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
+    REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
+
+    def __init__(self) -> None:
+        self.client, self.server = socket.socketpair()
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.server, selectors.EVENT_READ)
+        self.parser = httptools.HttpRequestParser(self)
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.url: Any = None
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser."""
+        self.url = httptools.parse_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self.headers.append((name.lower(), value))
+
+    def next_request(self) -> None:
+        """Write a response, wait for the next request and parse it."""
+        self.server.sendall(self.RESPONSE)
+        self.client.recv(65536)
+        self.client.sendall(self.REQUEST)
+        self.selector.select()
+        self.headers = []
+        self.parser.feed_data(self.server.recv(65536))
+
+    def close(self) -> None:
+        """Hang up at both ends."""
+        for end in (self.selector, self.client, self.server):
+            end.close()
+
+
 @dataclass
 class Truth:
     """What each layer really costs, from ever more pairs of whole requests with and without it."""
@@ -206,6 +249,7 @@ class Truth:
     stack: Stack
     call: asgi.Caller
     chance: random.Random
+    wire: Wire
     pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
     async def take(self, seconds: float) -> None:
@@ -231,12 +275,11 @@ class Truth:
         for _ in range(SETTLE_CALLS):
             await self.call()
         taken = Series()
-        before = reference_ns(time.perf_counter_ns)
         for _ in range(BLOCK_CALLS):
+            before = reference_ns(time.perf_counter_ns)
+            self.wire.next_request()
             elapsed_ns = (await self.call()).elapsed_ns
-            after = reference_ns(time.perf_counter_ns)
-            taken.add(elapsed_ns, max(before, after))
-            before = after
+            taken.add(elapsed_ns, max(before, reference_ns(time.perf_counter_ns)))
         return taken
 
     def us(self, name: str) -> Estimate:
@@ -270,7 +313,7 @@ def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iter
 class Look:
     """The verdicts at one look of a run, by layer, so many seconds after the timing began.
 
-    `last` says that the run would have ended here, had no verdict been open.
+    `last` says that the run would have ended here, had no verdict been open, also with a failure.
     """
 
     seconds: float
@@ -285,8 +328,8 @@ def watching(looks: list[Look]) -> type[Timing]:
         def _judge(self) -> None:
             super()._judge()
             verdicts = {row.layer.name: row.judgements["us"].verdict for row in self.rows if row.judgements}
-            last = all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S
-            looks.append(Look(self.seconds, last, verdicts))
+            enough = all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S
+            looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, verdicts))
 
     return Watched
 
@@ -310,11 +353,6 @@ async def run(app: Any, bench: Bench, settings: Settings) -> list[Reading]:
     return [verdict_of(name, measurement, looks) for name in settings.budgets.layers]
 
 
-def could_fail(look: Look) -> bool:
-    """Whether a run whose other verdicts are known ends here with a failure: not in its first second."""
-    return look.last and look.seconds >= FAILURE_TIME_S
-
-
 def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Reading:
     """The verdict on one layer, from when on it stood, and whether it was a fail where the run could have ended."""
     layer = measurement.layer(name)
@@ -329,7 +367,7 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
         "budget_us": judged.bound,
         "verdict": judged.verdict,
         "reason": judged.reason,
-        "failed_once": any(look.verdicts[name] == "fail" for look in looks if could_fail(look) or look is looks[-1]),
+        "failed_once": any(look.verdicts[name] == "fail" for look in looks if look.last or look is looks[-1]),
         "stood_s": stood_s,
         "estimate_us": layer.us and layer.us.estimate,
         "half_width_us": layer.us and layer.us.half_width,
@@ -339,17 +377,18 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
 
 def worker(**size: Any) -> list[Reading]:
     """All verdicts of one process."""
-    return asyncio.run(process(Size(**size)))
+    with closing(Wire()) as wire:
+        return asyncio.run(process(Size(**size), wire))
 
 
-async def process(size: Size) -> list[Reading]:
+async def process(size: Size, wire: Wire) -> list[Reading]:
     """The truth, then block after block with the conditions in random order, and the truth again before each."""
     chance = random.Random()
     stack = Stack(chance)
     call = asgi.Caller(stack.root, await asgi.template(asgi.build_request("GET", "/", REQUEST)), None)
     for _ in range(size.warm_calls):
         await call()
-    truth = Truth(stack, call, chance)
+    truth = Truth(stack, call, chance, wire)
     await truth.take(size.first_truth_s)
     known_ns = truth.quickest_ns()
     readings: list[Reading] = []

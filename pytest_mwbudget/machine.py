@@ -32,11 +32,15 @@ def reference_ns(clock: Callable[[], int]) -> float:
 
 
 class Machine:
-    """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones."""
+    """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones.
+
+    `watched_s` is for how many seconds it was timed before the measurement that is under way.
+    """
 
     def __init__(self, known_ns: float = math.inf) -> None:
         self.known_ns = known_ns
         self.seen_ns = math.inf
+        self.watched_s = math.inf if math.isfinite(known_ns) else 0.0
 
     def slowdown(self, reference: Sequence[float]) -> float:
         """How much slower than at its best it ran while the quiet ones of these values were taken; at least 1."""

@@ -48,8 +48,10 @@ FIRST_LOOK_PAIRS = 16
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
-# A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long.
+# A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long, and
+# when the machine was watched for so long.
 FAILURE_TIME_S: Seconds = 1.0
+WATCHED_TIME_S: Seconds = 3.0
 # Looks are taken in turns of about so long, of so many requests at least and at most; no leg has fewer than the least.
 TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, MIN_SHARE, 512
 # A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
@@ -187,6 +189,12 @@ class Timing:
             ) from None
         finally:
             self.bench.progress(None)
+            self.bench.machine.watched_s += self.seconds
+
+    @property
+    def patience_s(self) -> Seconds:
+        """How long it samples before a failure is believed."""
+        return max(FAILURE_TIME_S, WATCHED_TIME_S - self.bench.machine.watched_s)
 
     @property
     def seconds(self) -> Seconds:
@@ -296,7 +304,7 @@ class Timing:
         judgements = [judgement for row in self.rows for judgement in row.judgements.values()]
         if self.total is not None:
             judgements.append(self.total)
-        fresh = self.seconds < FAILURE_TIME_S
+        fresh = self.seconds < self.patience_s
         return any(
             judgement.verdict == "undecided" or (fresh and judgement.verdict == "fail") for judgement in judgements
         )

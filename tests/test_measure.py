@@ -28,7 +28,7 @@ from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.measure import measure, send_once
 from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import FAILURE_TIME_S, Bench, cpu_clock
+from pytest_mwbudget.timing import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
 
 from .apps import Answering, Noop, RateLimit, hello, indistinct, needs
 
@@ -113,6 +113,8 @@ class Server:
     clock: FakeClock = field(default_factory=FakeClock)
     endpoint_us: float = 40.0
     cpu_clock: FakeClock | None = None
+    # Known well, and never seen to be as quick as it is.
+    machine: Machine = field(default_factory=lambda: Machine(known_ns=1e9))
     requests: int = 0
 
     def measure(self, layers: list[Middleware], method: str = "GET", **settings: Any) -> Measurement:
@@ -122,7 +124,7 @@ class Server:
             return PlainTextResponse("ok")
 
         app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])], middleware=layers)
-        bench = Bench(self.clock, self.cpu_clock, random.Random(7), Machine())
+        bench = Bench(self.clock, self.cpu_clock, random.Random(7), self.machine)
         request = asgi.build_request(method, "/", {})
         return asyncio.run(measure(app, request, Settings(**settings), bench))
 
@@ -227,6 +229,19 @@ def test_budgets_are_judged_and_the_run_stops_when_all_is_known(before: float) -
     # A failure takes its time.
     assert measurement.effort.seconds >= FAILURE_TIME_S if before > 10 else measurement.effort.requests < 300
     assert measurement.effort.seconds < 2
+
+
+def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_believed() -> None:
+    server = Server(machine=Machine())
+    layers = [Middleware(Costly, clock=server.clock, before=20)]
+    seconds = []
+    for _ in range(3):
+        measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}))
+        assert measurement.verdict == "fail"
+        assert measurement.effort is not None
+        seconds.append(measurement.effort.seconds)
+    assert seconds[0] >= WATCHED_TIME_S
+    assert all(FAILURE_TIME_S <= one < WATCHED_TIME_S for one in seconds[1:])
 
 
 def test_a_cost_that_wavers_about_its_budget_is_undecided_when_the_time_is_over() -> None:
