@@ -83,7 +83,8 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     # the whole.
     alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 6)
     quick_ns = samples.quick_ns()
-    whole = interval(samples.whole.steady(quick_ns).values, alpha)
+    whole_steady = samples.whole.steady(quick_ns)
+    whole = interval(whole_steady.values, alpha)
     wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha, whole.estimate)
     # No verdict hangs on the processor's time: its rows share their chances with nobody, and no null layer of its
     # requests tells what handing messages over costs.
@@ -122,7 +123,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         whole=whole,
         floor_us=_floor(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
-        slowdown=machine.slowdown(samples.whole.reference + samples.inside.reference),
+        slowdown=machine.slowdown(quick_ns, [whole_steady.reference, *(split.reference for split in wall.splits)]),
     )
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import compress
 from pathlib import Path
 from statistics import median
-
-from .samples import QUIET_REFERENCE
-from .stats import quickest, quiet
 
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
 STEADY = 1.10
@@ -42,15 +38,16 @@ class Machine:
         self.seen_ns = math.inf
         self.watched_s = math.inf if math.isfinite(known_ns) else 0.0
 
-    def slowdown(self, reference: Sequence[float]) -> float:
-        """How much slower than at its best it ran while the quiet ones of these values were taken; at least 1."""
-        if not reference:
-            return 1.0
-        quick_ns = quickest(reference)
+    def slowdown(self, quick_ns: float, kept: Iterable[Sequence[float]]) -> float:
+        """How much slower than at its best it ran in the series that was taken at the slowest speed; at least 1.
+
+        `quick_ns` is the reference workload's time in the quickest moments of a measurement, `kept` the times of it in
+        the moments of each series that count. Where a series has too few of the quickest moments, slower ones count.
+        """
         self.seen_ns = min(self.seen_ns, quick_ns)
+        slowest_ns = max((median(reference) for reference in kept if reference), default=0.0)
         quickest_ns = min(self.seen_ns, self.known_ns)
-        kept = list(compress(reference, quiet(reference, QUIET_REFERENCE, quick_ns)))
-        ratio = median(kept) / quickest_ns if quickest_ns > 0 else 1.0
+        ratio = slowest_ns / quickest_ns if quickest_ns > 0 else 1.0
         return ratio if ratio > STEADY else 1.0
 
 

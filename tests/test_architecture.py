@@ -72,7 +72,7 @@ ONLY: dict[str, set[str]] = {
     "report.junit": {"model", "report.terminal"},
     "report.markdown": {"model", "advice", "report.json", "report.terminal"},
     "publishing": {"errors", "measure", "model", "profiling", "report.flamegraph"},
-    "machine": {"samples", "stats"},
+    "machine": set(),
     "recall": {"machine"},
     "outputs": {"errors", "report.benchmark", "report.html", "report.json", "report.markdown"},
     "gate": {*ORDER, "report.terminal", "report.json", "report.junit"}

@@ -514,9 +514,17 @@ def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 
+def test_the_slowdown_is_that_of_the_series_that_was_taken_at_the_slowest_speed() -> None:
+    """What is inside a task layer had no quick moment, all else had: its rows are those of a slow machine."""
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    slow = taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
+    slow.reference[:] = [1.6 * STEADY_NS] * len(slow.reference)
+    assert estimated(taken, CHAIN).slowdown == pytest.approx(1.6)
+
+
 def test_the_slowdown_is_read_from_the_samples() -> None:
     machine = Machine()
-    machine.slowdown([STEADY_NS / 2] * 10)
+    machine.slowdown(STEADY_NS / 2, [])
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     found = estimate(taken, CHAIN, outside=False, look=1, machine=machine)
     assert found.slowdown == pytest.approx(2.0)

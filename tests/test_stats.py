@@ -382,8 +382,10 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
         taken, neighbour = Series(), with_a_neighbour_that_rests(rng)
         for _ in range(8192):
             taken.add(*next(neighbour))
-        us = batched_interval(taken.steady(quickest(taken.reference)).values, spend(ALPHA, 6))
-        slowdown = Machine().slowdown(taken.reference)
+        quick_ns = quickest(taken.reference)
+        steady = taken.steady(quick_ns)
+        us = batched_interval(steady.values, spend(ALPHA, 6))
+        slowdown = Machine().slowdown(quick_ns, [steady.reference])
         verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
     assert verdicts.count("fail") / len(verdicts) < ALPHA
     assert verdicts.count("pass") / len(verdicts) > 0.95
@@ -392,7 +394,7 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
 def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
     rng = random.Random(23)
     machine = Machine()
-    machine.slowdown([1.0])  # it has been seen at its best
+    machine.slowdown(1.0, [])  # it has been seen at its best
     failed = 0
     for _ in range(RUNS // 2):
         taken, neighbour = Series(), with_a_busy_neighbour(rng)
@@ -400,8 +402,10 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
         for look in (1, 2):
             for _ in range(128):
                 taken.add(*next(neighbour))
-            us = batched_interval(taken.steady(quickest(taken.reference)).values, spend(ALPHA, look))
-            slowdown = machine.slowdown(taken.reference)
+            quick_ns = quickest(taken.reference)
+            steady = taken.steady(quick_ns)
+            us = batched_interval(steady.values, spend(ALPHA, look))
+            slowdown = machine.slowdown(quick_ns, [steady.reference])
             verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA
