@@ -518,6 +518,7 @@ def test_the_slowdown_is_that_of_the_series_that_was_taken_at_the_slowest_speed(
     """What is inside a task layer had no quick moment, all else had: its rows are those of a slow machine."""
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     slow = taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
+    taken.probed = (0, 1)
     slow.reference[:] = [1.6 * STEADY_NS] * len(slow.reference)
     assert estimated(taken, CHAIN).slowdown == pytest.approx(1.6)
 
