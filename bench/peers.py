@@ -49,7 +49,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 from harness import Goal, Reading, Report, Table, fresh_process, main
-from known import Endpoint, Noop, caller, cost_us, own
+from known import Endpoint, Noop, at_best_speed, caller, cost_us, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget import asgi, discovery, timing
@@ -60,7 +60,6 @@ from pytest_mwbudget.machine import reference_ns
 from pytest_mwbudget.measure import measure as measure_app
 from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import quickest, quiet
 from pytest_mwbudget.timing import Bench, cpu_clock
 
 WAYS_DIRECTORY = Path(__file__).parent / "ways"
@@ -69,7 +68,6 @@ OURS, BENCHMARK = "budgets_mwbudget", "cuts_pytest_benchmark"
 RUNS = 10
 TRUTH_ROUNDS, TRUTH_CALLS, TRUTH_WARM_CALLS, TRUTH_S = 150, 5, 500, 0.5
 ADDED_CALLS = 150
-QUIET = 1.05
 # The budget of each layer, in its true cost; a spread must stay below what lies between.
 BUDGET = 1.3
 # A budget that every layer keeps: the run is as long as the table needs it.
@@ -139,7 +137,7 @@ async def removed_us(real: list[str], effort: float) -> dict[str, float]:
         for name in real:
             saved[name].append(taken_us[""] - taken_us[name])
         references.append(max(reference, reference_ns(perf_counter_ns)))
-    kept = quiet(references, QUIET, quickest(references))
+    kept = at_best_speed(references)
     return {name: median(itertools.compress(values, kept)) for name, values in saved.items()}
 
 

@@ -285,16 +285,15 @@ class Truth:
     def us(self, name: str) -> Estimate:
         """The layer's true cost, from what was taken while the machine ran at its best speed."""
         pairs = self.pairs[name]
-        quick_ns = quickest([ns for pair in pairs for block in pair for ns in block.reference])
-        saved = list(differences(pairs, QUIET_REFERENCE * quick_ns))
+        saved = list(differences(pairs, QUIET_REFERENCE * self.quickest_ns(name)))
         if len(saved) < FEWEST_PAIRS:
             saved = list(differences(pairs, math.inf))
         found = batched_interval(saved, ALPHA)
         return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
 
-    def quickest_ns(self) -> float:
-        """How fast the machine was seen."""
-        every = [block for pairs in self.pairs.values() for pair in pairs for block in pair]
+    def quickest_ns(self, *names: str) -> float:
+        """How fast the machine was seen while the truth of these layers was taken; of all, when none is named."""
+        every = [block for name in names or LAYERS for pair in self.pairs[name] for block in pair]
         return quickest([ns for block in every for ns in block.reference])
 
 

@@ -62,8 +62,9 @@ def kind() -> str:
 
 def processor() -> str:
     """The processor's name, where the system tells."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+    # Line by line: where there are a hundred processors, the rest of the file is long, and takes long to make.
+    with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+        for line in lines:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or "unknown processor"

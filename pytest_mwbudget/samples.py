@@ -11,8 +11,9 @@ from .boundaries import BlankLayers
 from .stats import paces_of_others, quickest, quiet
 from .timeline import Spent
 
-# How much slower than in the quickest moments of the run the machine may be for a moment to count: by the reference
-# workload, which is steady, and by the null layers, which are nearer to what an app does, and noisier.
+# How much slower the machine may be for a moment to count: by the reference workload, which is steady, than in the
+# quickest moments of the run; by the null layers, which are nearer to what an app does, and noisier, than in the
+# quickest quarter of these.
 QUIET_REFERENCE, QUIET_NULL = 1.05, 1.10
 
 

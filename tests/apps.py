@@ -25,6 +25,10 @@ from pytest_mwbudget.timing import Bench
 
 App = Callable[..., Any]
 
+# The runs that tests start inside of a run do without the plugins that have no part in it.
+LEAN = ["-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:cov"]
+LEAN += ["-o", "asyncio_default_fixture_loop_scope=function"]
+
 
 # ---- putting them to work ---------------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ import pytest_mwbudget.summary
 from pytest_mwbudget.machine import Machine, kind, reference_ns
 from pytest_mwbudget.recall import BELIEVED_SHARE, KEPT_RUNS, KEY
 
+from .apps import LEAN
+
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 
@@ -101,16 +103,6 @@ def test_it(mw_budget):
     mw_budget.get('/')
 """
 COUNTED = TIMED.replace("'Spin': 50", "'Spin': {'tasks': 0}")
-LEAN = [
-    "-p",
-    "no:faker",
-    "-p",
-    "no:hypothesispytest",
-    "-p",
-    "no:cov",
-    "-o",
-    "asyncio_default_fixture_loop_scope=function",
-]
 QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
 # The filters of the run that these tests are part of would turn it into an error.
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]

@@ -29,7 +29,7 @@ import pytest_mwbudget.summary
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.model import QUANTITIES
 
-from .apps import needs
+from .apps import LEAN, needs
 from .test_report_github import read
 from .test_report_schema import misfits
 
@@ -125,9 +125,7 @@ def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    lean = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:cov"]
-    lean += ["-o", "asyncio_default_fixture_loop_scope=function"]
-    return pytester.runpytest_inprocess(*lean, *arguments)
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
 
 
 def marked(keywords: str, body: str = "mw_budget.get('/health')") -> str:
