@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
-from statistics import median
+from dataclasses import dataclass
 from time import perf_counter, perf_counter_ns
 from types import FunctionType
 from typing import Any
 
 from pytest_mwbudget import asgi
-from pytest_mwbudget.machine import reference_ns
-from pytest_mwbudget.samples import QUIET_REFERENCE
-from pytest_mwbudget.stats import quickest, quiet
+from pytest_mwbudget.estimates import ALPHA
+from pytest_mwbudget.machine import Machine, reference_ns
+from pytest_mwbudget.model import Estimate
+from pytest_mwbudget.samples import QUIET_REFERENCE, Series
+from pytest_mwbudget.stats import batched_interval, independent, negative, quickest, quiet, scaled
 
 # CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
-# The median of so many requests is a reading; one more before them does not count.
+# So many requests at a time; one more before them does not count.
 CALLS = 3
+# The least that makes an interval.
+FEWEST = 48
+# As near as this a truth is known well enough.
+KNOWN_US, KNOWN_SHARE = 0.05, 0.005
 
 
 class Noop:
@@ -171,26 +177,57 @@ async def caller(app: Any, warm_calls: int) -> asgi.Caller:
     return found
 
 
-async def cost_us(
-    kind: Callable[[Any], Any], endpoint: Endpoint, seconds: float, outside: int = 1, inside: int = 1
-) -> tuple[float, Any]:
-    """What a layer from `kind` costs without any probe, in µs; and the layer.
+@dataclass(frozen=True)
+class Cost:
+    """What a layer costs, the layer, and how much slower than at its best the machine ran while that was read."""
+
+    us: Estimate
+    layer: Any
+    slowdown: float
+
+
+async def cost(
+    kind: Callable[[Any], Any],
+    endpoint: Endpoint,
+    seconds: float,
+    machine: Machine,
+    outside: int = 1,
+    inside: int = 1,
+) -> Cost:
+    """What a layer from `kind` costs without any probe.
 
     It stands between layers that glance at the clock, so many `outside` and `inside` of it. Whole requests with it and
-    without it, in turns; the endpoint's own work is left out, and so are moments in which the machine was slow by a
-    reference that has nothing to do with either.
+    without it, in turns; the endpoint's own work is left out, and so are requests next to which a reference that has
+    nothing to do with either was slower than at the best speed that `machine` knows. For so many seconds, and up to
+    three times as long as that while it is not known to `KNOWN_US` and `KNOWN_SHARE`.
     """
     layer = kind(glances(endpoint, inside))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
     callers = [await caller(glances(app, outside), warm_calls) for app in (layer, glances(endpoint, inside))]
-    differences, references = [], []
-    end = perf_counter() + seconds
-    while len(differences) < 8 or perf_counter() < end:
-        reference = reference_ns(perf_counter_ns)
-        typical = []
-        for call in callers:
-            taken = [(await call()).elapsed_ns - endpoint.worked_ns for _ in range(1 + CALLS)]
-            typical.append(median(taken[1:]))
-        differences.append((typical[0] - typical[1]) / 1000)
-        references.append(max(reference, reference_ns(perf_counter_ns)))
-    return median(itertools.compress(differences, at_best_speed(references))), layer
+    taken = [Series(), Series()]
+    found = Cost(Estimate(0.0, -math.inf, math.inf), layer, 1.0)
+    begin = perf_counter()
+    for limit_s in (seconds, 2 * seconds, 3 * seconds):
+        while min(len(one.values) for one in taken) < FEWEST or perf_counter() - begin < limit_s:
+            for call, series in zip(callers, taken, strict=True):
+                await call()
+                before = reference_ns(perf_counter_ns)
+                for _ in range(CALLS):
+                    elapsed_ns = (await call()).elapsed_ns - endpoint.worked_ns
+                    # Once a request, as a measurement does: right after itself it would be quicker.
+                    after = reference_ns(perf_counter_ns)
+                    series.add(elapsed_ns, max(before, after))
+                    before = after
+        found = _difference(taken, layer, machine)
+        if found.slowdown == 1 and found.us.half_width <= KNOWN_US + KNOWN_SHARE * found.us.estimate:
+            break
+    return found
+
+
+def _difference(taken: Sequence[Series], layer: Any, machine: Machine) -> Cost:
+    """Typical request with the layer less a typical one without it, at the best speed."""
+    quick_ns = min(quickest([ns for one in taken for ns in one.reference]), machine.seen_ns)
+    kept = [one.steady(quick_ns) for one in taken]
+    with_it, without = (scaled(batched_interval(one.values, ALPHA), 1e-3) for one in kept)
+    slowdown = machine.slowdown(quick_ns, [one.reference for one in kept])
+    return Cost(independent(with_it, negative(without)), layer, slowdown)

@@ -49,14 +49,14 @@ from unittest.mock import patch
 import httpx
 import pytest
 from harness import Goal, Reading, Report, Table, fresh_process, main
-from known import Endpoint, Noop, at_best_speed, caller, cost_us, own
+from known import Endpoint, Noop, at_best_speed, caller, cost, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget import asgi, discovery, timing
 from pytest_mwbudget.boundaries import BlankLayers
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.crossings import best_probes
-from pytest_mwbudget.machine import reference_ns
+from pytest_mwbudget.machine import Machine, reference_ns
 from pytest_mwbudget.measure import measure as measure_app
 from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
@@ -119,7 +119,9 @@ def lines_of(way: str) -> int:
 async def truth_us(effort: float) -> dict[str, float]:
     """What each layer costs in this process, without any tool, in microseconds."""
     seconds = TRUTH_S * effort
-    added = {kind.__name__: (await cost_us(own(kind), Endpoint(), seconds))[0] for kind in (Noop, Spin5, Spin50)}
+    machine = Machine()
+    costs = {kind.__name__: await cost(own(kind), Endpoint(), seconds, machine) for kind in (Noop, Spin5, Spin50)}
+    added = {name: found.us.estimate for name, found in costs.items()}
     return {**added, **await removed_us([name for name in NAMES if name not in added], effort)}
 
 

@@ -44,10 +44,10 @@ Shape: TypeAlias = int
 # A null layer has so many blank layers (layers that do nothing) between its probes, one of these numbers at random.
 # What a probe costs round a layer is not what it costs right round another probe; and what one more blank layer adds
 # tells what each of them takes, in this app and in this process.
-BLANKS = (1, 1, 2)
+BLANKS = (1, 1, 4)
 # In one null layer of so many they wrap `send`, which tells what it costs a probe to hand a message to a function and
 # to be handed one, where a message would otherwise go from probe to probe.
-WRAPPING_EVERY = 4
+WRAPPING_EVERY = 3
 
 HARNESS = 0  # the server's end, outside everything
 SUSPENDED = -1  # from a suspension to the next resumption, which tells whose time it was

@@ -27,7 +27,7 @@ from .nulls import (
     spread,
 )
 from .samples import Samples, Series, Split
-from .stats import minus, paces, plus, scaled, spend
+from .stats import independent, negative, paces, plus, scaled, spend
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
@@ -79,9 +79,8 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     `outside` says that entry 0 is the app object, whose time is not a layer's.
     """
     probed = samples.probed
-    # One share for each interval that goes into any row: times, nulls, bypasses, blank layers, messages, steppers,
-    # the whole.
-    alpha = spend(ALPHA, look) / (3 * len(probed) + len(samples.bypass) + 2 * len(samples.splits) + 6)
+    # One share for each row: the split's, the bypasses', the outside, the whole.
+    alpha = spend(ALPHA, look) / (len(probed) + len(samples.bypass) + 2)
     quick_ns = samples.quick_ns()
     whole_steady = samples.whole.steady(quick_ns)
     whole = interval(whole_steady.values, alpha)
@@ -95,7 +94,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
         # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
-        probes_around.append(scaled(wall.probes.halves[probed[0]], samples.messages / (samples.messages + 1)))
+        probes_around.append(wall.probes.halves(probed[:1], samples.messages / (samples.messages + 1)))
     if outside and 0 in probed:
         around.append(1)
         probes_around.append(wall.probes_at(0))
@@ -151,7 +150,7 @@ class _Legs:
 
     def probes_at(self, index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        return plus(*(self.probes.halves[i] for i in (index, *self.children[index])))
+        return self.probes.halves((index, *self.children[index]))
 
     def row(self, owners: Sequence[int], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
         """What these owners spent together, less what the probes and the steppers cost them.
@@ -163,11 +162,11 @@ class _Legs:
         if level is None:
             return interval((), self.alpha)
         split = self.splits[level]
-        probes = plus(probes, scaled(self.probes.handing, sum(self.handovers[owner] for owner in owners)))
+        probes = independent(probes, scaled(self.probes.handing, sum(self.handovers[owner] for owner in owners)))
         own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
         resumed = self.resumed(owners)
         steppers = scaled(step, resumed) if resumed else ZERO
-        us = minus(interval(own_ns, self.alpha), plus(spread(probes), steppers))
+        us = independent(interval(own_ns, self.alpha), negative(spread(probes)), negative(steppers))
         return wider(us, method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
     def _level(self, owners: Sequence[int]) -> int | None:
@@ -235,7 +234,7 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     if not resumptions:
         return ZERO
     with_steppers = interval(samples.inside.steady(quick_ns).values, alpha)
-    added = minus(with_steppers, interval(samples.inside_stepless.steady(quick_ns).values, alpha))
+    added = independent(with_steppers, negative(interval(samples.inside_stepless.steady(quick_ns).values, alpha)))
     cost = scaled(added, 1 / resumptions)
     # A stepper does less at one suspension than a probe does in a whole request.
     return between(cost, 0.0, legs.probes.typical_us)

@@ -18,7 +18,7 @@ from .boundaries import HARNESS, BlankLayers, probed_parent
 from .discovery import Entry
 from .model import Estimate, Microseconds
 from .samples import Null, Split
-from .stats import batched_interval, minus, plus, scaled
+from .stats import batched_interval, independent, negative, scaled
 
 # A null layer with fewer readings of its own borrows those of all boundaries.
 OWN_NULLS = 32
@@ -30,10 +30,9 @@ ZERO = Estimate(0.0, 0.0, 0.0)
 class ProbeCosts:
     """What probes cost in the requests of `taken`, of which the ones in `steady` ran while the machine was steady.
 
-    Both by the task layers that requests went past. `halves` has the inside or the outside of a probe by entry, in µs;
-    `handing` what it costs to hand a message from a function to a probe or from a probe to a function, each, beyond
-    handing it from one probe to another; `readings` the nanoseconds of the null layers by entry, without blank layers
-    and at the typical tempo.
+    Both by the task layers that requests went past. `handing` is what it costs to hand a message from a function to a
+    probe or from a probe to a function, each, beyond handing it from one probe to another; `readings` has the
+    nanoseconds of the null layers by entry, without blank layers and at the typical tempo.
     """
 
     def __init__(
@@ -46,10 +45,18 @@ class ProbeCosts:
     ) -> None:
         levels = [_Level(one, quiet, alpha) for one, quiet in zip(taken, steady, strict=True) if quiet.null]
         self.readings = _readings(levels, probed)
-        unsure = _widest(levels)
-        nulls = _null_estimates(self.readings, alpha)
-        self.halves = {i: scaled(minus(null, spread(unsure.get(i, ZERO))), 0.5) for i, null in nulls.items()}
+        self._nulls = _null_estimates(self.readings, alpha)
+        self._unsure = _widest(levels)
         self.handing = scaled(_handed(levels, sent, alpha), 0.5)
+
+    def halves(self, indexes: Sequence[int], share: float = 1.0) -> Estimate:
+        """Microseconds for the inside or the outside of the probe at each of these boundaries, or a `share` of them.
+
+        Their null layers were read in different requests, but what a blank layer takes is off all of them alike.
+        """
+        unsure = max((self._unsure.get(i, ZERO) for i in indexes), key=lambda us: us.half_width)
+        own = independent(*(scaled(self._nulls[i], share / 2) for i in indexes))
+        return independent(own, negative(scaled(spread(unsure), share / 2 * len(indexes))))
 
     @property
     def typical_us(self) -> Microseconds:
@@ -89,7 +96,7 @@ class _Level:
         plain = [one for one in self.above if not one.null.blanks.wrapping]
         fewest = [one.ns for one in plain if one.null.blanks.count == self.fewest]
         more = [one.ns / (one.null.blanks.count - self.fewest) for one in plain if one.null.blanks.count > self.fewest]
-        return between(minus(interval(more, alpha), interval(fewest, alpha)), 0.0, self.most_us)
+        return between(independent(interval(more, alpha), negative(interval(fewest, alpha))), 0.0, self.most_us)
 
     def wrapped_ns(self, sent: Mapping[int, int]) -> Iterable[tuple[int, float]]:
         """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""
@@ -120,8 +127,8 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
     unsure = scaled(unsure, 1 / fewest_sent)
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
-    added = minus(scaled(first, more / (more - fewest)), scaled(second, fewest / (more - fewest)))
-    return between(plus(added, unsure), 0.0, most_us)
+    nothing_wrapped = scaled(first, more / (more - fewest)), negative(scaled(second, fewest / (more - fewest)))
+    return between(independent(*nothing_wrapped, unsure), 0.0, most_us)
 
 
 def handovers(entries: Sequence[Entry], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, int]:

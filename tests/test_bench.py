@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import re
 import shutil
@@ -41,6 +42,8 @@ def made(accuracy: ModuleType, error_us: float = 0.05, low: float = 0.1) -> list
             "us": 1.0 + error_us,
             "high": 1.1,
             "truth_us": 1.0,
+            "truth_half_width_us": 0.01,
+            "slow": False,
             "seconds": 0.5,
         }
         for process in range(2)
@@ -61,8 +64,19 @@ def test_accuracy_reads_every_known_layer(accuracy: ModuleType, monkeypatch: pyt
     for probes in accuracy.PROBES:
         assert 3 <= sum(reading["probes"] == probes for reading in readings) <= 3 + 8
     assert not accuracy.NEIGHBOURS.keys() & {reading["kind"] for reading in readings}
-    text = str(accuracy.report([{"process": 0, **reading} for reading in readings]))
+    known = {"process": 0, "truth_half_width_us": 0.0, "slow": False}
+    text = str(accuracy.report([{**reading, **known} for reading in readings]))
     assert all(kind in text for kind in {reading["kind"] for reading in readings})
+
+
+@pytest.mark.parametrize("doubt", [{"slow": True}, {"truth_half_width_us": 0.3}, {"truth_half_width_us": math.inf}])
+def test_accuracy_leaves_out_what_proves_nothing(accuracy: ModuleType, doubt: dict[str, Any]) -> None:
+    plain = made(accuracy)
+    doubtful = [{**reading, **doubt} for reading in made(accuracy, error_us=5.0)]
+    report, expected = accuracy.report([*plain, *doubtful]), accuracy.report(plain)
+    assert (report.tables, report.goals) == (expected.tables, expected.goals)
+    assert report.notes[0].startswith(f"{len(doubtful)} of {len(plain) + len(doubtful)} readings stand apart")
+    assert not any(goal.met for goal in accuracy.report(doubtful).goals)
 
 
 def test_accuracy_draws_each_kind_as_often_as_any_other(accuracy: ModuleType) -> None:

@@ -16,7 +16,7 @@ import pytest_mwbudget.fixture
 import pytest_mwbudget.measure
 import pytest_mwbudget.recall
 import pytest_mwbudget.summary
-from pytest_mwbudget.machine import Machine, kind, reference_ns
+from pytest_mwbudget.machine import CALLS, Machine, kind, reference_ns
 from pytest_mwbudget.recall import BELIEVED_SHARE, KEPT_RUNS, KEY
 
 from .apps import LEAN
@@ -67,7 +67,7 @@ def test_the_reference_workload_is_timed_when_it_is_warm() -> None:
 
 def test_the_kind_of_machine_stays_the_same() -> None:
     assert kind() == kind()
-    assert kind().startswith("CPython, 3.")
+    assert kind().startswith(f"{CALLS} calls, CPython, 3.")
 
 
 # ---- from run to run --------------------------------------------------------------------------------------------
