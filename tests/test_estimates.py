@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_mwbudget.boundaries import HARNESS, BlankLayers
+from pytest_mwbudget import estimates
+from pytest_mwbudget.boundaries import BLANKS, HARNESS, BlankLayers
 from pytest_mwbudget.discovery import Entry
 from pytest_mwbudget.estimates import (
     ENOUGH_REQUESTS,
@@ -86,6 +87,8 @@ def samples(
     wrap_ns: float = 0.0,
     handed_ns: float = 0.0,
     sent: dict[int, int] | None = None,
+    own_noise: float = 2.0,
+    seed: int = 7,
 ) -> Samples:
     """A sampled stack: what each entry owned, probes included (-1 is the server), and what the null probes cost.
 
@@ -95,7 +98,7 @@ def samples(
 
     `null_counts` says how many requests had the null layer at an entry, 200 where it says nothing.
     """
-    rng = random.Random(7)
+    rng = random.Random(seed)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
     doubled = [
         Null(index, BlankLayers(rng.choice(blanks), wrapping=bool(sent) and number % 3 == 0))
@@ -111,7 +114,7 @@ def samples(
             + null.blanks.count * blank_ns
             + null.blanks.wrapping * (sent or {}).get(null.index, 0) * (null.blanks.count * wrap_ns + handed_ns)
             + rng.uniform(-null_noise, null_noise),
-            {entry: centre + rng.uniform(-2, 2) for entry, centre in owned_ns.items()},
+            {entry: centre + rng.uniform(-own_noise, own_noise) for entry, centre in owned_ns.items()},
             null=null,
             suspended_ns=suspended_ns,
             resumed=resumed,
@@ -208,6 +211,36 @@ def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_ove
     assert found.split[2].estimate == near(40 - 4 / 2 - 10 * 0.08)
     assert found.outside.estimate == near(5 - 0.5 * 3 / 4 - 10 * 0.08)
     assert sampling_us(found.split[1], found) < 0.1
+
+
+def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that goes into a row is read with noise: its own time, both nulls, the blank layers, the handing."""
+    monkeypatch.setattr(estimates, "ALPHA", 0.6)
+    monkeypatch.setattr(estimates, "method_us", lambda us, whole_us, suspends=False: 0.0)
+    entries = [entry(None), entry(0), entry(1, same_send=False)]
+    truth_us = {0: 20 - (1 + 2) / 2, 1: 30 - (2 + 4) / 2 - 2 * 0.16, 2: 40 - 4 / 2 - 2 * 0.08}
+    runs, missed = 100, dict.fromkeys(truth_us, 0)
+    for seed in range(runs):
+        found = estimated(
+            samples(
+                {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0},
+                {0: 1000.0, 1: 2000.0, 2: 4000.0},
+                null_noise=30,
+                own_noise=100,
+                blank_ns=180,
+                blanks=BLANKS,
+                wrap_ns=110,
+                handed_ns=160,
+                sent={0: 2, 1: 2, 2: 2},
+                seed=seed,
+            ),
+            entries,
+        )
+        for index, us in truth_us.items():
+            missed[index] += not found.split[index].low <= us <= found.split[index].high
+    # Half of alpha at the first look, a fifth of that for each of three rows, the outside and the whole.
+    share = 0.6 / 2 / 5
+    assert max(missed.values()) <= runs * share + 3 * math.sqrt(runs * share)
 
 
 def test_as_long_as_the_handing_is_not_known_it_may_take_all_that_a_null_layer_does_for_a_message() -> None:

@@ -24,8 +24,10 @@ from pytest_mwbudget.stats import (
     batch_medians,
     batched_interval,
     correlation_of_neighbours,
+    independent,
     median_interval,
     minus,
+    negative,
     paces,
     plus,
     quickest,
@@ -189,6 +191,43 @@ def test_sums_and_differences_hold_whatever_their_parts_hold(left: Estimate, rig
     assert scaled(left, 2.0) == Estimate(2 * left.estimate, 2 * left.low, 2 * left.high)
 
 
+@relaxed
+@given(left=estimates, right=estimates)
+def test_independent_parts_are_known_better_together_than_if_they_all_erred_to_one_side(
+    left: Estimate, right: Estimate
+) -> None:
+    whole, most = independent(left, right), plus(left, right)
+    assert whole.estimate == most.estimate
+    assert most.low - 1e-6 <= whole.low <= whole.estimate <= whole.high <= most.high + 1e-6
+    for side in ("low", "high"):
+        distances = [abs(getattr(one, side) - one.estimate) for one in (left, right)]
+        assert abs(getattr(whole, side) - whole.estimate) >= max(distances) * (1 - 1e-9) - 1e-6
+
+
+def test_one_part_alone_is_known_as_well_as_it_is_and_an_unknown_part_leaves_the_sum_unknown() -> None:
+    part, unknown = Estimate(2.0, 1.5, 3.0), Estimate(0.0, -math.inf, math.inf)
+    assert independent(part) == part
+    assert independent(part, negative(part)) == Estimate(0.0, -math.hypot(0.5, 1.0), math.hypot(0.5, 1.0))
+    assert (independent(part, unknown).low, independent(part, unknown).high) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+def test_the_interval_of_a_sum_misses_no_more_often_than_those_of_its_parts(skew: float, alpha: float) -> None:
+    """A row: its own time, two null layers and the handing, of unequal size, noise and number, skewed like requests."""
+    chance, missed, runs = random.Random(29), 0, 600
+    for _ in range(runs):
+        parts = []
+        for sign, scale, count in ((1, 3.0, 400), (-1, 1.0, 100), (-1, 1.5, 60), (-1, 4.0, 200)):
+            noise = (chance.lognormvariate(0.0, skew) - 1 if skew else chance.gauss(0.0, 1.0) for _ in range(count))
+            part = batched_interval([scale * value for value in noise], alpha)
+            parts.append(part if sign > 0 else negative(part))
+        whole = independent(*parts)
+        missed += not whole.low <= 0 <= whole.high
+    # Three standard deviations of the number of misses.
+    assert missed <= runs * alpha + 3 * math.sqrt(runs * alpha)
+
+
 def test_all_looks_together_spend_no_more_than_alpha() -> None:
     shares = [spend(0.01, look) for look in range(1, 2000)]
     assert shares == sorted(shares, reverse=True)
@@ -269,7 +308,7 @@ RUNS = 800
 Noise = Callable[[random.Random], Iterator[float]]
 
 
-def independent(rng: random.Random) -> Iterator[float]:
+def uncorrelated(rng: random.Random) -> Iterator[float]:
     while True:
         yield rng.gauss(0, 1)
 
@@ -315,7 +354,7 @@ def bursts(rng: random.Random) -> Iterator[float]:
         side = -side if rng.random() < 0.2 else side
 
 
-NOISES = [independent, heavy_tailed, cauchy, autocorrelated, skewed_and_autocorrelated, drifting, bursts]
+NOISES = [uncorrelated, heavy_tailed, cauchy, autocorrelated, skewed_and_autocorrelated, drifting, bursts]
 
 
 def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
