@@ -229,5 +229,5 @@ def _difference(taken: Sequence[Series], layer: Any, machine: Machine) -> Cost:
     quick_ns = min(quickest([ns for one in taken for ns in one.reference]), machine.seen_ns)
     kept = [one.steady(quick_ns) for one in taken]
     with_it, without = (scaled(batched_interval(one.values, ALPHA), 1e-3) for one in kept)
-    slowdown = machine.slowdown(quick_ns, [one.reference for one in kept])
+    slowdown = max(machine.slowdown(quick_ns, one.reference) for one in kept)
     return Cost(independent(with_it, negative(without)), layer, slowdown)

@@ -46,6 +46,23 @@ ENOUGH_REQUESTS = 40
 
 
 @dataclass(frozen=True, slots=True)
+class Slowdowns:
+    """How much slower the machine ran than at its best in the requests that count for a figure; at least 1.
+
+    By entry for the split and the bypass. A kind of request may have had none of the quick moments that others had.
+    """
+
+    whole: float
+    split: dict[int, float]
+    bypass: dict[int, float]
+
+    @property
+    def most(self) -> float:
+        """That of the figure that was read at the slowest speed."""
+        return max(self.whole, *self.split.values(), *self.bypass.values(), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Estimates:
     """Microseconds per request by entry of the stack, and for the whole.
 
@@ -55,7 +72,6 @@ class Estimates:
     `method_us` is what the method may be wrong by, which is in the intervals; `shared_us` is what the split of a task
     layer may be wrong by beyond that, which is not, because both clocks share it. `outside` is the app object with the
     server's receive and send. `least_us` is the part of the floor that no time lowers.
-    `slowdown` is how much slower the machine ran than at its best.
     """
 
     split: dict[int, Estimate]
@@ -70,7 +86,7 @@ class Estimates:
     whole: Estimate
     floor_us: float
     least_us: Microseconds
-    slowdown: float
+    slowdowns: Slowdowns
 
 
 def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look: int, machine: Machine) -> Estimates:
@@ -122,7 +138,11 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         whole=whole,
         floor_us=_floor(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
-        slowdown=machine.slowdown(quick_ns, [whole_steady.reference, *(split.reference for split in wall.splits)]),
+        slowdowns=Slowdowns(
+            whole=machine.slowdown(quick_ns, whole_steady.reference),
+            split={index: machine.slowdown(quick_ns, wall.reference(index + 1)) for index in rows},
+            bypass={index: machine.slowdown(quick_ns, bypass[index].reference) for index in saved},
+        ),
     )
 
 
@@ -184,6 +204,11 @@ class _Legs:
             if holding:
                 own_ns = [ns - used.suspended[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
         return own_ns
+
+    def reference(self, owner: int) -> Sequence[float]:
+        """The reference workload's times next to the requests that tell what an owner spent."""
+        level = self._level([owner])
+        return () if level is None else self.splits[level].reference
 
     def suspended(self, owner: int) -> Microseconds:
         """How long the owner was typically suspended."""

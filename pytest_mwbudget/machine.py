@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -47,16 +47,15 @@ class Machine:
         self.seen_ns = math.inf
         self.watched_s = math.inf if math.isfinite(known_ns) else 0.0
 
-    def slowdown(self, quick_ns: float, kept: Iterable[Sequence[float]]) -> float:
-        """How much slower than at its best it ran in the series that was taken at the slowest speed; at least 1.
+    def slowdown(self, quick_ns: float, kept: Sequence[float]) -> float:
+        """How much slower than at its best it ran in the moments of a series that count; at least 1.
 
-        `quick_ns` is the reference workload's time in the quickest moments of a measurement, `kept` the times of it in
-        the moments of each series that count. Where a series has too few of the quickest moments, slower ones count.
+        `quick_ns` is the reference workload's time in the quickest moments of a measurement, `kept` its times next to
+        what counts. Where a series has too few of the quickest moments, slower ones count.
         """
         self.seen_ns = min(self.seen_ns, quick_ns)
-        slowest_ns = max((median(reference) for reference in kept if reference), default=0.0)
         quickest_ns = min(self.seen_ns, self.known_ns)
-        ratio = slowest_ns / quickest_ns if quickest_ns > 0 else 1.0
+        ratio = median(kept) / quickest_ns if kept and quickest_ns > 0 else 1.0
         return ratio if ratio > STEADY else 1.0
 
 

@@ -28,6 +28,9 @@ MOST_CORRELATED = 0.99
 # Of less there is no interval, and a short series has slow values because it is short.
 FEWEST_QUIET = 16
 
+# So many quick moments' values are kept by themselves; with fewer, slower ones are kept as well.
+FEWEST_QUICK = 24
+
 # So many values are enough to tell how fast the machine can be; of a long series such a share.
 QUICKEST, QUICKEST_SHARE = 64, 1 / 32
 
@@ -200,7 +203,7 @@ def quiet(values: Sequence[float], factor: float, quick: float | None = None) ->
     ordered = sorted(pace)
     if quick is None:
         quick = ordered[len(ordered) // 4]
-    elif bisect_right(ordered, quick * factor) < min(len(ordered) / 8, QUICKEST):
+    elif bisect_right(ordered, quick * factor) < min(len(ordered) / 8, FEWEST_QUICK):
         quick = quickest(values)
     limit = max(quick * factor, ordered[min(len(ordered), FEWEST_QUIET) - 1])
     return [value <= limit for value in pace]

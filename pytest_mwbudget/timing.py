@@ -16,7 +16,7 @@ from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
 from .errors import MeasurementError
-from .estimates import ENOUGH_REQUESTS, Estimates, estimate, wider
+from .estimates import ENOUGH_REQUESTS, SHARED_SHARE, Estimates, estimate, wider
 from .instruments import Instruments
 from .machine import Machine
 from .model import (
@@ -51,7 +51,7 @@ PRECISION_TIME_S: Seconds = 2.0
 # A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long, and
 # when the machine was watched for so long.
 FAILURE_TIME_S: Seconds = 1.0
-WATCHED_TIME_S: Seconds = 3.0
+WATCHED_TIME_S: Seconds = 5.0
 # Looks are taken in turns of about so long, of so many requests at least and at most; no leg has fewer than the least.
 TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, MIN_SHARE, 512
 # A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
@@ -236,7 +236,7 @@ class Timing:
                 row.judgements[quantity] = self._judgement(row, quantity, bound, found)
         total_us = self.settings.budgets.total_us
         if total_us is not None:
-            self.total = self._judged(found.whole, total_us)
+            self.total = self._judged(found.whole, total_us, found.slowdowns.whole)
 
     def _estimated(self) -> Estimates:
         return estimate(
@@ -269,9 +269,10 @@ class Timing:
         pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
         if pending and self.seconds < self.settings.max_time_s:
             return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
-        judgement = self._judged(us, bound)
+        assert row.entry is not None
+        slowdowns = found.slowdowns.bypass if row.method == "bypass" else found.slowdowns.split
+        judgement = self._judged(us, bound, slowdowns[row.entry])
         if row.method == "bypass" and judgement.verdict == "fail":
-            assert row.entry is not None
             # Two methods must agree before a test fails.
             split = found.split[row.entry] if quantity == "us" else _busy(row.entry, found)
             if split.estimate <= bound:
@@ -286,12 +287,12 @@ class Timing:
             return Judgement("pass")
         return Judgement("undecided", merged(row.layer))
 
-    def _judged(self, us: Estimate, bound: Microseconds) -> Judgement:
+    def _judged(self, us: Estimate, bound: Microseconds, slowdown: float) -> Judgement:
         assert self.estimates is not None
         if self.instruments.active:
             return Judgement("undecided", at_work(self.instruments))
         found = self.estimates
-        return budgets.judge(us, bound, floor=found.floor_us, slowdown=found.slowdown, least_us=found.least_us)
+        return budgets.judge(us, bound, floor=found.floor_us, slowdown=slowdown, least_us=found.least_us)
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
@@ -382,12 +383,13 @@ class Timing:
     def notes(self) -> Iterator[str]:
         """How far the times can be trusted, one sentence each."""
         assert self.estimates is not None
-        if self.estimates.slowdown > 1:
-            yield f"The machine ran {self.estimates.slowdown:.2f} times slower than at its best."
+        slowdown = self.estimates.slowdowns.most
+        if slowdown > 1:
+            yield f"The machine ran {slowdown:.2f} times slower than at its best."
         for row in self.rows:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
-                yield f"{row.layer.name} could not be bypassed ({because}); its row may be fifteen per cent off."
+                yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
 
 
 def at_work(instruments: Instruments) -> str:

@@ -16,6 +16,7 @@ from pytest_mwbudget.estimates import (
     SHARED_SHARE,
     SUSPENDING_SHARE,
     Estimates,
+    Slowdowns,
     estimate,
     method_us,
 )
@@ -547,13 +548,27 @@ def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 
-def test_the_slowdown_is_that_of_the_series_that_was_taken_at_the_slowest_speed() -> None:
+def test_each_row_has_the_slowdown_of_its_own_requests() -> None:
     """What is inside a task layer had no quick moment, all else had: its rows are those of a slow machine."""
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     slow = taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
     taken.probed = (0, 1)
     slow.reference[:] = [1.6 * STEADY_NS] * len(slow.reference)
-    assert estimated(taken, CHAIN).slowdown == pytest.approx(1.6)
+    taken.bypass = {0: series(107_000)}
+    found = estimated(taken, CHAIN).slowdowns
+    assert (found.whole, found.split[0], found.bypass) == (1.0, 1.0, {0: 1.0})
+    assert found.split[1] == found.most == pytest.approx(1.6)
+
+
+def test_a_bypass_whose_pairs_had_no_quick_moment_has_the_slowdown_of_these() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    for split in taken.splits.values():
+        split.reference[:] = [1.08 * STEADY_NS] * len(split.reference)
+    taken.bypass = {0: series(107_000)}
+    taken.bypass[0].reference[:] = [1.18 * STEADY_NS] * len(taken.bypass[0].reference)
+    found = estimated(taken, CHAIN).slowdowns
+    assert (found.whole, found.split) == (1.0, {0: 1.0})
+    assert found.bypass[0] == found.most == pytest.approx(1.18)
 
 
 def test_the_slowdown_is_read_from_the_samples() -> None:
@@ -561,5 +576,5 @@ def test_the_slowdown_is_read_from_the_samples() -> None:
     machine.slowdown(STEADY_NS / 2, [])
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     found = estimate(taken, CHAIN, outside=False, look=1, machine=machine)
-    assert found.slowdown == pytest.approx(2.0)
-    assert replace(found, slowdown=1.0) == estimated(taken, CHAIN)
+    assert found.slowdowns == Slowdowns(whole=2.0, split={0: 2.0}, bypass={})
+    assert replace(found, slowdowns=estimated(taken, CHAIN).slowdowns) == estimated(taken, CHAIN)

@@ -63,10 +63,11 @@ def test_a_run_without_times_has_the_counts_of_what_fails() -> None:
         ((PASSING, row(1, "Slow", 900.0, 1000.0), OPEN), "CORSMiddleware"),
         ((OPEN, FAILING), "AuthMiddleware"),
         ((FAILING, row(2, "Worse", 300.0, 50.0, "fail")), "Worse"),
+        ((row(1, "Slow", 900.0, 800.0, "fail"), row(2, "Worse", 300.0, 50.0, "fail")), "Worse"),
         ((PASSING, row(1, "Slow", 900.0)), "Slow"),
     ],
 )
-def test_the_worst_layer_has_the_worst_verdict_and_of_several_the_greatest_time(rows: Any, name: str) -> None:
+def test_the_worst_layer_has_the_worst_verdict_then_the_most_excess_then_the_most_time(rows: Any, name: str) -> None:
     found = worst_layer(result(*rows))
     assert found is not None
     assert found.name == name

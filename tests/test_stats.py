@@ -424,7 +424,7 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
         quick_ns = quickest(taken.reference)
         steady = taken.steady(quick_ns)
         us = batched_interval(steady.values, spend(ALPHA, 6))
-        slowdown = Machine().slowdown(quick_ns, [steady.reference])
+        slowdown = Machine().slowdown(quick_ns, steady.reference)
         verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
     assert verdicts.count("fail") / len(verdicts) < ALPHA
     assert verdicts.count("pass") / len(verdicts) > 0.95
@@ -444,7 +444,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
             quick_ns = quickest(taken.reference)
             steady = taken.steady(quick_ns)
             us = batched_interval(steady.values, spend(ALPHA, look))
-            slowdown = machine.slowdown(quick_ns, [steady.reference])
+            slowdown = machine.slowdown(quick_ns, steady.reference)
             verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
-from ..model import QUANTITIES, Quantity, Verdict
+from ..model import QUANTITIES, Quantity, Verdict, times_its_budget
 from .terminal import VERBS, amount, bound, figure, size
 
 # A row of a table in the shape of a layer in the document; `(outside)`, `(endpoint)` and `(total)` have that shape too.
@@ -549,7 +549,7 @@ class _Worst:
 def _worst(data: Data) -> _Worst | None:
     """The layer with the greatest excess for its budget, else the costliest one; None when none was timed."""
     over = [
-        (found.value / max(judged["bound"], 0.5), layer["name"], amount(quantity, found.value))
+        (times_its_budget(found.value, judged["bound"]), layer["name"], amount(quantity, found.value))
         for layer in data["layers"]
         for quantity in QUANTITIES
         if (judged := layer["budgets"].get(quantity)) and judged["verdict"] == "fail"

@@ -3,7 +3,8 @@
 `mw_budget.verdict` is the worst of the test's requests; `mw_budget.request` is the request that has it, of several
 the one that takes the most time. Of this request there are `mw_budget.total_us`, `mw_budget.worst_layer`,
 `mw_budget.worst_layer_us` and its counts: `mw_budget.worst_layer_objects`, `…_allocations`, `…_bytes`, `…_tasks`,
-`…_threads`, `…_retained`. The worst layer is one with the worst verdict, of several the one that takes the most time.
+`…_threads`, `…_retained`. The worst layer is one with the worst verdict: of several that fail the one that exceeds its
+budget most, of others the one that takes the most time.
 
 A test with several requests has the same for each of them, numbered in the order in which they were made:
 `mw_budget.1.request`, `mw_budget.1.verdict`, …. What is not known has no property.
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ..model import COUNTED, Estimate, LayerReport, Microseconds, Result, Verdict
-from .terminal import printable
+from .terminal import excess, printable
 
 Property: TypeAlias = tuple[str, str | int | float]
 
@@ -65,7 +66,7 @@ def _of_layer(report: LayerReport, prefix: str) -> Iterator[Property]:
 def worst_layer(result: Result) -> LayerReport | None:
     """The layer to look at first; None when no layer was timed and none has an open or failed budget."""
     known = [report for report in result.layers if GRAVITY[report.verdict] or _us(report.us) is not None]
-    return max(known, key=lambda report: (GRAVITY[report.verdict], _us(report.us) or 0.0), default=None)
+    return max(known, key=lambda report: (GRAVITY[report.verdict], excess(report), _us(report.us) or 0.0), default=None)
 
 
 def _us(us: Estimate | None) -> Microseconds | None:

@@ -23,6 +23,7 @@ from ..model import (
     Quantity,
     Result,
     Verdict,
+    times_its_budget,
     worst,
 )
 
@@ -358,24 +359,33 @@ def reasons(result: Result) -> Iterator[str]:
 
 def headline(result: Result) -> str:
     """What fails, short enough for pytest's summary: the excess that is the greatest share, and how many fail."""
-    over = [
-        (_value(report, quantity) / max(judged.bound, 0.5), report, quantity, judged.bound)
-        for report in result.layers
-        for quantity, judged in report.judged.items()
-        if judged.verdict == "fail"
-    ]
+    over = [report for report in result.layers if report.verdict == "fail"]
     if over:
-        _, report, quantity, most = max(over, key=lambda found: found[0])
+        report = max(over, key=excess)
+        quantity = max(_exceeded(report), key=lambda quantity: _share(report, quantity))
         judged = sum(report.verdict is not None for report in result.layers)
-        layers = len({id(found[1]) for found in over})
         busy = "busy " if quantity == "busy_us" else ""
         return (
             f"{printable(report.name)} {busy}{amount(quantity, _value(report, quantity))},"
-            f" budget {amount(quantity, most)} ({layers} of {judged} layers over budget)"
+            f" budget {amount(quantity, report.judged[quantity].bound)} ({len(over)} of {judged} layers over budget)"
         )
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
         return f"total {figure(result.books.total.estimate)} µs, budget {bound(result.total_budget_us)} µs"
     return "undecided"
+
+
+def excess(report: LayerReport) -> float:
+    """How many times its budget a layer is where that is the most; 0 where it is over none."""
+    return max((_share(report, quantity) for quantity in _exceeded(report)), default=0.0)
+
+
+def _share(report: LayerReport, quantity: Quantity) -> float:
+    return times_its_budget(_value(report, quantity), report.judged[quantity].bound)
+
+
+def _exceeded(report: LayerReport) -> list[Quantity]:
+    """The quantities whose budget a layer is over."""
+    return [quantity for quantity, judged in report.judged.items() if judged.verdict == "fail"]
 
 
 def _value(report: LayerReport, quantity: Quantity) -> float:
@@ -413,15 +423,15 @@ ITEM = "    "
 
 def _evidence(report: LayerReport) -> Iterator[str]:
     """By how much a layer is over its budgets, and what makes it so."""
-    over = {quantity: judged.bound for quantity, judged in report.judged.items() if judged.verdict == "fail"}
-    for quantity, most in over.items():
-        us = _time(report, quantity)
+    over = _exceeded(report)
+    for quantity in over:
+        most, us = report.judged[quantity].bound, _time(report, quantity)
         if us is not None:
             verb = "takes" if quantity == "us" else "holds the event loop for"
             yield f"{report.name} {verb} {_excess(us, most)}"
         else:
             yield from _counted_evidence(report, quantity, most)
-    if report.counts is not None and not over.keys().isdisjoint(COUNTED):
+    if report.counts is not None and set(COUNTED).intersection(over):
         yield from _created(report.counts)
 
 
