@@ -23,7 +23,6 @@ where its table says that the machine ran a quarter slower than at its best, or 
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import re
 import time
@@ -125,7 +124,7 @@ class Truth:
         found = self._costs[key]
         return {
             "truth_us": found.us.estimate - noted_us(found.layer) + noted_us(layer),
-            "truth_half_width_us": found.us.half_width if found.slowdown == 1 else math.inf,
+            "truth_half_width_us": found.us.half_width if found.slowdown == 1 else None,
         }
 
 
@@ -195,7 +194,8 @@ def fresh(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
 
 def told(reading: Reading) -> bool:
     """Whether its truth is known well enough, and its table does not warn of itself."""
-    known = reading["truth_half_width_us"] <= (reading["high"] - reading["low"]) / 4
+    half_width_us = reading["truth_half_width_us"]
+    known = half_width_us is not None and half_width_us <= (reading["high"] - reading["low"]) / 4
     return known and not reading["slow"]
 
 
