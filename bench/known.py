@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, perf_counter_ns
 from types import FunctionType
 from typing import Any
@@ -177,6 +178,19 @@ async def caller(app: Any, warm_calls: int) -> asgi.Caller:
     return found
 
 
+async def take(series: Series, count: int, request: Callable[[], Awaitable[float]]) -> None:
+    """Add so many requests, in nanoseconds, each with the slower of the reference workloads before and after it.
+
+    That is timed once a request, as a measurement does it: right after itself it would be quicker.
+    """
+    before = reference_ns(perf_counter_ns)
+    for _ in range(count):
+        elapsed_ns = await request()
+        after = reference_ns(perf_counter_ns)
+        series.add(elapsed_ns, max(before, after))
+        before = after
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a layer costs, the layer, and how much slower than at its best the machine ran while that was read."""
@@ -205,19 +219,17 @@ async def cost(
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
     callers = [await caller(glances(app, outside), warm_calls) for app in (layer, glances(endpoint, inside))]
     taken = [Series(), Series()]
+
+    async def request(call: asgi.Caller) -> float:
+        return (await call()).elapsed_ns - endpoint.worked_ns
+
     found = Cost(Estimate(0.0, -math.inf, math.inf), layer, 1.0)
     begin = perf_counter()
     for limit_s in (seconds, 2 * seconds, 3 * seconds):
         while min(len(one.values) for one in taken) < FEWEST or perf_counter() - begin < limit_s:
             for call, series in zip(callers, taken, strict=True):
                 await call()
-                before = reference_ns(perf_counter_ns)
-                for _ in range(CALLS):
-                    elapsed_ns = (await call()).elapsed_ns - endpoint.worked_ns
-                    # Once a request, as a measurement does: right after itself it would be quicker.
-                    after = reference_ns(perf_counter_ns)
-                    series.add(elapsed_ns, max(before, after))
-                    before = after
+                await take(series, CALLS, partial(request, call))
         found = _difference(taken, layer, machine)
         if found.slowdown == 1 and found.us.half_width <= KNOWN_US + KNOWN_SHARE * found.us.estimate:
             break

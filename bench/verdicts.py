@@ -49,7 +49,7 @@ from uuid import uuid4
 
 import httptools
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import WARM_CALLS, Noop
+from known import WARM_CALLS, Noop, take
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -58,7 +58,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from pytest_mwbudget import asgi
 from pytest_mwbudget import measure as plugin_measure
 from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.machine import Machine, reference_ns
+from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
 from pytest_mwbudget.samples import QUIET_REFERENCE, Series
 from pytest_mwbudget.settings import Settings
@@ -279,15 +279,12 @@ class Truth:
         for _ in range(SETTLE_CALLS):
             await self.call()
         taken = Series()
-        before = reference_ns(time.perf_counter_ns)
-        for _ in range(BLOCK_CALLS):
-            self.wire.next_request()
-            elapsed_ns = (await self.call()).elapsed_ns
-            # Once a request, as a measurement does: right after itself it would be quicker.
-            after = reference_ns(time.perf_counter_ns)
-            taken.add(elapsed_ns, max(before, after))
-            before = after
+        await take(taken, BLOCK_CALLS, self._request)
         return taken
+
+    async def _request(self) -> float:
+        self.wire.next_request()
+        return (await self.call()).elapsed_ns
 
     def us(self, name: str) -> Estimate:
         """The layer's true cost, from what was taken while the machine ran at its best speed."""

@@ -42,8 +42,8 @@ Targets: TypeAlias = dict[Key, tuple[int, Callable[..., Awaitable[Any]]]]
 Shape: TypeAlias = int
 
 # A null layer has so many blank layers (layers that do nothing) between its probes, one of these numbers at random.
-# What a probe costs round a layer is not what it costs right round another probe; and what one more blank layer adds
-# tells what each of them takes, in this app and in this process.
+# What a probe costs round a layer is not what it costs right round another probe; and what more blank layers add tells
+# what each of them takes, in this app and in this process. Three more, because many are known better than one.
 BLANKS = (1, 1, 4)
 # In one null layer of so many they wrap `send`, which tells what it costs a probe to hand a message to a function and
 # to be handed one, where a message would otherwise go from probe to probe.

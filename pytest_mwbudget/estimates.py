@@ -122,6 +122,8 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed([index + 1]) > 0)
         for index, us in (split | saved).items()
     }
+    slow: dict[int | None, float] = {None: 1.0}
+    slow |= {level: machine.slowdown(quick_ns, one.reference) for level, one in enumerate(wall.splits)}
     tasks = {entry.parent for entry in entries if entry.own_task}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
@@ -140,7 +142,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
         least_us=least_us,
         slowdowns=Slowdowns(
             whole=machine.slowdown(quick_ns, whole_steady.reference),
-            split={index: machine.slowdown(quick_ns, wall.reference(index + 1)) for index in rows},
+            split={index: slow[wall.level([index + 1])] for index in rows},
             bypass={index: machine.slowdown(quick_ns, bypass[index].reference) for index in saved},
         ),
     )
@@ -178,7 +180,7 @@ class _Legs:
         `holding` leaves out suspensions. A busy machine slows the layer and its probes alike, so the probes are taken
         off at the tempo of the moment: paired, most of the noise that requests have in common goes.
         """
-        level = self._level(owners)
+        level = self.level(owners)
         if level is None:
             return interval((), self.alpha)
         split = self.splits[level]
@@ -189,7 +191,7 @@ class _Legs:
         us = independent(interval(own_ns, self.alpha), negative(spread(probes)), negative(steppers))
         return wider(us, method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
-    def _level(self, owners: Sequence[int]) -> int | None:
+    def level(self, owners: Sequence[int]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
         levels = [level for level, split in enumerate(self.splits) if split.spent and split.owners.issuperset(owners)]
         sizes = {level: min(len(self.splits[level].reference), ENOUGH_REQUESTS) for level in levels}
@@ -205,19 +207,14 @@ class _Legs:
                 own_ns = [ns - used.suspended[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
         return own_ns
 
-    def reference(self, owner: int) -> Sequence[float]:
-        """The reference workload's times next to the requests that tell what an owner spent."""
-        level = self._level([owner])
-        return () if level is None else self.splits[level].reference
-
     def suspended(self, owner: int) -> Microseconds:
         """How long the owner was typically suspended."""
-        level = self._level([owner])
+        level = self.level([owner])
         return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
 
     def suspended_interval(self, owner: int) -> Estimate:
         """The same with an interval; zero where it was not suspended."""
-        level = self._level([owner])
+        level = self.level([owner])
         if level is None or not self.suspended(owner):
             return ZERO
         us = interval([used.suspended[owner] for used in self.splits[level].spent], self.alpha)
@@ -225,7 +222,7 @@ class _Legs:
 
     def resumed(self, owners: Sequence[int]) -> float:
         """How often these owners were typically resumed after a suspension."""
-        level = self._level(owners)
+        level = self.level(owners)
         return 0 if level is None else self.splits[level].resumptions(owners)
 
     def kept_pace(self, pairs: Series) -> bool:

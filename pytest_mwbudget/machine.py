@@ -12,7 +12,6 @@ from statistics import median
 # Below this the machine's speed is as steady as it gets, and nothing is made of it.
 STEADY = 1.10
 
-
 # The reference workload: so many calls of a function that does nothing. Calls are what an app is made of, and a
 # neighbour on the same core slows them as much, a loop that only adds up less. They allocate nothing, because where new
 # objects lie depends on what the app did before.

@@ -1,6 +1,6 @@
 """What the probes cost, from what the null layers read. Pure; no clock.
 
-A null layer is two probes with blank layers between, which do nothing. One more blank layer tells what each of them
+A null layer is two probes with blank layers between, which do nothing. More blank layers tell what each of them
 takes; what is left is what the inside of one probe and the outside of another cost. A message that goes through there
 is handed from probe to probe; where it comes from a function, or goes to one, that costs a little more, which the null
 layers tell whose blank layers wrap `send`.
@@ -92,7 +92,7 @@ class _Level:
         return [_Above(null, ns - typical[Null(null.index, plain)]) for null, ns in at_tempo]
 
     def _blank(self, alpha: float) -> Estimate:
-        """What a blank layer takes: null layers with one more of them against those with the fewest."""
+        """What a blank layer takes: null layers with more of them against those with the fewest."""
         plain = [one for one in self.above if not one.null.blanks.wrapping]
         fewest = [one.ns for one in plain if one.null.blanks.count == self.fewest]
         more = [one.ns / (one.null.blanks.count - self.fewest) for one in plain if one.null.blanks.count > self.fewest]
@@ -109,7 +109,7 @@ class _Level:
 def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> Estimate:
     """What it costs a message to go from a probe to a function and from there to a probe.
 
-    Null layers whose blank layers wrap `send`, less what the wrapping itself takes: what one more blank layer adds.
+    Null layers whose blank layers wrap `send`, less what the wrapping itself takes: what each further blank layer adds.
     """
     fewest_sent = min(filter(None, sent.values()), default=0)
     if not fewest_sent or not levels:
