@@ -370,12 +370,20 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
         "budget_us": judged.bound,
         "verdict": judged.verdict,
         "reason": judged.reason,
-        "failed_once": any(look.verdicts[name] == "fail" for look in looks if look.last or look is looks[-1]),
+        "failed_once": any(look.verdicts[name] == "fail" for look in ends(name, looks)),
         "stood_s": stood_s,
         "estimate_us": layer.us and layer.us.estimate,
         "half_width_us": layer.us and layer.us.half_width,
         "method": layer.method,
     }
+
+
+def ends(name: str, looks: Sequence[Look]) -> Iterator[Look]:
+    """The looks at which a failure of this layer alone would have ended the run: not the first that says so."""
+    for before, look in pairwise(looks):
+        if look.last and before.verdicts[name] == "fail":
+            yield look
+    yield looks[-1]
 
 
 def worker(**size: Any) -> list[Reading]:

@@ -18,7 +18,6 @@ import gc
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TypeAlias
 
 from .asgi import Observer
@@ -26,7 +25,7 @@ from .boundaries import BLANKS, HARNESS, WRAPPING_EVERY, BlankLayers, Clock, Pro
 from .instruments import uncollected
 from .machine import reference_ns
 from .model import Nanoseconds
-from .samples import Null, Samples, Series, Split
+from .samples import Null, Pairs, Samples, Series, Split
 from .timeline import spent
 
 # Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
@@ -227,13 +226,13 @@ class Bisection:
             splits[level] = Split(frozenset(owners))
         return splits[level]
 
-    async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], pairs: int, deadline: Deadline) -> None:
-        """Pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
+    async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], count: int, deadline: Deadline) -> None:
+        """So many pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
 
         A layer that does what the inside needs (a user, a session, a transaction) shows by another status or an
         exception: it is noted in `refused` and left to the split.
         """
-        series = self.samples.bypass.setdefault(layer.index, Series())
+        pairs = self.samples.bypass.setdefault(layer.index, Pairs())
         try:
             with (
                 self.probes.stepping_set(on=False),
@@ -241,34 +240,35 @@ class Bisection:
                 self.probes.bypassed(passed),
             ):
                 await self._settle(self.probes.watch, deadline)
-                for _ in range(pairs):
-                    pair = await self._pair(layer, deadline)
-                    if pair is None:
+                for _ in range(count):
+                    blocks = {
+                        without: await self._block(layer, without, deadline)
+                        for without in self.rng.sample([False, True], 2)
+                    }
+                    if deadline.over():
                         return
-                    series.add(*pair)
+                    pairs.blocks.append((blocks[False], blocks[True]))
         except Exception as error:
             # The app as it is was called right before: what fails here fails for want of the layer.
             self.refuse(layer.index, f"{type(error).__name__} without it")
 
-    async def _pair(self, layer: TaskLayer, deadline: Deadline) -> tuple[float, float] | None:
-        """Nanoseconds inside the layer's boundary with it, less those without it; and the reference workload's.
+    async def _block(self, layer: TaskLayer, without: bool, deadline: Deadline) -> Series:
+        """Nanoseconds inside the layer's boundary, each with the slower of the references before and after it.
 
-        None when the time ran out. The reference is the slowest of those round the blocks.
+        Fewer of them when the time ran out.
         """
-        inside: dict[bool, float] = {}
-        references = [reference_ns(self.clock)]
-        for without in self.rng.sample([False, True], 2):
-            values: list[float] = []
-            with self.probes.bypassed([layer] if without else []):
-                for _ in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
-                    await self.call(self.probes.watch)
-                    self.samples.requests += 1
-                    values.append(spent(self.probes.read(), self.probes.null_owner + 1).ns[layer.index + 1])
-                    if deadline.over():
-                        return None
-            inside[without] = median(values[BLOCK_SETTLE_CALLS:])
-            references.append(reference_ns(self.clock))
-        return inside[False] - inside[True], max(references)
+        taken = Series()
+        with self.probes.bypassed([layer] if without else []):
+            for number in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
+                before = reference_ns(self.clock)
+                await self.call(self.probes.watch)
+                self.samples.requests += 1
+                inside_ns = spent(self.probes.read(), self.probes.null_owner + 1).ns[layer.index + 1]
+                if number >= BLOCK_SETTLE_CALLS:
+                    taken.add(inside_ns, max(before, reference_ns(self.clock)))
+                if deadline.over():
+                    break
+        return taken
 
     async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()

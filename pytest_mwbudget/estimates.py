@@ -89,14 +89,16 @@ class Estimates:
     slowdowns: Slowdowns
 
 
-def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look: int, machine: Machine) -> Estimates:
+def estimate(
+    samples: Samples, entries: Sequence[Entry], *, outside: bool, look: int, machine: Machine, last: bool = False
+) -> Estimates:
     """Every row's estimate from all samples, at the given look (1, 2, …), `alpha` being spent over looks and rows.
 
-    `outside` says that entry 0 is the app object, whose time is not a layer's.
+    `outside` says that entry 0 is the app object, whose time is not a layer's; `last` that there will be no more looks.
     """
     probed = samples.probed
     # One share for each row: the split's, the bypasses', the outside, the whole.
-    alpha = spend(ALPHA, look) / (len(probed) + len(samples.bypass) + 2)
+    alpha = spend(ALPHA, look, last=last) / (len(probed) + len(samples.bypass) + 2)
     quick_ns = samples.quick_ns()
     whole_steady = samples.whole.steady(quick_ns)
     whole = interval(whole_steady.values, alpha)
@@ -104,7 +106,7 @@ def estimate(samples: Samples, entries: Sequence[Entry], *, outside: bool, look:
     # No verdict hangs on the processor's time: its rows share their chances with nobody, and no null layer of its
     # requests tells what handing messages over costs.
     cpu = _Legs(samples.cpu, quick_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
-    bypass = {index: pairs.steady(quick_ns) for index, pairs in samples.bypass.items()}
+    bypass = {index: pairs.saved(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, alpha)
 
     around, probes_around = [HARNESS], [ZERO]
@@ -225,7 +227,7 @@ class _Legs:
         level = self.level(owners)
         return 0 if level is None else self.splits[level].resumptions(owners)
 
-    def kept_pace(self, pairs: Series) -> bool:
+    def kept_pace(self, saved: Series) -> bool:
         """Whether a bypass's pairs were taken while the machine ran as fast as it did for the split.
 
         Where all pairs fall into one slow stretch they tell what the layer costs on a slower machine. Without enough of
@@ -233,8 +235,8 @@ class _Legs:
         """
         genuine = self.splits[0].reference if self.splits else []
         if len(genuine) < ENOUGH_REQUESTS:
-            return bool(pairs.reference)
-        return bool(pairs.reference) and median(pairs.reference) <= STEADY * median(genuine)
+            return bool(saved.reference)
+        return bool(saved.reference) and median(saved.reference) <= STEADY * median(genuine)
 
 
 def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = False) -> Microseconds:

@@ -8,9 +8,11 @@ from itertools import compress
 from statistics import median
 
 from .boundaries import BlankLayers
-from .stats import paces_of_others, quickest, quiet
+from .stats import paces_of_others, quickest, quiet, quiet_limit
 from .timeline import Spent
 
+# So many requests of a block must be quick for its pair to count.
+FEWEST_OF_BLOCK = 2
 # How much slower the machine may be for a moment to count: by the reference workload, which is steady, than in the
 # quickest moments of the run; by the null layers, which are nearer to what an app does, and noisier, than in the
 # quickest quarter of these.
@@ -31,8 +33,45 @@ class Series:
 
     def steady(self, quick_ns: float) -> Series:
         """What was taken while the machine ran at its speed, the reference workload taking `quick_ns`."""
-        kept = quiet(self.reference, QUIET_REFERENCE, quick_ns)
+        return self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
+
+    def only(self, kept: Sequence[bool]) -> Series:
+        """These of the values."""
         return Series(list(compress(self.values, kept)), list(compress(self.reference, kept)))
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Blocks of requests with a layer and without it, one of each in a pair."""
+
+    blocks: list[tuple[Series, Series]] = field(default_factory=list)
+
+    @property
+    def reference(self) -> list[float]:
+        """The reference workload's times next to all these requests."""
+        return [ns for pair in self.blocks for block in pair for ns in block.reference]
+
+    def saved(self, quick_ns: float) -> Series:
+        """What a request took longer with the layer than without it, typically, pair by pair.
+
+        Of each block only the requests count that ran while the machine was at its speed, and of the pairs only those
+        that have such requests in both blocks: a neighbour comes and goes within one.
+        """
+        paces = [max(map(_pace, pair)) for pair in self.blocks]
+        limit = quiet_limit(paces, QUIET_REFERENCE, quick_ns)
+        found = Series()
+        for pair, pace in zip(self.blocks, paces, strict=True):
+            if pace <= limit:
+                with_it, without = (block.only([ns <= limit for ns in block.reference]) for block in pair)
+                found.add(
+                    median(with_it.values) - median(without.values), median(with_it.reference + without.reference)
+                )
+        return found
+
+
+def _pace(block: Series) -> float:
+    """The slowest at which enough of the block's requests ran."""
+    return sorted(block.reference)[FEWEST_OF_BLOCK - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +156,7 @@ class Samples:
     splits: dict[int, Split] = field(default_factory=dict)
     cpu: dict[int, Split] = field(default_factory=dict)
     whole: Series = field(default_factory=Series)
-    bypass: dict[int, Series] = field(default_factory=dict)
+    bypass: dict[int, Pairs] = field(default_factory=dict)
     inside: Series = field(default_factory=Series)
     inside_stepless: Series = field(default_factory=Series)
     messages: int = 0
@@ -126,6 +165,7 @@ class Samples:
 
     def quick_ns(self) -> float:
         """What the reference workload took in the quickest moments of the quickest part of the run."""
-        series = [self.whole, self.inside, *self.bypass.values()]
-        references = [one.reference for one in series] + [split.reference for split in self.splits.values()]
+        references = [one.reference for one in (self.whole, self.inside)]
+        references += [pairs.reference for pairs in self.bypass.values()]
+        references += [split.reference for split in self.splits.values()]
         return min(map(quickest, references))

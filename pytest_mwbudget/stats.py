@@ -2,7 +2,7 @@
 
 Nothing here assumes a distribution. The interval for a median is the sign test's: between two order statistics,
 with binomial coverage. Neighbouring requests are not independent (a busy neighbour stays busy for a while), so
-consecutive values are first merged into a few dozen batches that grow with the run; batches much longer than the
+consecutive values are first merged into dozens of batches that grow with the run; batches much longer than the
 correlation are as good as independent. While they are not yet, neighbouring batches resemble one another: they then
 count only for as many independent ones as they are worth.
 """
@@ -18,9 +18,9 @@ from statistics import median
 
 from .model import Estimate
 
-# From so many batches to three times as many: enough for an interval at a few parts in ten million, few enough to be
-# long.
-MIN_BATCHES = 32
+# So many batches are enough for an interval at a few parts in ten million. Twice as many tell better how much they
+# resemble one another, which costs an interval the more the less it is known: as soon as they are of `LONG` values.
+MIN_BATCHES, MANY_BATCHES, LONG = 32, 64, 7
 
 # A series that only ever drifts is worth a few values, not none.
 MOST_CORRELATED = 0.99
@@ -38,9 +38,13 @@ QUICKEST, QUICKEST_SHARE = 64, 1 / 32
 NEAR = 7
 
 
-def spend(alpha: float, look: int) -> float:
-    """The share of `alpha` for look 1, 2, 3, …: `alpha / (look · (look + 1))`, which sums to `alpha` for ever."""
-    return alpha / (look * (look + 1))
+def spend(alpha: float, look: int, *, last: bool = False) -> float:
+    """The share of `alpha` for look 1, 2, 3, …: `alpha / (look · (look + 1))`, which sums to `alpha` for ever.
+
+    After the `last` look there is none to save for: it has all that is left, `alpha / look`. Which one is the last must
+    not depend on what it shows.
+    """
+    return alpha / look if last else alpha / (look * (look + 1))
 
 
 @lru_cache(maxsize=1024)
@@ -86,13 +90,15 @@ def median_interval(values: Sequence[float], alpha: float, worth: float | None =
     return Estimate(centre, centre - (centre - ordered[0]) * stretch, centre + (ordered[-1] - centre) * stretch)
 
 
-def batch_medians(values: Sequence[float], at_least: int = MIN_BATCHES) -> list[float]:
-    """Medians of consecutive values, merged into `at_least` to `3 * at_least - 1` batches of equal, odd length.
+def batch_medians(values: Sequence[float]) -> list[float]:
+    """Medians of consecutive values, merged into batches of equal, odd length.
 
-    Fewer than `3 * at_least` values come back as they are. The remainder joins the last batch. The length is odd
-    because the median of an even number of skewed values lies, more often than not, on the side of the long tail.
+    Less than three times `MIN_BATCHES` values come back as they are. With more of them the batches grow, first in
+    length, to `LONG` values each in at least `MIN_BATCHES`, then in number, to `MANY_BATCHES` or half as many more,
+    then in length again. The remainder joins the last batch. The length is odd because the median of an even number of
+    skewed values lies, more often than not, on the side of the long tail.
     """
-    length = len(values) // at_least
+    length = min(len(values) // MIN_BATCHES, max(LONG, len(values) // MANY_BATCHES))
     length -= length % 2 == 0
     if length <= 1:
         return list(values)
@@ -185,7 +191,10 @@ def quickest(values: Sequence[float]) -> float:
 
     A neighbour on a shared core may leave it alone for a few hundredths of the time. Infinite for no values.
     """
-    ordered = sorted(paces(values))
+    return _quickest(sorted(paces(values)))
+
+
+def _quickest(ordered: Sequence[float]) -> float:
     place = min(len(ordered) / 4, max(QUICKEST, QUICKEST_SHARE * len(ordered)))
     return ordered[int(place)] if ordered else math.inf
 
@@ -193,17 +202,25 @@ def quickest(values: Sequence[float]) -> float:
 def quiet(values: Sequence[float], factor: float, quick: float | None = None) -> list[bool]:
     """Which of the `values` were taken in quiet moments: at most `factor` times the pace `quick`.
 
-    `quick` is that of the quickest quarter unless it is told; where too few would be kept, the pace of the `quickest`
-    stands in. At least `FEWEST_QUIET` are kept, the quickest. To be used with the times of something that has nothing
+    `quick` is that of the quickest quarter unless it is told. To be used with the times of something that has nothing
     to do with what is judged, so that the choice cannot lean towards a verdict.
     """
-    if not values:
-        return []
     pace = paces(values)
-    ordered = sorted(pace)
+    limit = quiet_limit(pace, factor, quick)
+    return [value <= limit for value in pace]
+
+
+def quiet_limit(kept_paces: Sequence[float], factor: float, quick: float | None = None) -> float:
+    """The slowest pace at which what kept these paces counts as quiet: `factor` times the pace `quick`.
+
+    That is the one of the quickest quarter unless it is told; where too few would be kept, the pace of the `quickest`
+    stands in. At least `FEWEST_QUIET` are kept, the quickest.
+    """
+    if not kept_paces:
+        return math.inf
+    ordered = sorted(kept_paces)
     if quick is None:
         quick = ordered[len(ordered) // 4]
     elif bisect_right(ordered, quick * factor) < min(len(ordered) / 8, FEWEST_QUICK):
-        quick = quickest(values)
-    limit = max(quick * factor, ordered[min(len(ordered), FEWEST_QUIET) - 1])
-    return [value <= limit for value in pace]
+        quick = _quickest(ordered)
+    return max(quick * factor, ordered[min(len(ordered), FEWEST_QUIET) - 1])

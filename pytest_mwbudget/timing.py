@@ -48,8 +48,9 @@ FIRST_LOOK_PAIRS = 16
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
-# A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long, and
-# when the machine was watched for so long.
+# A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long,
+# when the machine was watched for so long, and when the look before it said so as well, unless there is time for no
+# other.
 FAILURE_TIME_S: Seconds = 1.0
 WATCHED_TIME_S: Seconds = 5.0
 # Looks are taken in turns of about so long, of so many requests at least and at most; no leg has fewer than the least.
@@ -148,6 +149,7 @@ class Timing:
         self.loop = caller.loop
         self.look = 0
         self.total: Judgement | None = None
+        self.failed_before: set[tuple[int, Quantity] | None] = set()
         self.estimates: Estimates | None = None
         self.first_look = round(min(max(FIRST_LOOK_NS / max(pace.request_ns, 1.0), FEWEST_FIRST), MOST_FIRST))
         self.begun_ns = bench.clock()
@@ -218,6 +220,7 @@ class Timing:
 
     def _judge(self) -> None:
         """Estimates for every row from all samples so far, and a verdict for every budget."""
+        self.failed_before = {key for key, judgement in self._judgements().items() if judgement.verdict == "fail"}
         found = self._estimated()
         while self._refused_bypass(found):
             found = self._estimated()
@@ -245,6 +248,7 @@ class Timing:
             outside=self.stack.outside,
             look=self.look,
             machine=self.bench.machine,
+            last=self.seconds >= self.settings.max_time_s,
         )
 
     def _refused_bypass(self, found: Estimates) -> bool:
@@ -302,13 +306,21 @@ class Timing:
         """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
         if not self._bounded():
             return True
-        judgements = [judgement for row in self.rows for judgement in row.judgements.values()]
-        if self.total is not None:
-            judgements.append(self.total)
         fresh = self.seconds < self.patience_s
         return any(
-            judgement.verdict == "undecided" or (fresh and judgement.verdict == "fail") for judgement in judgements
+            judgement.verdict == "undecided"
+            or (judgement.verdict == "fail" and (fresh or key not in self.failed_before))
+            for key, judgement in self._judgements().items()
         )
+
+    def _judgements(self) -> dict[tuple[int, Quantity] | None, Judgement]:
+        """What the last look said of every budget of time, by layer index and quantity; None is the whole request."""
+        found: dict[tuple[int, Quantity] | None, Judgement] = {
+            (row.layer.index, quantity): judgement
+            for row in self.rows
+            for quantity, judgement in row.judgements.items()
+        }
+        return found if self.total is None else found | {None: self.total}
 
     def _bounded(self) -> bool:
         """Whether all that is shown has an interval."""

@@ -133,16 +133,18 @@ def test_a_fail_that_was_taken_back_is_a_false_fail(verdicts: ModuleType) -> Non
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_a_fail_counts_where_the_run_could_have_ended(verdicts: ModuleType, last: bool) -> None:
+@pytest.mark.parametrize("before", ["fail", "undecided"])
+def test_a_fail_counts_where_the_run_could_have_ended(verdicts: ModuleType, last: bool, before: str) -> None:
     judged = SimpleNamespace(bound=21.0, verdict="pass", reason=None)
     layer = SimpleNamespace(judged={"us": judged}, us=None, method=None)
     looks = [
+        verdicts.Look(1.0, last, {"Work": before}),
         verdicts.Look(1.1, last, {"Work": "fail"}),
         verdicts.Look(1.2, False, {"Work": "pass"}),
         verdicts.Look(1.4, True, {"Work": "pass"}),
     ]
     found = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
-    assert found["failed_once"] is last
+    assert found["failed_once"] is (last and before == "fail")
     assert (found["verdict"], found["stood_s"]) == ("pass", 1.2)
 
 

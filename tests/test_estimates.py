@@ -23,7 +23,7 @@ from pytest_mwbudget.estimates import (
 from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate
 from pytest_mwbudget.nulls import OWN_NULLS, ZERO, handovers
-from pytest_mwbudget.samples import Null, Samples, Series, Split
+from pytest_mwbudget.samples import Null, Pairs, Samples, Series, Split
 from pytest_mwbudget.stats import NEAR
 from pytest_mwbudget.timeline import Spent
 
@@ -72,6 +72,19 @@ def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -
     for _ in range(count):
         found.add(centre + rng.uniform(-noise, noise), STEADY_NS)
     return found
+
+
+def pairs(saved: Series) -> Pairs:
+    """Pairs of blocks of two requests, which tell that the layer costs these."""
+    return Pairs(
+        [
+            (
+                Series([20_000 + ns - 10, 20_000 + ns + 10], [reference] * 2),
+                Series([20_000 - 30, 20_000 + 30], [reference] * 2),
+            )
+            for ns, reference in zip(saved.values, saved.reference, strict=True)
+        ]
+    )
 
 
 def samples(
@@ -308,7 +321,7 @@ def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0)
     row = taken.splits[0]
     taken.splits[0] = replace(row, spent=[row.spent[0]] * len(row.spent))
-    taken.bypass[0] = Series([40_000.0] * 200, [STEADY_NS] * 200)
+    taken.bypass[0] = pairs(Series([40_000.0] * 200, [STEADY_NS] * 200))
     found = estimated(taken, CHAIN)
     for us in (found.split[0], found.outside):
         assert us.half_width == pytest.approx(method_us(us.estimate, 25))
@@ -369,7 +382,7 @@ def test_an_app_without_a_probe_has_a_whole_and_nothing_else() -> None:
 
 def test_a_bypass_is_what_the_pairs_say() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    taken.bypass = {0: series(107_000), 1: Series()}
+    taken.bypass = {0: pairs(series(107_000)), 1: Pairs()}
     found = estimated(taken, CHAIN)
     assert found.bypass[0].estimate == near(107)
     assert set(found.bypass) == {0}
@@ -381,11 +394,50 @@ def test_pairs_from_a_stretch_in_which_the_machine_was_slow_are_no_bypass_yet() 
     slow = Series()
     for _ in range(64):
         slow.add(214_000, 2 * STEADY_NS)
-    taken.bypass = {0: slow}
+    taken.bypass = {0: pairs(slow)}
     assert estimated(taken, CHAIN).bypass == {}
-    for value in series(107_000).values:
-        slow.add(value, STEADY_NS)
+    taken.bypass[0].blocks += pairs(series(107_000)).blocks
     assert estimated(taken, CHAIN).bypass[0].estimate == near(107)
+
+
+def test_a_neighbour_who_comes_and_goes_within_a_pair_of_blocks_is_left_out() -> None:
+    """Of 600 pairs no block is free of him, a third have two free requests each, a few have them in one block only."""
+    rng = random.Random(5)
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    taken.bypass = {0: Pairs()}
+    for number in range(600):
+        free = (2, 2) if number % 3 == 0 else (3, 0) if number % 7 == 0 else (1, 0)
+        blocks = []
+        for cost, quick in zip((127_000, 20_000), free, strict=True):
+            block = Series()
+            for place in rng.sample(range(4), 4):
+                slow = 1.0 if place < quick else 1.6
+                block.add(slow * rng.uniform(0.99, 1.01) * cost, slow * STEADY_NS)
+            blocks.append(block)
+        taken.bypass[0].blocks.append((blocks[0], blocks[1]))
+    found = estimated(taken, CHAIN)
+    assert found.bypass[0].estimate == pytest.approx(107, abs=0.5)
+    assert sampling_us(found.bypass[0], found) < 1
+    assert found.slowdowns.bypass[0] == 1.0
+
+
+def test_where_hardly_any_pair_is_quick_slower_ones_count_and_say_so() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    slow = series(150_000)
+    slow.reference[:] = [STEADY_NS] * 5 + [1.4 * STEADY_NS] * 195
+    assert len(pairs(slow).saved(STEADY_NS).values) == 200
+    assert len(pairs(series(150_000)).saved(STEADY_NS).values) == 200
+    taken.bypass = {0: pairs(slow)}
+    taken.splits[0].reference[:] = [1.4 * STEADY_NS] * len(taken.splits[0].reference)
+    assert estimated(taken, CHAIN).slowdowns.bypass[0] == pytest.approx(1.4)
+
+
+def test_the_last_look_has_the_chances_that_were_not_spent() -> None:
+    taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, own_noise=2000)
+    one, last = (
+        estimate(taken, CHAIN, outside=False, look=6, machine=Machine(), last=last).split[0] for last in (False, True)
+    )
+    assert one.low < last.low < last.estimate < last.high < one.high
 
 
 def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:
@@ -554,7 +606,7 @@ def test_each_row_has_the_slowdown_of_its_own_requests() -> None:
     slow = taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
     taken.probed = (0, 1)
     slow.reference[:] = [1.6 * STEADY_NS] * len(slow.reference)
-    taken.bypass = {0: series(107_000)}
+    taken.bypass = {0: pairs(series(107_000))}
     found = estimated(taken, CHAIN).slowdowns
     assert (found.whole, found.split[0], found.bypass) == (1.0, 1.0, {0: 1.0})
     assert found.split[1] == found.most == pytest.approx(1.6)
@@ -564,8 +616,9 @@ def test_a_bypass_whose_pairs_had_no_quick_moment_has_the_slowdown_of_these() ->
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     for split in taken.splits.values():
         split.reference[:] = [1.08 * STEADY_NS] * len(split.reference)
-    taken.bypass = {0: series(107_000)}
-    taken.bypass[0].reference[:] = [1.18 * STEADY_NS] * len(taken.bypass[0].reference)
+    slow = series(107_000)
+    slow.reference[:] = [1.18 * STEADY_NS] * len(slow.reference)
+    taken.bypass = {0: pairs(slow)}
     found = estimated(taken, CHAIN).slowdowns
     assert (found.whole, found.split) == (1.0, {0: 1.0})
     assert found.bypass[0] == found.most == pytest.approx(1.18)

@@ -17,10 +17,11 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+import pytest_mwbudget.budgets
 import pytest_mwbudget.measure
 import pytest_mwbudget.timing
 from pytest_mwbudget import asgi
-from pytest_mwbudget.budgets import Bounds, Budgets
+from pytest_mwbudget.budgets import Bounds, Budgets, Judgement
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.estimates import Estimates, estimate, method_us
@@ -242,6 +243,37 @@ def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_b
         seconds.append(measurement.effort.seconds)
     assert seconds[0] >= WATCHED_TIME_S
     assert all(FAILURE_TIME_S <= one < WATCHED_TIME_S for one in seconds[1:])
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"), [(["fail", "pass"], "pass"), (["fail", "undecided", "pass"], "pass"), (["fail"] * 2, "fail")]
+)
+def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
+    said: list[Verdict], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    later = iter(said)
+
+    def judge(*args: object, **named: object) -> Judgement:
+        return Judgement(next(later) if server.clock.now_ns > 3e9 else "undecided", "as the test says")
+
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judge)
+    layers = [Middleware(Costly, clock=server.clock, before=20)]
+    measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}), max_time_s=60)
+    assert measurement.verdict == verdict
+    assert next(later, None) is None
+
+
+def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+
+    def judge(*args: object, **named: object) -> Judgement:
+        return Judgement("fail" if server.clock.now_ns >= 5e9 else "undecided")
+
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judge)
+    layers = [Middleware(Costly, clock=server.clock, before=20)]
+    measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}), max_time_s=5)
+    assert measurement.verdict == "fail"
 
 
 def test_a_cost_that_wavers_about_its_budget_is_undecided_when_the_time_is_over() -> None:

@@ -18,6 +18,8 @@ from pytest_mwbudget.model import Estimate, Verdict
 from pytest_mwbudget.samples import Series
 from pytest_mwbudget.stats import (
     FEWEST_QUIET,
+    LONG,
+    MANY_BATCHES,
     MIN_BATCHES,
     MOST_CORRELATED,
     NEAR,
@@ -106,11 +108,13 @@ def test_values_worth_too_few_have_an_interval_wider_than_their_range() -> None:
 
 
 @relaxed
-@given(values=series, at_least=st.integers(1, 40))
-def test_batch_medians_are_the_medians_of_a_partition_into_equal_odd_parts(values: list[float], at_least: int) -> None:
-    found = batch_medians(values, at_least)
-    # Naively: try every odd length, the longest first, until there are enough batches.
-    length = max((odd for odd in range(1, len(values) + 1, 2) if len(values) // odd >= at_least), default=1)
+@given(values=series)
+def test_batch_medians_are_the_medians_of_a_partition_into_equal_odd_parts(values: list[float]) -> None:
+    found = batch_medians(values)
+    # Naively: try every odd length, the longest first, until there are enough batches, or enough of long ones.
+    lengths = [odd for odd in range(len(values), 0, -1) if odd % 2]
+    few, many = (next((odd for odd in lengths if len(values) // odd >= n), 1) for n in (MIN_BATCHES, MANY_BATCHES))
+    length = min(few, max(LONG, many))
     rest = list(values)
     for value in found[:-1]:
         part, rest = rest[:length], rest[length:]
@@ -124,11 +128,13 @@ def test_batch_medians_are_the_medians_of_a_partition_into_equal_odd_parts(value
 def test_the_number_of_batches_stays_within_its_bounds(count: int) -> None:
     batches = len(batch_medians([0.0] * count))
     assert min(count, MIN_BATCHES) <= batches <= 3 * MIN_BATCHES - 1
+    if count >= LONG * MANY_BATCHES:
+        assert batches >= MANY_BATCHES
 
 
 def test_batches_of_skewed_values_are_not_drawn_to_the_long_tail() -> None:
     rng = random.Random(1)
-    medians = [batch_medians([rng.lognormvariate(0, 2) for _ in range(100)], 50) for _ in range(200)]
+    medians = [batch_medians([rng.lognormvariate(0, 2) for _ in range(6 * MIN_BATCHES)]) for _ in range(200)]
     above = sum(value > 1.0 for batch in medians for value in batch) / sum(map(len, medians))
     assert above == pytest.approx(0.5, abs=0.02)
 
@@ -232,6 +238,12 @@ def test_all_looks_together_spend_no_more_than_alpha() -> None:
     shares = [spend(0.01, look) for look in range(1, 2000)]
     assert shares == sorted(shares, reverse=True)
     assert 0.0099 < math.fsum(shares) < 0.01
+
+
+def test_the_last_look_has_what_the_others_left() -> None:
+    for last in (1, 2, 7, 30):
+        spent = math.fsum(spend(0.01, look) for look in range(1, last))
+        assert spent + spend(0.01, last, last=True) == pytest.approx(0.01)
 
 
 # ---- quiet moments ----------------------------------------------------------------------------------------------
@@ -363,7 +375,7 @@ def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
     verdict: Verdict = "undecided"
     for look, size in enumerate(looks, start=1):
         seen += [next(values) for _ in range(size - len(seen))]
-        us = batched_interval(seen, spend(ALPHA, look))
+        us = batched_interval(seen, spend(ALPHA, look, last=look == len(looks)))
         verdict = judge(us, BUDGET_US, floor=0.1, slowdown=1.0).verdict
         if verdict != "undecided":
             return verdict
