@@ -95,6 +95,7 @@ FEWEST_PAIRS = 16
 GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
 # What a reason for an undecided verdict says, in few words.
 REASONS = {
+    "from run to run": "above the budget by no more than runs differ",
     "the interval": "the interval holds the budget",
     "slower than at its best": "the machine ran slower than at its best",
     "the split does not": "bypass and split disagree",
