@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -148,7 +147,7 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
             begin = time.perf_counter()
             measured = measurement(app, PROBES[probes], max_time_s, machine)
             seconds = time.perf_counter() - begin
-            slow = slowdown(measured) >= SLOW
+            slow = measured.slowdown >= SLOW
             for index, (kind, layer, row) in enumerate(zip(drawn, layers, measured.layers, strict=True)):
                 if row.us is not None and kind not in NEIGHBOURS:
                     known = {"stack": name, "place": place_of(index, count), "kind": kind, "probes": probes}
@@ -163,12 +162,6 @@ def measurement(app: Any, probes: type[Probes], max_time_s: float, machine: Mach
     request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     with patch.object(timing, "best_probes", lambda stack, clock, _, suspending: probes(stack, suspending=suspending)):
         return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench(machine=machine)))
-
-
-def slowdown(measured: Measurement) -> float:
-    """How much slower than at its best the machine ran, as the measurement says."""
-    told = [re.search(r"ran ([\d.]+) times slower", note) for note in measured.notes]
-    return max((float(found[1]) for found in told if found), default=1.0)
 
 
 def place_of(index: int, count: int) -> str:

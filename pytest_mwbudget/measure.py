@@ -270,6 +270,7 @@ class _Run:
             ledger=self.counted.report,
             books=timing.books() if timing else None,
             floor_us=timing.floor_us if timing else None,
+            slowdown=timing.slowdown if timing else None,
             effort=timing.effort if timing else None,
             total_budget_us=self.settings.budgets.total_us,
             total_verdict=total.verdict if total else None,

@@ -275,9 +275,10 @@ class Result:
     """What is known of one request of a test: its status and, when `--mw-budget` is on, what each layer costs.
 
     Without enforcement only `request` and `status` are set, `layers` is empty and `verdict` is None. When every budget
-    is a count, nothing is timed: `books`, `floor_us` and `effort` are None. `total_budget_us` and `total_verdict`
-    belong to the budget on the whole request. `notes` are remarks on how far the figures can be trusted, one sentence
-    each. `profile` is there where the request was called again under a profiler.
+    is a count, nothing is timed: `books`, `floor_us`, `slowdown` and `effort` are None. `slowdown` says how many times
+    slower than at its best the machine ran, at the slowest figure; 1 is as quick as it gets. `total_budget_us` and
+    `total_verdict` belong to the budget on the whole request. `notes` are remarks on how far the figures can be
+    trusted, one sentence each. `profile` is there where the request was called again under a profiler.
     """
 
     request: RequestLine
@@ -287,6 +288,7 @@ class Result:
     ledger: Ledger | None = None
     books: Books | None = None
     floor_us: Microseconds | None = None
+    slowdown: float | None = None
     effort: Effort | None = None
     total_budget_us: Microseconds | None = None
     total_verdict: Verdict | None = None

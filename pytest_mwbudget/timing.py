@@ -343,6 +343,12 @@ class Timing:
         assert self.estimates is not None
         return self.estimates.floor_us
 
+    @property
+    def slowdown(self) -> float:
+        """How many times slower than at its best the machine ran, at the slowest figure."""
+        assert self.estimates is not None
+        return self.estimates.slowdowns.most
+
     def judged(self, row: Row) -> dict[Quantity, Judged]:
         """The verdicts on a row's budgets of time, with their reasons."""
         return {
@@ -394,10 +400,8 @@ class Timing:
 
     def notes(self) -> Iterator[str]:
         """How far the times can be trusted, one sentence each."""
-        assert self.estimates is not None
-        slowdown = self.estimates.slowdowns.most
-        if slowdown > 1:
-            yield f"The machine ran {slowdown:.2f} times slower than at its best."
+        if self.slowdown > 1:
+            yield f"The machine ran {self.slowdown:.2f} times slower than at its best."
         for row in self.rows:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]

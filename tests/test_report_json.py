@@ -76,6 +76,7 @@ RESULT = Result(
     ledger=LEDGER,
     books=Books(Estimate(245.1, 244.0, 246.3), Estimate(0.6, 0.3, 0.9), Estimate(41.0, 40.6, 41.3), -0.7),
     floor_us=0.12,
+    slowdown=1.25,
     effort=Effort(requests=960, rounds=120, seconds=0.41),
     total_budget_us=400.0,
     total_verdict="pass",
@@ -88,6 +89,7 @@ UNKNOWN = replace(
     layers=(LayerReport(GZIP, counts=GZIP_COUNTS, judged={"us": Judged(50.0, "undecided", "too few")}),),
     books=Books(Estimate(0.0, -math.inf, math.inf), Estimate(0.6, 0.3, 0.9), None, math.nan),
     floor_us=math.inf,
+    slowdown=1.0,
 )
 # Every budget is a count.
 UNTIMED = replace(
@@ -99,6 +101,7 @@ UNTIMED = replace(
     ),
     books=None,
     floor_us=None,
+    slowdown=None,
     effort=None,
     total_budget_us=None,
     total_verdict=None,
@@ -155,6 +158,7 @@ SHAPE = {
             "rounds": int,
             "seconds": NUMBER,
             "floor_us": NUMBER,
+            "slowdown": NUMBER,
             "total_us": ESTIMATE,
             "outside_us": ESTIMATE,
             "endpoint_us": ESTIMATE,
@@ -297,7 +301,17 @@ def test_a_run_without_the_clock_says_so_for_each_time() -> None:
     data = to_json(UNTIMED, "t")
     times = ("us", "busy_us", "wait_us", "cpu_us")
     assert data["layers"][0]["why"] == dict.fromkeys(times, "every budget is a count, so nothing was timed")
-    for key in ("rounds", "requests", "seconds", "floor_us", "total_us", "outside_us", "endpoint_us", "residue_us"):
+    for key in (
+        "rounds",
+        "requests",
+        "seconds",
+        "floor_us",
+        "slowdown",
+        "total_us",
+        "outside_us",
+        "endpoint_us",
+        "residue_us",
+    ):
         assert data[key] is None
     assert data["ledger"]["requests"] == 21
 

@@ -96,6 +96,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "requests": effort.requests if effort else None,
         "seconds": effort.seconds if effort else None,
         "floor_us": _number(result.floor_us),
+        "slowdown": result.slowdown,
         "total_us": _estimate(books.total if books else None),
         "total_budget_us": result.total_budget_us,
         "total_verdict": result.total_verdict,
@@ -252,6 +253,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         ledger=Ledger(outside, _read_counts(ledger["endpoint"]), total, ledger["requests"], ledger["why"]),
         books=_read_books(data) if timed else None,
         floor_us=(math.inf if data["floor_us"] is None else data["floor_us"]) if timed else None,
+        slowdown=data.get("slowdown"),  # results from before it was told are read as well
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
