@@ -16,6 +16,10 @@ from .model import COUNTED, Count, Estimate, Layer, Microseconds, Quantity, Verd
 # Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for what is counted.
 Bounds: TypeAlias = Mapping[Quantity, float]
 
+# By such a share the same layer reads higher in one process than in another: where its code and data lie, which caches
+# its neighbours leave cold. No interval of one process holds that, and nobody's test may fail for it.
+BETWEEN_RUNS = 0.04
+
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
@@ -93,11 +97,6 @@ def size(value: object, where: str) -> int:
     return number(value, where)
 
 
-# By such a share the same layer reads higher in one process than in another: where its code and data lie, which caches
-# its neighbours leave cold. No interval of one process holds that, and nobody's test may fail for it.
-BETWEEN_RUNS = 0.04
-
-
 def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity, float]]:
     """The bounds of each layer that has any, by layer index.
 
@@ -170,19 +169,19 @@ def judge(
     interval = f"the interval {us.low:.2f} to {us.high:.2f} µs"
     if us.low <= bound:
         return Judgement("undecided", f"{interval} holds the budget of {bound:g} µs")
-    if us.low / slowdown <= bound:
+    if us.low / slowdown > (1 + BETWEEN_RUNS) * bound:
+        return Judgement("fail")
+    if slowdown > 1:
         return Judgement(
             "undecided",
             f"the machine ran {slowdown:.2f} times slower than at its best, which alone may explain the excess"
             f"; run it again when the machine is less busy",
         )
-    if us.low / slowdown <= (1 + BETWEEN_RUNS) * bound:
-        return Judgement(
-            "undecided",
-            f"{interval} is above the budget of {bound:g} µs by no more than the {BETWEEN_RUNS:.0%} that the same layer"
-            " may differ by from run to run; make it cheaper or the budget higher",
-        )
-    return Judgement("fail")
+    return Judgement(
+        "undecided",
+        f"{interval} is above the budget of {bound:g} µs by no more than the {BETWEEN_RUNS:.0%} that the same layer may"
+        " differ by from run to run; make it cheaper or the budget higher",
+    )
 
 
 def judge_count(count: Count, most: float) -> Judgement:
