@@ -16,8 +16,8 @@ from .model import COUNTED, Count, Estimate, Layer, Microseconds, Quantity, Verd
 # Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for what is counted.
 Bounds: TypeAlias = Mapping[Quantity, float]
 
-# By such a share the same layer reads higher in one process than in another: where its code and data lie, which caches
-# its neighbours leave cold. No interval of one process holds that, and nobody's test may fail for it.
+# The same layer reads higher in one process than in another, by where its code and data lie and by which caches its
+# neighbours leave cold: by so much as a rule, by twice that at worst. No interval of one process holds it.
 BETWEEN_RUNS = 0.04
 
 
@@ -43,10 +43,11 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and for an undecided one the reason."""
+    """A verdict, and for an undecided one the reason and whether more time could bring one."""
 
     verdict: Verdict
     reason: str | None = None
+    time_tells: bool = False
 
 
 def bound(quantity: Quantity, value: object, where: str) -> float:
@@ -168,20 +169,26 @@ def judge(
         return Judgement("pass")
     interval = f"the interval {us.low:.2f} to {us.high:.2f} µs"
     if us.low <= bound:
-        return Judgement("undecided", f"{interval} holds the budget of {bound:g} µs")
-    if us.low / slowdown > (1 + BETWEEN_RUNS) * bound:
+        return Judgement("undecided", f"{interval} holds the budget of {bound:g} µs", time_tells=True)
+    if us.low > fails_above(bound, slowdown):
         return Judgement("fail")
     if slowdown > 1:
         return Judgement(
             "undecided",
-            f"the machine ran {slowdown:.2f} times slower than at its best, which alone may explain the excess"
+            f"the machine ran {slowdown:.2f} times slower than at its best, which may explain the excess"
             f"; run it again when the machine is less busy",
         )
     return Judgement(
         "undecided",
-        f"{interval} is above the budget of {bound:g} µs by no more than the {BETWEEN_RUNS:.0%} that the same layer may"
-        " differ by from run to run; make it cheaper or the budget higher",
+        f"{interval} begins above the budget of {bound:g} µs by no more than the {BETWEEN_RUNS:.0%} that figures differ"
+        " by from run to run",
+        time_tells=True,
     )
+
+
+def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
+    """What all of an interval must be above for the budget to fail."""
+    return (1 + BETWEEN_RUNS) * slowdown * bound
 
 
 def judge_count(count: Count, most: float) -> Judgement:
@@ -189,12 +196,14 @@ def judge_count(count: Count, most: float) -> Judgement:
     return Judgement("pass" if count.count <= most else "fail")
 
 
-def seconds_needed(us: Estimate, bound: Microseconds, spent_s: float, method_us: Microseconds = 0.0) -> float | None:
+def seconds_needed(
+    us: Estimate, bound: Microseconds, spent_s: float, *, slowdown: float = 1.0, method_us: Microseconds = 0.0
+) -> float | None:
     """How long the run would have to be for a verdict, as the interval narrows with the square root of the time.
 
     All but `method_us` of its half width does. None when the estimate stands so near the budget that no time is enough.
     """
-    gap = abs(us.estimate - bound) - method_us
+    gap = max(bound - us.estimate, us.estimate - fails_above(bound, slowdown)) - method_us
     if not math.isfinite(us.half_width) or gap <= 0:
         return None
     return spent_s * ((us.half_width - method_us) / gap) ** 2

@@ -276,9 +276,9 @@ class Result:
 
     Without enforcement only `request` and `status` are set, `layers` is empty and `verdict` is None. When every budget
     is a count, nothing is timed: `books`, `floor_us`, `slowdown` and `effort` are None. `slowdown` says how many times
-    slower than at its best the machine ran, at the slowest figure; 1 is as quick as it gets. `total_budget_us` and
-    `total_verdict` belong to the budget on the whole request. `notes` are remarks on how far the figures can be
-    trusted, one sentence each. `profile` is there where the request was called again under a profiler.
+    slower than at its best the machine ran, at the slowest figure; 1 where that is less than a tenth.
+    `total_budget_us` and `total_verdict` belong to the budget on the whole request. `notes` are remarks on how far the
+    figures can be trusted, one sentence each. `profile` is there where the request was called again under a profiler.
     """
 
     request: RequestLine

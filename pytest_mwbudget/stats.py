@@ -94,8 +94,8 @@ def batch_medians(values: Sequence[float]) -> list[float]:
     """Medians of consecutive values, merged into batches of equal, odd length.
 
     Less than three times `MIN_BATCHES` values come back as they are. With more of them the batches grow, first in
-    length, to `LONG` values each in at least `MIN_BATCHES`, then in number, to `MANY_BATCHES` or half as many more,
-    then in length again. The remainder joins the last batch. The length is odd because the median of an even number of
+    length, to `LONG` values each in at least `MIN_BATCHES`, then in number, to `MANY_BATCHES` or some more, then in
+    length again. The remainder joins the last batch. The length is odd because the median of an even number of
     skewed values lies, more often than not, on the side of the long tail.
     """
     length = min(len(values) // MIN_BATCHES, max(LONG, len(values) // MANY_BATCHES))

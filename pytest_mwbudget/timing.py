@@ -148,6 +148,7 @@ class Timing:
         self.instruments = instruments
         self.loop = caller.loop
         self.look = 0
+        self.over = False
         self.total: Judgement | None = None
         self.failed_before: set[tuple[int, Quantity] | None] = set()
         self.estimates: Estimates | None = None
@@ -181,8 +182,10 @@ class Timing:
         __tracebackhide__ = True
         try:
             async with self.loop.limited(self.settings.startup_timeout_s) as extend:
-                while self.look == 0 or not (self._known() or self.seconds >= self.settings.max_time_s):
+                while self.look == 0 or not (self._known() or self.over):
                     await self._sample(extend)
+                    # Asked once a look, because judging takes time: the last look is one that knows that it is.
+                    self.over = self.seconds >= self.settings.max_time_s
                     self._judge()
         except loops.OutOfTimeError:
             raise MeasurementError(
@@ -248,7 +251,7 @@ class Timing:
             outside=self.stack.outside,
             look=self.look,
             machine=self.bench.machine,
-            last=self.seconds >= self.settings.max_time_s,
+            last=self.over,
         )
 
     def _refused_bypass(self, found: Estimates) -> bool:
@@ -271,13 +274,12 @@ class Timing:
         if us is None:
             return self._merged_judgement(row, quantity, bound)
         pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
-        if pending and self.seconds < self.settings.max_time_s:
+        if pending and not self.over:
             return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
-        assert row.entry is not None
-        slowdowns = found.slowdowns.bypass if row.method == "bypass" else found.slowdowns.split
-        judgement = self._judged(us, bound, slowdowns[row.entry])
+        judgement = self._judged(us, bound, _slowdown(row, found))
         if row.method == "bypass" and judgement.verdict == "fail":
             # Two methods must agree before a test fails.
+            assert row.entry is not None
             split = found.split[row.entry] if quantity == "us" else _busy(row.entry, found)
             if split.estimate <= bound:
                 return Judgement("undecided", "the bypass says it is over its budget, the split does not")
@@ -351,11 +353,13 @@ class Timing:
 
     def judged(self, row: Row) -> dict[Quantity, Judged]:
         """The verdicts on a row's budgets of time, with their reasons."""
+        assert self.estimates is not None
+        slowdown = _slowdown(row, self.estimates)
         return {
             quantity: Judged(
                 row.bounds[quantity],
                 judgement.verdict,
-                self._reason(judgement, row.estimate_of(quantity), row.bounds[quantity], row.method_us),
+                self._reason(judgement, row.estimate_of(quantity), row.bounds[quantity], slowdown, row.method_us),
             )
             for quantity, judgement in row.judgements.items()
         }
@@ -365,10 +369,16 @@ class Timing:
         bound = self.settings.budgets.total_us
         if self.total is None or bound is None or self.estimates is None:
             return None
-        return Judged(bound, self.total.verdict, self._reason(self.total, self.estimates.whole, bound))
+        reason = self._reason(self.total, self.estimates.whole, bound, self.estimates.slowdowns.whole)
+        return Judged(bound, self.total.verdict, reason)
 
     def _reason(
-        self, judgement: Judgement, us: Estimate | None, bound: Microseconds, method_us: Microseconds = 0.0
+        self,
+        judgement: Judgement,
+        us: Estimate | None,
+        bound: Microseconds,
+        slowdown: float,
+        method_us: Microseconds = 0.0,
     ) -> str | None:
         """Why it is undecided, and how long a verdict would take; `method_us` of the interval no time would narrow."""
         if judgement.reason is None or us is None:
@@ -377,9 +387,9 @@ class Timing:
             rate = self.bisection.samples.requests / max(self.seconds, 1e-9)
             enough = math.ceil(ENOUGH_REQUESTS / max(rate, 1e-9))
             return f"there were too few requests for an interval; try --mw-budget-max-time={enough}"
-        if not us.low <= bound <= us.high:
+        if not judgement.time_tells:
             return judgement.reason
-        needed = budgets.seconds_needed(us, bound, self.seconds, method_us)
+        needed = budgets.seconds_needed(us, bound, self.seconds, slowdown=slowdown, method_us=method_us)
         if needed is None or needed > 3600:
             return f"{judgement.reason}; it stands so near its budget that no run would tell"
         return f"{judgement.reason}; --mw-budget-max-time={math.ceil(needed)} may be enough for a verdict"
@@ -406,6 +416,12 @@ class Timing:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
+
+
+def _slowdown(row: Row, found: Estimates) -> float:
+    """How much slower than at its best the machine ran in the requests that a row was read from; at least 1."""
+    slowdowns = found.slowdowns.bypass if row.method == "bypass" else found.slowdowns.split
+    return 1.0 if row.entry is None else slowdowns.get(row.entry, 1.0)
 
 
 def at_work(instruments: Instruments) -> str:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from pytest_mwbudget.budgets import (
+    BETWEEN_RUNS,
     Bounds,
     Budgets,
     assign,
@@ -335,7 +336,20 @@ def test_an_excess_beyond_the_slowdown_is_a_failure() -> None:
 def test_an_excess_that_another_run_may_not_see_is_not_a_failure_and_says_so() -> None:
     reason = judge(Estimate(55, 51.5, 58.25), 50, floor=0.1, slowdown=1).reason
     assert reason is not None
-    assert reason.startswith("the interval 51.50 to 58.25 µs is above the budget of 50 µs by no more than the 4% that")
+    assert reason.startswith("the interval 51.50 to 58.25 µs begins above the budget of 50 µs by no more than the 4%")
+
+
+@pytest.mark.parametrize(
+    ("us", "slowdown", "tells"),
+    [
+        (Estimate(50, 45.5, 55.25), 1.0, True),
+        (Estimate(55, 51.5, 58.25), 1.0, True),
+        (Estimate(60, 55, 65), 1.2, False),
+        (Estimate(9, 8, 10), 1.0, False),
+    ],
+)
+def test_more_time_is_of_use_where_the_interval_is_too_wide(us: Estimate, slowdown: float, tells: bool) -> None:
+    assert judge(us, 50 if us.high > 10 else 0.05, floor=0.1, slowdown=slowdown).time_tells is tells
 
 
 def test_a_slow_machine_does_not_turn_an_excess_into_a_pass() -> None:
@@ -372,20 +386,27 @@ def test_a_budget_of_zero_allows_nothing() -> None:
 
 
 def test_half_the_distance_to_the_budget_takes_four_times_as_long() -> None:
-    near, far = Estimate(51, 47, 55), Estimate(52, 48, 56)
+    near, far = Estimate(49, 45, 53), Estimate(48, 44, 52)
     assert seconds_needed(far, 50, 1.0) == pytest.approx(4.0)
     assert seconds_needed(near, 50, 1.0) == pytest.approx(16.0)
 
 
+@pytest.mark.parametrize("slowdown", [1.0, 1.5])
+def test_a_failure_needs_an_interval_beyond_what_runs_and_machines_differ_by(slowdown: float) -> None:
+    above = (1 + BETWEEN_RUNS) * slowdown * 50
+    assert seconds_needed(Estimate(above + 2, above - 6, above + 10), 50, 1.0, slowdown=slowdown) == pytest.approx(16.0)
+    assert seconds_needed(Estimate(above - 0.5, above - 6, above + 10), 50, 1.0, slowdown=slowdown) is None
+
+
 def test_the_wider_side_of_the_interval_counts() -> None:
-    assert seconds_needed(Estimate(52, 44, 53), 50, 1.0) == pytest.approx(16.0)
+    assert seconds_needed(Estimate(48, 40, 49), 50, 1.0) == pytest.approx(16.0)
 
 
-@pytest.mark.parametrize("us", [Estimate(50, 45, 55), Estimate(40, -math.inf, math.inf)])
+@pytest.mark.parametrize("us", [Estimate(50, 45, 55), Estimate(52, 45, 59), Estimate(40, -math.inf, math.inf)])
 def test_nobody_knows_how_long_when_the_estimate_is_on_the_budget_or_unbounded(us: Estimate) -> None:
     assert seconds_needed(us, 50, 1.0) is None
 
 
 def test_what_the_method_may_be_wrong_by_takes_no_time_away() -> None:
-    assert seconds_needed(Estimate(54, 47, 61), 50, 1.0, 3.0) == pytest.approx(16.0)
-    assert seconds_needed(Estimate(201, 198.7, 203.3), 200, 1.0, 2.1) is None
+    assert seconds_needed(Estimate(46, 39, 53), 50, 1.0, method_us=3.0) == pytest.approx(16.0)
+    assert seconds_needed(Estimate(199, 196.7, 201.3), 200, 1.0, method_us=2.1) is None

@@ -251,7 +251,7 @@ def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_b
 def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
     said: list[Verdict], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Server()
+    server = Server(endpoint_us=2000)
     later = iter(said)
 
     def judge(*args: object, **named: object) -> Judgement:
@@ -264,8 +264,24 @@ def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
     assert next(later, None) is None
 
 
+def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    lasts = []
+
+    def noted(*args: Any, last: bool, **named: Any) -> Estimates:
+        lasts.append(last)
+        return estimate(*args, last=last, **named)
+
+    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
+    server = Server(endpoint_us=2000)
+    layers = [Middleware(Costly, clock=server.clock, before=20)]
+    server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 20}}), max_time_s=3)
+    assert lasts[-1]
+    assert not any(lasts[:-1])
+    assert len(lasts) > 2
+
+
 def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
+    server = Server(endpoint_us=2000)
 
     def judge(*args: object, **named: object) -> Judgement:
         return Judgement("fail" if server.clock.now_ns >= 5e9 else "undecided")
@@ -310,6 +326,7 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
     settings = Settings(budgets=Budgets({"us": 10}), max_time_s=0.05)
     measurement = asyncio.run(measure(layer, request, settings, Bench(clock, None, random.Random(7), machine)))
     report = measurement.layer("Costly")
+    assert measurement.slowdown == pytest.approx(2.0)
     assert report.verdict == "undecided"
     assert "2.00 times slower" in reason(report)
 

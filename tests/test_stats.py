@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.budgets import judge
+from pytest_mwbudget.budgets import BETWEEN_RUNS, judge
 from pytest_mwbudget.estimates import ALPHA
 from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate, Verdict
@@ -129,7 +129,7 @@ def test_the_number_of_batches_stays_within_its_bounds(count: int) -> None:
     batches = len(batch_medians([0.0] * count))
     assert min(count, MIN_BATCHES) <= batches <= 3 * MIN_BATCHES - 1
     if count >= LONG * MANY_BATCHES:
-        assert batches >= MANY_BATCHES
+        assert MANY_BATCHES <= batches < 1.3 * MANY_BATCHES
 
 
 def test_batches_of_skewed_values_are_not_drawn_to_the_long_tail() -> None:
@@ -314,6 +314,8 @@ def test_the_quick_moments_are_found_where_there_are_few() -> None:
 # over fails. The noise has a median of 0 and, but for its tails, a size of about 1.
 
 BUDGET_US = 50.0
+# The room that a failure has besides its interval is not for the noise of the requests: here it is taken away.
+BOUND_US = BUDGET_US / (1 + BETWEEN_RUNS)
 LOOKS = (128, 256, 512)
 RUNS = 800
 
@@ -376,7 +378,7 @@ def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
     for look, size in enumerate(looks, start=1):
         seen += [next(values) for _ in range(size - len(seen))]
         us = batched_interval(seen, spend(ALPHA, look, last=look == len(looks)))
-        verdict = judge(us, BUDGET_US, floor=0.1, slowdown=1.0).verdict
+        verdict = judge(us, BOUND_US, floor=0.1, slowdown=1.0).verdict
         if verdict != "undecided":
             return verdict
     return verdict
@@ -421,12 +423,12 @@ def with_a_neighbour_that_rests(rng: random.Random) -> Iterator[tuple[float, flo
     busy = True
     while True:
         slow = 1.6 if busy else 1.0
-        yield slow * BUDGET_US / 1.05 * rng.gauss(1, 0.02), slow * rng.gauss(1, 0.02)
+        yield slow * BOUND_US * rng.gauss(1, 0.02), slow * rng.gauss(1, 0.02)
         busy = not busy if rng.random() < (1 / 700 if busy else 1 / 100) else busy
 
 
 def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict() -> None:
-    """Nobody has seen the machine before, and the budget is a twentieth above what the layer takes at its best."""
+    """Nobody has seen the machine before, and the layer takes a twenty-fifth less than its budget at its best."""
     rng = random.Random(24)
     verdicts = []
     for _ in range(RUNS // 4):
@@ -457,6 +459,6 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
             steady = taken.steady(quick_ns)
             us = batched_interval(steady.values, spend(ALPHA, look))
             slowdown = machine.slowdown(quick_ns, steady.reference)
-            verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
+            verdicts.append(judge(us, BOUND_US, floor=0.1, slowdown=slowdown).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA
