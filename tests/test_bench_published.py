@@ -106,6 +106,20 @@ def test_every_case_of_a_run_has_a_reading(published: ModuleType, monkeypatch: p
     assert "Not measured in this run: 5 B;" in text
 
 
+@pytest.mark.parametrize(("slowdowns", "kept"), [([1.0], 1.0), ([1.6, 1.14, 1.0], 1.14), ([1.6, 1.5, 1.4, 1.0], 1.4)])
+def test_what_a_slow_machine_said_is_asked_again(
+    published: ModuleType, monkeypatch: pytest.MonkeyPatch, slowdowns: list[float], kept: float
+) -> None:
+    later = iter(slowdowns)
+
+    async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Any) -> dict[str, Any]:
+        assert machine.known_ns == 3000.0
+        return {"slowdown": next(later)}
+
+    monkeypatch.setattr(published, "measured_case", measured_case)
+    assert published.worker("measure", "1 A", known_ns=3000.0)["slowdown"] == kept
+
+
 def test_the_upstream_is_fetched_with_either_client(published: ModuleType) -> None:
     with published.served(published.__file__, role="upstream") as server:
         url = f"http://127.0.0.1:{server.ports[0]}/"
