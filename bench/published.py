@@ -482,14 +482,14 @@ async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machi
     settings = Settings(Budgets(total_us=ENDLESS_US if whole else None), max_time_s=max_time_s)
     measurement = await measured(app, asgi.build_request("GET", "/", {}), settings, Bench(machine=machine))
     assert measurement.books is not None
-    slowdown = {"slowdown": measurement.slowdown}
     total_us = estimate_to_json(measurement.books.total) if isfinite(measurement.books.total.half_width) else None
+    known = {"total_us": total_us, "slowdown": measurement.slowdown}
     if whole:
         assert measurement.ledger is not None
-        return {"us": total_us, "total_us": total_us, **slowdown, **occupied([]), **counted([measurement.ledger.total])}
+        return {"us": total_us, **known, **occupied([]), **counted([measurement.ledger.total])}
     layers = [report for report in measurement.layers if report.name.partition("#")[0] not in FASTAPI_OWN]
     counts = [report.counts for report in layers if report.counts is not None]
-    return {"us": summed_us(layers), "total_us": total_us, **slowdown, **occupied(layers), **counted(counts)}
+    return {"us": summed_us(layers), **known, **occupied(layers), **counted(counts)}
 
 
 def summed_us(layers: Sequence[LayerReport]) -> list[float] | None:
