@@ -37,8 +37,10 @@ BLOCK_CALLS = 4
 BLOCK_SETTLE_CALLS = 1
 # One request in so many runs without steppers, to learn what they cost.
 STEPLESS_EVERY = 4
-# For so many requests one more is made whose probes read the processor's time instead.
-CPU_EVERY = 4
+# For so many requests one more is made whose probes read the processor's time instead, and one of the app as it is.
+CPU_EVERY = WHOLE_EVERY = 4
+# What no open verdict hangs on is measured in one turn of so many: it must notice when the machine speeds up.
+UNWANTED_EVERY = 4
 
 
 # One request through the app, observed or not; returns the nanoseconds inside the app when it was not.
@@ -66,6 +68,24 @@ class Deadline:
         return now >= self.at_ns
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What open verdicts hang on: the bypass and the split of these entries, the processor's time, the whole."""
+
+    bypass: frozenset[int] = frozenset()
+    split: frozenset[int] = frozenset()
+    cpu: bool = False
+    whole: bool = False
+
+    def __or__(self, other: Wanted) -> Wanted:
+        return Wanted(
+            self.bypass | other.bypass,
+            self.split | other.split,
+            cpu=self.cpu or other.cpu,
+            whole=self.whole or other.whole,
+        )
+
+
 class Bisection:
     """Collects the samples of one stack, leg by leg."""
 
@@ -89,35 +109,61 @@ class Bisection:
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[int, str] = {}
+        self.turns = 0
 
     @property
     def bypassable(self) -> list[TaskLayer]:
         """The task layers that requests can do without, as far as is known; outermost first."""
         return [layer for layer in self.task_layers if layer.index not in self.refused]
 
-    async def look(self, requests: int, pairs: int, deadline: Deadline) -> None:
+    async def look(self, requests: int, pairs: int, deadline: Deadline, wanted: Wanted | None = None) -> None:
         """Add about `requests` requests to the split's samples and `pairs` to each bypass's, until the deadline.
 
-        In turns, so that no kind of sample depends on one stretch of time.
+        In turns, so that no kind of sample depends on one stretch of time. Where only some of it is `wanted`, that gets
+        the time of what is not, nearly all of it.
         """
+        everything = self._everything()
+        wanted = wanted or everything
         turns = max(1, requests // self.turn_requests)
-        for _ in range(turns):
-            await self._turn(requests // turns, max(1, pairs // turns), deadline)
+        requests, pairs = requests // turns, max(1, pairs // turns)
+        full = self._cost(everything, requests, pairs)
+        most = self._cost(wanted, requests, pairs)
+        for _ in range(round(turns * full / (most + (full - most) / UNWANTED_EVERY))):
+            self.turns += 1
+            await self._turn(requests, pairs, everything if self.turns % UNWANTED_EVERY == 0 else wanted, deadline)
             if deadline.over():
                 return
 
-    async def _turn(self, requests: int, pairs: int, deadline: Deadline) -> None:
+    def _everything(self) -> Wanted:
+        bypass = frozenset(layer.index for layer in self.bypassable)
+        return Wanted(bypass, frozenset(self.probes.probed), cpu=True, whole=True)
+
+    def _cost(self, wanted: Wanted, requests: int, pairs: int) -> float:
+        """How many requests a turn makes, about."""
+        legs = [self._segment(level) for level in range(len(self.bypassable) + 1)]
+        shares = sum(len(leg) for leg in legs if wanted.split.intersection(leg)) / max(1, len(self.probes.probed))
+        return (
+            2 * (BLOCK_SETTLE_CALLS + BLOCK_CALLS) * pairs * len(wanted.bypass)
+            + requests * shares * (1 + (wanted.cpu and self.cpu_clock is not None) / CPU_EVERY)
+            + requests * wanted.whole / WHOLE_EVERY
+        )
+
+    async def _turn(self, requests: int, pairs: int, wanted: Wanted, deadline: Deadline) -> None:
         passed: list[TaskLayer] = []
         for layer in self.bypassable:
-            await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
+            if layer.index in wanted.bypass:
+                await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
             if layer.index not in self.refused:
                 passed.append(layer)
         for level in range(len(passed) + 1):
+            if wanted.split.isdisjoint(self._segment(level)):
+                continue
             await self._leg(self.split_leg(requests, passed[:level], deadline))
-            if self.cpu_clock is not None:
+            if wanted.cpu and self.cpu_clock is not None:
                 share = max(1, requests // CPU_EVERY)
                 await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
-        await self._leg(self.whole_leg(max(2, requests // 4), deadline))
+        if wanted.whole:
+            await self._leg(self.whole_leg(max(2, requests // WHOLE_EVERY), deadline))
 
     def refuse(self, index: int, reason: str) -> None:
         """Leave a task layer to the split, and forget what was measured past it: that was another app."""
@@ -158,12 +204,9 @@ class Bisection:
         requests is theirs.
         """
         level = len(passed)
-        levels = {index: len(self._outside(index)) for index in self.probes.probed}
-        segment = [index for index in levels if levels[index] == level]
-        if not segment:
-            return
+        segment = self._segment(level)
         # What is further inside has its own leg, and this one only while that has little to show.
-        owners = [index + 1 for index in levels if levels[index] >= level]
+        owners = [index + 1 for index in self.probes.probed if len(self._outside(index)) >= level]
         with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
             fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
@@ -186,6 +229,10 @@ class Bisection:
         """`count` of these, each as often as any other, in random order."""
         for start in range(0, count, len(segment)):
             yield from self.rng.sample(segment, min(len(segment), count - start))
+
+    def _segment(self, level: int) -> list[int]:
+        """The probed entries that have so many bypassable layers outside them."""
+        return [index for index in self.probes.probed if len(self._outside(index)) == level]
 
     def _outside(self, index: int) -> list[TaskLayer]:
         """The bypassable layers outside entry `index`."""

@@ -12,11 +12,11 @@ from .stats import paces_of_others, quickest, quiet, quiet_limit
 from .timeline import Spent
 
 # So many requests of a block must be quick for its pair to count.
-FEWEST_OF_BLOCK = 2
+FEWEST_OF_BLOCK = 3
 # How much slower the machine may be for a moment to count: by the reference workload, which is steady, than in the
-# quickest moments of the run; by the null layers, which are nearer to what an app does, and noisier, than in the
-# quickest quarter of these.
-QUIET_REFERENCE, QUIET_NULL = 1.05, 1.10
+# quickest moments of the run (for a request of a pair by the slower of two, which is above the typical one); by the
+# null layers, which are nearer to what an app does, and noisier, than in the quickest quarter of these.
+QUIET_REFERENCE, QUIET_PAIR, QUIET_NULL = 1.05, 1.07, 1.10
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Pairs:
         that have such requests in both blocks: a neighbour comes and goes within one.
         """
         paces = [max(map(_pace, pair)) for pair in self.blocks]
-        limit = quiet_limit(paces, QUIET_REFERENCE, quick_ns)
+        limit = quiet_limit(paces, QUIET_PAIR, quick_ns)
         found = Series()
         for pair, pace in zip(self.blocks, paces, strict=True):
             if pace <= limit:

@@ -10,7 +10,7 @@ from time import get_clock_info, perf_counter_ns, thread_time_ns
 from typing import TypeAlias
 
 from . import asgi, budgets, loops
-from .bisect import MIN_SHARE, Bisection, Deadline
+from .bisect import MIN_SHARE, Bisection, Deadline, Wanted
 from .boundaries import Clock, task_layers
 from .budgets import Judgement
 from .crossings import best_probes
@@ -38,6 +38,9 @@ from .stats import minus, plus
 
 # Told the share of the time limit that is over, and None at the end.
 Progress: TypeAlias = Callable[[float | None], None]
+
+# A budget of time: of a layer, by its index, on a quantity; None is that of the whole request.
+BudgetKey: TypeAlias = tuple[int, Quantity] | None
 
 NS_PER_S = 1_000_000_000
 # The first look is at the requests of about so long, at so many at least and at most; the next ones are at more.
@@ -150,7 +153,7 @@ class Timing:
         self.look = 0
         self.over = False
         self.total: Judgement | None = None
-        self.failed_before: set[tuple[int, Quantity] | None] = set()
+        self.failed_before: set[BudgetKey] = set()
         self.estimates: Estimates | None = None
         self.first_look = round(min(max(FIRST_LOOK_NS / max(pace.request_ns, 1.0), FEWEST_FIRST), MOST_FIRST))
         self.begun_ns = bench.clock()
@@ -213,11 +216,40 @@ class Timing:
             self.bench.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
         self.look += 1
+        wanted = self._wanted() if self.look > 1 else None
         precise_enough = self.look > 1 and not self._open()
         limit_s = min(PRECISION_TIME_S, self.settings.max_time_s) if precise_enough else self.settings.max_time_s
         factor = 2 ** max(0, self.look - 2)
         deadline = Deadline(self.begun_ns + round(limit_s * NS_PER_S), self.bench.clock, tick)
-        await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline)
+        await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline, wanted)
+
+    def _wanted(self) -> Wanted | None:
+        """What the open verdicts hang on; None for everything: there are none, or something has no interval yet."""
+        if not self._bounded():
+            return None
+        wanted = Wanted()
+        for key in self._open_verdicts():
+            wanted |= self._hangs_on(key)
+        return None if wanted == Wanted() else wanted
+
+    def _hangs_on(self, key: BudgetKey) -> Wanted:
+        """What the verdict on a budget hangs on."""
+        if key is None:
+            return Wanted(whole=True)
+        index, quantity = key
+        row = next(row for row in self.rows if row.layer.index == index)
+        teller = self._told_by(row)
+        if teller is None or teller.entry is None:
+            return Wanted()
+        entry = frozenset([teller.entry])
+        if teller.entry not in [layer.index for layer in self.bisection.bypassable]:
+            return Wanted(split=entry, cpu=quantity == "busy_us")
+        if quantity == "busy_us":
+            # The bypass less the wait, which the split and the processor's time tell.
+            return Wanted(bypass=entry, split=entry, cpu=True)
+        assert self.estimates is not None
+        contested = _contested(teller, quantity, row.bounds[quantity], self.estimates)
+        return Wanted(bypass=entry, split=entry if contested else frozenset())
 
     # ---- judging ------------------------------------------------------------------------------------------------
 
@@ -277,21 +309,23 @@ class Timing:
         if pending and not self.over:
             return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
         judgement = self._judged(us, bound, _slowdown(row, found))
-        if row.method == "bypass" and judgement.verdict == "fail":
-            # Two methods must agree before a test fails.
-            assert row.entry is not None
-            split = found.split[row.entry] if quantity == "us" else _busy(row.entry, found)
-            if split.estimate <= bound:
-                return Judgement("undecided", "the bypass says it is over its budget, the split does not")
+        if judgement.verdict == "fail" and _contested(row, quantity, bound, found):
+            return Judgement("undecided", "the bypass says it is over its budget, the split does not")
         return judgement
 
     def _merged_judgement(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """A merged layer is within its budget when it and its neighbour together are."""
-        together = next((r for r in self.rows if r.layer.name == row.layer.merged_with), None)
+        together = self._told_by(row)
         us = together.estimate_of(quantity) if together else None
         if us is not None and us.high <= bound:
             return Judgement("pass")
         return Judgement("undecided", merged(row.layer))
+
+    def _told_by(self, row: Row) -> Row | None:
+        """The row that tells of this one: itself, or the neighbour with which it is merged, if that is a layer."""
+        if row.layer.merged_with is None:
+            return row
+        return next((other for other in self.rows if other.layer.name == row.layer.merged_with), None)
 
     def _judged(self, us: Estimate, bound: Microseconds, slowdown: float) -> Judgement:
         assert self.estimates is not None
@@ -305,19 +339,22 @@ class Timing:
         return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
 
     def _open(self) -> bool:
-        """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
-        if not self._bounded():
-            return True
-        fresh = self.seconds < self.patience_s
-        return any(
-            judgement.verdict == "undecided"
-            or (judgement.verdict == "fail" and (fresh or key not in self.failed_before))
-            for key, judgement in self._judgements().items()
-        )
+        """Whether there are open verdicts, or something is not known at all."""
+        return not self._bounded() or bool(self._open_verdicts())
 
-    def _judgements(self) -> dict[tuple[int, Quantity] | None, Judgement]:
-        """What the last look said of every budget of time, by layer index and quantity; None is the whole request."""
-        found: dict[tuple[int, Quantity] | None, Judgement] = {
+    def _open_verdicts(self) -> set[BudgetKey]:
+        """The budgets of time without a verdict, and those with a failure that is too fresh to be believed."""
+        fresh = self.seconds < self.patience_s
+        return {
+            key
+            for key, judgement in self._judgements().items()
+            if judgement.verdict == "undecided"
+            or (judgement.verdict == "fail" and (fresh or key not in self.failed_before))
+        }
+
+    def _judgements(self) -> dict[BudgetKey, Judgement]:
+        """What the last look said of every budget of time."""
+        found: dict[BudgetKey, Judgement] = {
             (row.layer.index, quantity): judgement
             for row in self.rows
             for quantity, judgement in row.judgements.items()
@@ -422,6 +459,15 @@ def _slowdown(row: Row, found: Estimates) -> float:
     """How much slower than at its best the machine ran in the requests that a row was read from; at least 1."""
     slowdowns = found.slowdowns.bypass if row.method == "bypass" else found.slowdowns.split
     return 1.0 if row.entry is None else slowdowns.get(row.entry, 1.0)
+
+
+def _contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> bool:
+    """Whether the bypass says that it is over its budget, and the split does not: a test fails when both say so."""
+    us = row.estimate_of(quantity)
+    if row.method != "bypass" or row.entry is None or us is None or us.low <= bound:
+        return False
+    split = found.split[row.entry] if quantity == "us" else _busy(row.entry, found)
+    return split.estimate <= bound
 
 
 def at_work(instruments: Instruments) -> str:

@@ -75,12 +75,12 @@ def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -
 
 
 def pairs(saved: Series) -> Pairs:
-    """Pairs of blocks of two requests, which tell that the layer costs these."""
+    """Pairs of blocks of three requests, which tell that the layer costs these."""
     return Pairs(
         [
             (
-                Series([20_000 + ns - 10, 20_000 + ns + 10], [reference] * 2),
-                Series([20_000 - 30, 20_000 + 30], [reference] * 2),
+                Series([20_000 + ns - 10, 20_000 + ns + 10, 20_000 + ns], [reference] * 3),
+                Series([20_000 - 30, 20_000 + 30, 20_000], [reference] * 3),
             )
             for ns, reference in zip(saved.values, saved.reference, strict=True)
         ]
@@ -401,12 +401,12 @@ def test_pairs_from_a_stretch_in_which_the_machine_was_slow_are_no_bypass_yet() 
 
 
 def test_a_neighbour_who_comes_and_goes_within_a_pair_of_blocks_is_left_out() -> None:
-    """Of 600 pairs no block is free of him, a third have two free requests each, a few have them in one block only."""
+    """Of 600 pairs no block is free of him, a third have three free requests each, some in one block only."""
     rng = random.Random(5)
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     taken.bypass = {0: Pairs()}
     for number in range(600):
-        free = (2, 2) if number % 3 == 0 else (3, 0) if number % 7 == 0 else (1, 0)
+        free = (3, 3) if number % 3 == 0 else (4, 0) if number % 7 == 0 else (2, 0)
         blocks = []
         for cost, quick in zip((127_000, 20_000), free, strict=True):
             block = Series()

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from pytest_mwbudget.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.measure import measure, send_once
 from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
+from pytest_mwbudget.samples import Samples
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
 
@@ -747,6 +748,68 @@ def test_a_busy_time_that_wavers_about_its_budget_is_undecided() -> None:
         [Middleware(Wavering, clocks=clocks, wait=300)], budgets=Budgets({"busy_us": 10}), max_time_s=0.5
     )
     assert "the interval" in reason(measurement.layer("Wavering"), "busy_us")
+
+
+def legs(samples: Samples) -> dict[str, int]:
+    """How often each kind of request was made."""
+    (pairs,) = samples.bypass.values()
+    splits = {f"split {level}": len(split.spent) for level, split in samples.splits.items()}
+    cpu = {f"cpu {level}": len(split.spent) for level, split in samples.cpu.items()}
+    return {"bypass": len(pairs.blocks), **splits, **cpu, "whole": len(samples.whole.values)}
+
+
+OPEN_US, CLOSED_US = 100.0, 999.0
+
+
+@pytest.mark.parametrize(
+    ("budgets", "wanted"),
+    [
+        (Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
+        (Budgets(layers={"SpendsInATask": {"busy_us": OPEN_US}}), {"bypass", "split 0", "cpu 0"}),
+        (Budgets(layers={"Spends": {"us": OPEN_US}}), {"split 1"}),
+        (Budgets(layers={"Spends": {"busy_us": OPEN_US}}), {"split 1", "cpu 1"}),
+        (Budgets(layers={"Spends": {"us": OPEN_US}, "SpendsInATask": {"us": CLOSED_US}}), {"split 1"}),
+        (Budgets(layers={"Spends": {"us": CLOSED_US}, "SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
+        (Budgets(layers={"Spends": {"us": OPEN_US}, "SpendsInATask": {"us": OPEN_US}}), {"split 1", "bypass"}),
+        (Budgets(total_us=OPEN_US), {"whole"}),
+        (Budgets(layers={"Spends": {"us": OPEN_US}}, total_us=OPEN_US), {"split 1", "whole"}),
+    ],
+)
+def test_the_time_goes_into_what_an_open_verdict_hangs_on(
+    budgets: Budgets, wanted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(us: Estimate, bound: float, **known: float) -> Judgement:
+        return Judgement("undecided", "as the test says") if bound == OPEN_US else Judgement("pass")
+
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judge)
+    assert most_grown(budgets, monkeypatch) == wanted
+
+
+def test_where_split_and_bypass_do_not_agree_both_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = Budgets(layers={"SpendsInATask": {"us": 370}})
+    assert most_grown(budgets, monkeypatch, dearer_us=40) == {"bypass", "split 0"}
+
+
+def most_grown(budgets: Budgets, monkeypatch: pytest.MonkeyPatch, dearer_us: float = 0.0) -> set[str]:
+    """The kinds of requests of which a measurement made more, after its first look, than of all others."""
+    looks: list[dict[str, int]] = []
+
+    def noted(samples: Samples, *arguments: Any, **named: Any) -> Estimates:
+        looks.append(legs(samples))
+        found = estimate(samples, *arguments, **named)
+        dearer = {i: Estimate(*(one + dearer_us for one in astuple(us))) for i, us in found.bypass.items()}
+        return replace(found, bypass=dearer)
+
+    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
+    clocks = Clocks()
+    layers = [
+        Middleware(SpendsInATask, clocks=clocks, work=50, wait=300),
+        Middleware(Spends, clocks=clocks, work=20),
+    ]
+    Server(clocks.wall, cpu_clock=clocks.cpu, endpoint_us=100).measure(layers, budgets=budgets, max_time_s=3)
+    first, last = looks[0], looks[-1]
+    grown = {leg: (last[leg] - first[leg]) / first[leg] for leg in first}
+    return {leg for leg in grown if grown[leg] > 2 * min(grown.values())}
 
 
 @pytest.mark.parametrize(("resolution", "usable"), [(1e-9, True), (1e-6, True), (0.0156, False)])
