@@ -96,7 +96,8 @@ class _Level:
         plain = [one for one in self.above if not one.null.blanks.wrapping]
         fewest = [one.ns for one in plain if one.null.blanks.count == self.fewest]
         more = [one.ns / (one.null.blanks.count - self.fewest) for one in plain if one.null.blanks.count > self.fewest]
-        return between(independent(interval(more, alpha), negative(interval(fewest, alpha))), 0.0, self.most_us)
+        blank = independent(interval(more, alpha), negative(interval(fewest, alpha)))
+        return between(blank, 0.0, min(ns / null.blanks.count for null, ns in self.typical.items()) * US_PER_NS)
 
     def wrapped_ns(self, sent: Mapping[int, int]) -> Iterable[tuple[int, float]]:
         """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""

@@ -212,6 +212,15 @@ def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_t
     assert row.high == pytest.approx(20 + method, abs=0.005)
 
 
+def test_where_null_layers_have_several_blank_layers_each_takes_its_share_at_most() -> None:
+    """Seven null layers or so have one blank layer and seven have four, which is too few to know what one takes."""
+    taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1, 4), null_counts={0: 14})
+    found = estimated(taken, CHAIN)
+    row = found.split[0]
+    most = (1 + 4 * 0.18) / 4
+    assert row.high == pytest.approx(20 - (1.18 - most) / 2 + method_us(row.estimate, found.whole.estimate), abs=0.02)
+
+
 def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_over() -> None:
     """1 wraps `send`: its messages come to a function of it and go on from there; 2, the endpoint, makes its own."""
     owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}

@@ -271,7 +271,7 @@ def test_one_odd_value_does_not_make_a_moment_busy() -> None:
 
 
 def test_quiet_goes_by_the_pace_that_it_is_told() -> None:
-    moments = [150.0, 100.0, 100.0, 100.0]
+    moments = [150.0, 100.0, 100.0, 100.0, 100.0]
     values = [moment for moment in moments for _ in range(NEAR)]
     assert quiet(values, 1.05, 100.0) == [value == 100 for value in values]
     assert all(quiet(values, 1.05, 150.0))
@@ -282,7 +282,7 @@ def test_quiet_does_not_leave_out_nearly_everything() -> None:
 
 
 def test_quiet_keeps_enough_for_an_interval() -> None:
-    moments = [100.0, 150.0, 170.0, 200.0]
+    moments = [100.0, 150.0, 160.0, 170.0, 200.0]
     values = [moment for moment in moments for _ in range(NEAR)]
     assert quiet(values, 1.05) == [value <= 170 for value in values]
     assert all(quiet(values[:FEWEST_QUIET], 1.05))
