@@ -184,12 +184,22 @@ class Bisection:
             gc.collect(0)
 
     async def whole_leg(self, count: int, deadline: Deadline) -> None:
-        """Up to `count` requests through the app as it is."""
+        """Up to `count` requests through the app as it is.
+
+        Between them is done what is done between those of the split, over the log that the last of those left: it
+        leaves the caches cold, and the rows have what that costs.
+        """
         await self._settle(None, deadline)
-        for _ in range(count):
+        aside = Split(frozenset())
+        for index in self._in_turns(self.probes.probed or [HARNESS], count):
+            null = Null(index, self._blanks(wrapping=True))
             reference = reference_ns(self.clock)
-            self.samples.whole.add(await self.call(None), reference)
+            with self.probes.stepping_set(on=True):
+                elapsed_ns = await self.call(None)
+            self.samples.whole.add(elapsed_ns, reference)
             self.samples.requests += 1
+            used = spent(self.probes.read(), self.probes.null_owner + 1)
+            aside.add(reference, null, used.ns[self.probes.null_owner], used)
             if deadline.over():
                 return
 

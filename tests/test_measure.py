@@ -17,6 +17,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+import pytest_mwbudget.bisect
 import pytest_mwbudget.budgets
 import pytest_mwbudget.measure
 import pytest_mwbudget.timing
@@ -30,6 +31,7 @@ from pytest_mwbudget.measure import measure, send_once
 from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
 from pytest_mwbudget.samples import Samples
 from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timeline import Spent, spent
 from pytest_mwbudget.timing import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
 
 from .apps import Answering, Noop, RateLimit, hello, indistinct, needs
@@ -189,6 +191,22 @@ def test_a_task_layer_is_measured_by_going_past_it() -> None:
     assert us(measurement, "Silent#2") == pytest.approx(30, abs=0.01)
     assert measurement.books is not None
     assert measurement.books.residue_us == pytest.approx(0, abs=0.1)
+
+
+def test_the_same_is_done_between_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done between two leaves the caches cold; where less was, the whole was less than its rows."""
+    read = 0
+
+    def counted(*arguments: Any) -> Spent:
+        nonlocal read
+        read += 1
+        return spent(*arguments)
+
+    monkeypatch.setattr(pytest_mwbudget.bisect, "spent", counted)
+    server = Server(cpu_clock=FakeClock())
+    measurement = server.measure([Middleware(Silent, clock=server.clock, us=100)])
+    assert measurement.effort is not None
+    assert read == measurement.effort.requests > 0
 
 
 def test_an_unsafe_request_is_never_sent_past_a_layer() -> None:
