@@ -60,7 +60,7 @@ from pytest_mwbudget import measure as plugin_measure
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
-from pytest_mwbudget.samples import QUIET_PAIR, Series
+from pytest_mwbudget.samples import Series
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.stats import batched_interval, quickest
 from pytest_mwbudget.timing import PRECISION_TIME_S, Bench, Timing
@@ -83,8 +83,9 @@ VERDICTS = ("pass", "fail", "undecided")
 PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 72, len(RATIOS)
 # A pair is a block of requests with the layer and one without it.
 SETTLE_CALLS, BLOCK_CALLS = 32, 32
-# So many of its requests were taken at the machine's best speed, or it does not count.
-QUICK_CALLS = 8
+# So many of its requests were taken at the machine's best speed, or it does not count: by the slower of two references,
+# which is above the typical one.
+QUICK_CALLS, QUIET = 8, 1.07
 # A verdict counts when the ratio of its budget to the truth is known to this share.
 KNOWN_SHARE = 0.04
 ALPHA = 0.01  # of the truth's interval
@@ -292,7 +293,7 @@ class Truth:
     def us(self, name: str) -> Estimate:
         """The layer's true cost, from what was taken while the machine ran at its best speed."""
         pairs = self.pairs[name]
-        saved = list(differences(pairs, QUIET_PAIR * self.quickest_ns(name)))
+        saved = list(differences(pairs, QUIET * self.quickest_ns(name)))
         if len(saved) < FEWEST_PAIRS:
             saved = list(differences(pairs, math.inf))
         found = batched_interval(saved, ALPHA)

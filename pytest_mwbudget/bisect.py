@@ -9,7 +9,7 @@ with requests passing straight to its child, in random order: the time inside it
 saves. What is inside a task layer is then measured past it, so that nothing is counted twice: T(k) - T(k+1) at every
 boundary k, with T(k) the time inside boundary k.
 
-*Whole*: the app with no probe at all, for the books.
+*Whole*: the app with no probe at all, for the books and for the budget of the whole request.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ BLOCK_CALLS = 4
 BLOCK_SETTLE_CALLS = 1
 # One request in so many runs without steppers, to learn what they cost.
 STEPLESS_EVERY = 4
-# For so many requests one more is made whose probes read the processor's time instead, and one of the app as it is.
-CPU_EVERY = WHOLE_EVERY = 4
+# For so many requests one more is made whose probes read the processor's time instead.
+CPU_EVERY = 4
+# For so many requests one more is made of the app as it is.
+WHOLE_EVERY = 4
 # What no open verdict hangs on is measured in one turn of so many: it must notice when the machine speeds up.
 UNWANTED_EVERY = 4
 
@@ -70,17 +72,20 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What open verdicts hang on: the bypass and the split of these entries, the processor's time, the whole."""
+    """What open verdicts hang on: the bypasses of these entries, the split, the processor's time in it, the whole.
+
+    All of the split, because what probes and steppers cost is known from all of it.
+    """
 
     bypass: frozenset[int] = frozenset()
-    split: frozenset[int] = frozenset()
+    split: bool = False
     cpu: bool = False
     whole: bool = False
 
     def __or__(self, other: Wanted) -> Wanted:
         return Wanted(
             self.bypass | other.bypass,
-            self.split | other.split,
+            split=self.split or other.split,
             cpu=self.cpu or other.cpu,
             whole=self.whole or other.whole,
         )
@@ -110,6 +115,8 @@ class Bisection:
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[int, str] = {}
         self.turns = 0
+        # What the latest request with every probe in place left.
+        self.full_log: Sequence[int] = ()
 
     @property
     def bypassable(self) -> list[TaskLayer]:
@@ -117,36 +124,34 @@ class Bisection:
         return [layer for layer in self.task_layers if layer.index not in self.refused]
 
     async def look(self, requests: int, pairs: int, deadline: Deadline, wanted: Wanted | None = None) -> None:
-        """Add about `requests` requests to the split's samples and `pairs` to each bypass's, until the deadline.
+        """Make about as many requests as it takes to add `requests` to the split and `pairs` to each bypass.
 
-        In turns, so that no kind of sample depends on one stretch of time. Where only some of it is `wanted`, that gets
-        the time of what is not, nearly all of it.
+        In turns, so that no kind of sample depends on one stretch of time. Where only some of it is `wanted`, that has
+        the time of what is not, too, but for one turn in `UNWANTED_EVERY`.
         """
-        everything = self._everything()
+        everything = Wanted(frozenset(layer.index for layer in self.bypassable), split=True, cpu=True, whole=True)
         wanted = wanted or everything
         turns = max(1, requests // self.turn_requests)
         requests, pairs = requests // turns, max(1, pairs // turns)
-        full = self._cost(everything, requests, pairs)
-        most = self._cost(wanted, requests, pairs)
-        for _ in range(round(turns * full / (most + (full - most) / UNWANTED_EVERY))):
+        full, part = self._cost(everything, requests, pairs), self._cost(wanted, requests, pairs)
+        for _ in range(round(turns * full / (part + (full - part) / UNWANTED_EVERY))):
             self.turns += 1
             await self._turn(requests, pairs, everything if self.turns % UNWANTED_EVERY == 0 else wanted, deadline)
             if deadline.over():
                 return
 
-    def _everything(self) -> Wanted:
-        bypass = frozenset(layer.index for layer in self.bypassable)
-        return Wanted(bypass, frozenset(self.probes.probed), cpu=True, whole=True)
-
     def _cost(self, wanted: Wanted, requests: int, pairs: int) -> float:
         """How many requests a turn makes, about."""
-        legs = [self._segment(level) for level in range(len(self.bypassable) + 1)]
-        shares = sum(len(leg) for leg in legs if wanted.split.intersection(leg)) / max(1, len(self.probes.probed))
-        return (
-            2 * (BLOCK_SETTLE_CALLS + BLOCK_CALLS) * pairs * len(wanted.bypass)
-            + requests * shares * (1 + (wanted.cpu and self.cpu_clock is not None) / CPU_EVERY)
-            + requests * wanted.whole / WHOLE_EVERY
-        )
+        levels = len(self.bypassable) + 1
+        pair = 2 * (BLOCK_SETTLE_CALLS + BLOCK_CALLS)
+        cost = len(wanted.bypass) * (pair * pairs + SETTLE_CALLS)
+        if wanted.split:
+            cost += requests + levels * SETTLE_CALLS
+        if wanted.split and wanted.cpu and self.cpu_clock is not None:
+            cost += requests // CPU_EVERY + levels * SETTLE_CALLS
+        if wanted.whole:
+            cost += requests // WHOLE_EVERY + SETTLE_CALLS
+        return cost
 
     async def _turn(self, requests: int, pairs: int, wanted: Wanted, deadline: Deadline) -> None:
         passed: list[TaskLayer] = []
@@ -155,15 +160,24 @@ class Bisection:
                 await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
             if layer.index not in self.refused:
                 passed.append(layer)
-        for level in range(len(passed) + 1):
-            if wanted.split.isdisjoint(self._segment(level)):
-                continue
-            await self._leg(self.split_leg(requests, passed[:level], deadline))
-            if wanted.cpu and self.cpu_clock is not None:
-                share = max(1, requests // CPU_EVERY)
-                await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
+        if wanted.split:
+            await self._split_legs(requests, passed, deadline, cpu=wanted.cpu)
         if wanted.whole:
             await self._leg(self.whole_leg(max(2, requests // WHOLE_EVERY), deadline))
+
+    async def _split_legs(self, requests: int, passed: Sequence[TaskLayer], deadline: Deadline, *, cpu: bool) -> None:
+        for level in range(len(passed) + 1):
+            try:
+                await self._leg(self.split_leg(requests, passed[:level], deadline))
+                if cpu and self.cpu_clock is not None:
+                    share = max(1, requests // CPU_EVERY)
+                    await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
+            except Exception as error:
+                if not level:
+                    raise
+                # One layer less was no hindrance right before.
+                self._cannot_do_without(passed[level - 1], error)
+                return
 
     def refuse(self, index: int, reason: str) -> None:
         """Leave a task layer to the split, and forget what was measured past it: that was another app."""
@@ -174,6 +188,9 @@ class Bisection:
         samples.cpu = {level: split for level, split in samples.cpu.items() if level <= outer}
         samples.bypass = {i: pairs for i, pairs in samples.bypass.items() if i in genuine}
         self.refused[index] = reason
+
+    def _cannot_do_without(self, layer: TaskLayer, error: Exception) -> None:
+        self.refuse(layer.index, f"{type(error).__name__} without it")
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
@@ -186,22 +203,25 @@ class Bisection:
     async def whole_leg(self, count: int, deadline: Deadline) -> None:
         """Up to `count` requests through the app as it is.
 
-        Between them is done what is done between those of the split, over the log that the last of those left: it
-        leaves the caches cold, and the rows have what that costs.
+        Between them is done what is done between those of the split, with the log of the latest of these: it leaves the
+        caches cold, and the rows have what that costs.
         """
         await self._settle(None, deadline)
         aside = Split(frozenset())
-        for index in self._in_turns(self.probes.probed or [HARNESS], count):
-            null = Null(index, self._blanks(wrapping=True))
+        for _ in range(count):
             reference = reference_ns(self.clock)
-            with self.probes.stepping_set(on=True):
-                elapsed_ns = await self.call(None)
-            self.samples.whole.add(elapsed_ns, reference)
+            self.samples.whole.add(await self.call(None), reference)
             self.samples.requests += 1
-            used = spent(self.probes.read(), self.probes.null_owner + 1)
-            aside.add(reference, null, used.ns[self.probes.null_owner], used)
+            if self.full_log:
+                self._as_in_split(aside, reference)
             if deadline.over():
                 return
+
+    def _as_in_split(self, aside: Split, reference: float) -> None:
+        null = Null(self.rng.choice(self.probes.probed), self._blanks(wrapping=True))
+        with self.probes.stepping_set(on=True):
+            used = spent(list(self.full_log), self.probes.null_owner + 1)
+        aside.add(reference, null, used.ns[self.probes.null_owner], used)
 
     async def split_leg(
         self, count: int, passed: Sequence[TaskLayer], deadline: Deadline, cpu_clock: Clock | None = None
@@ -261,8 +281,10 @@ class Bisection:
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
-        used = spent(probes.read(), probes.null_owner + 1)
+        log = probes.read()
+        used = spent(log, probes.null_owner + 1)
         if not level:
+            self.full_log = log
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
             samples.messages = used.messages
             owners = [HARNESS, *owners]
@@ -307,7 +329,7 @@ class Bisection:
                     pairs.blocks.append((blocks[False], blocks[True]))
         except Exception as error:
             # The app as it is was called right before: what fails here fails for want of the layer.
-            self.refuse(layer.index, f"{type(error).__name__} without it")
+            self._cannot_do_without(layer, error)
 
     async def _block(self, layer: TaskLayer, without: bool, deadline: Deadline) -> Series:
         """Nanoseconds inside the layer's boundary, each with the slower of the references before and after it.

@@ -97,7 +97,19 @@ class _Level:
         fewest = [one.ns for one in plain if one.null.blanks.count == self.fewest]
         more = [one.ns / (one.null.blanks.count - self.fewest) for one in plain if one.null.blanks.count > self.fewest]
         blank = independent(interval(more, alpha), negative(interval(fewest, alpha)))
-        return between(blank, 0.0, min(ns / null.blanks.count for null, ns in self.typical.items()) * US_PER_NS)
+        return between(blank, 0.0, self._most_of_a_blank())
+
+    def _most_of_a_blank(self) -> Microseconds:
+        """Each of several blank layers takes its share of their null layer at most.
+
+        That of the typical boundary: many are known by few readings, and one that is not always entered reads nothing.
+        """
+        plain = [null for null in self.typical if not null.blanks.wrapping]
+        typical = {
+            count: median(self.typical[null] for null in plain if null.blanks.count == count)
+            for count in {null.blanks.count for null in plain}
+        }
+        return min((ns / count for count, ns in typical.items()), default=0.0) * US_PER_NS or self.most_us
 
     def wrapped_ns(self, sent: Mapping[int, int]) -> Iterable[tuple[int, float]]:
         """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""

@@ -25,9 +25,11 @@ MIN_BATCHES, MANY_BATCHES, LONG = 32, 64, 7
 # A series that only ever drifts is worth a few values, not none.
 MOST_CORRELATED = 0.99
 
-# So many quick moments' values are kept by themselves; with fewer, slower ones are kept as well: of fewer values an
-# interval is as wide as their range.
-FEWEST_QUIET = 24
+# Of less there is no interval, and a short series has slow values because it is short.
+FEWEST_QUIET = 16
+
+# So many quick moments' values are kept by themselves; with fewer, slower ones are kept as well.
+FEWEST_QUICK = 24
 
 # So many values are enough to tell how fast the machine can be; of a long series such a share.
 QUICKEST, QUICKEST_SHARE = 64, 1 / 32
@@ -219,6 +221,6 @@ def quiet_limit(kept_paces: Sequence[float], factor: float, quick: float | None 
     ordered = sorted(kept_paces)
     if quick is None:
         quick = ordered[len(ordered) // 4]
-    elif bisect_right(ordered, quick * factor) < min(len(ordered) / 8, FEWEST_QUIET):
+    elif bisect_right(ordered, quick * factor) < min(len(ordered) / 8, FEWEST_QUICK):
         quick = _quickest(ordered)
     return max(quick * factor, ordered[min(len(ordered), FEWEST_QUIET) - 1])

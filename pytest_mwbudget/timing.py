@@ -225,31 +225,34 @@ class Timing:
 
     def _wanted(self) -> Wanted | None:
         """What the open verdicts hang on; None for everything: there are none, or something has no interval yet."""
-        if not self._bounded():
+        if not self._bounded() or self.instruments.active:
             return None
+        open_verdicts, total_us = self._open_verdicts(), self.settings.budgets.total_us
         wanted = Wanted()
-        for key in self._open_verdicts():
-            wanted |= self._hangs_on(key)
+        for row in self.rows:
+            for quantity, bound in row.bounds.items():
+                if (row.layer.index, quantity) in open_verdicts:
+                    wanted |= self._hangs_on(row, quantity, bound)
+        if None in open_verdicts and total_us is not None:
+            wanted |= Wanted(split=self._floor_may_fall_to(total_us), whole=True)
         return None if wanted == Wanted() else wanted
 
-    def _hangs_on(self, key: BudgetKey) -> Wanted:
-        """What the verdict on a budget hangs on."""
-        if key is None:
-            return Wanted(whole=True)
-        index, quantity = key
-        row = next(row for row in self.rows if row.layer.index == index)
-        teller = self._told_by(row)
-        if teller is None or teller.entry is None:
+    def _hangs_on(self, row: Row, quantity: Quantity, bound: Microseconds) -> Wanted:
+        """What the verdict on a budget of a layer hangs on; nothing where no time would bring one."""
+        teller, found = self._told_by(row), self.estimates
+        assert found is not None
+        if teller is None or teller.entry is None or bound <= found.least_us:
             return Wanted()
-        entry = frozenset([teller.entry])
+        busy = quantity == "busy_us"
         if teller.entry not in [layer.index for layer in self.bisection.bypassable]:
-            return Wanted(split=entry, cpu=quantity == "busy_us")
-        if quantity == "busy_us":
-            # The bypass less the wait, which the split and the processor's time tell.
-            return Wanted(bypass=entry, split=entry, cpu=True)
-        assert self.estimates is not None
-        contested = _contested(teller, quantity, row.bounds[quantity], self.estimates)
-        return Wanted(bypass=entry, split=entry if contested else frozenset())
+            return Wanted(split=True, cpu=busy)
+        # What is busy is the bypass less the wait, which the split and the processor's time tell.
+        split = busy or self._floor_may_fall_to(bound) or _contested(teller, quantity, bound, found)
+        return Wanted(frozenset([teller.entry]), split=split, cpu=busy)
+
+    def _floor_may_fall_to(self, bound: Microseconds) -> bool:
+        """Whether a budget below the floor, which the null layers of the split tell, may not be so with more time."""
+        return self.estimates is not None and self.estimates.least_us < bound < self.estimates.floor_us
 
     # ---- judging ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
@@ -195,18 +195,18 @@ def test_a_task_layer_is_measured_by_going_past_it() -> None:
 
 def test_the_same_is_done_between_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done between two leaves the caches cold; where less was, the whole was less than its rows."""
-    read = 0
+    crossings = []
 
-    def counted(*arguments: Any) -> Spent:
-        nonlocal read
-        read += 1
-        return spent(*arguments)
+    def counted(log: Sequence[int], owners: int) -> Spent:
+        crossings.append(len(log))
+        return spent(log, owners)
 
     monkeypatch.setattr(pytest_mwbudget.bisect, "spent", counted)
     server = Server(cpu_clock=FakeClock())
     measurement = server.measure([Middleware(Silent, clock=server.clock, us=100)])
     assert measurement.effort is not None
-    assert read == measurement.effort.requests > 0
+    assert len(crossings) == measurement.effort.requests > 0
+    assert min(crossings) > 4
 
 
 def test_an_unsafe_request_is_never_sent_past_a_layer() -> None:
@@ -389,6 +389,31 @@ def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
 
     measurement = server.measure(
         [Middleware(Giver, clock=server.clock, us=50), Middleware(Taker, clock=server.clock, before=20)]
+    )
+    assert measurement.layer("Giver").method == "split"
+    assert us(measurement, "Giver") == pytest.approx(50, abs=0.01)
+    assert us(measurement, "Taker") == pytest.approx(20, abs=0.01)
+    assert any("Giver could not be bypassed (KeyError without it)" in note for note in measurement.notes)
+
+
+def test_a_layer_that_the_inside_comes_to_need_is_left_to_the_split_from_then_on() -> None:
+    """Only the split is wanted by then, so it is a request of the split that finds out."""
+    server = Server()
+
+    class Giver(Silent):
+        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+            request.scope["gift"] = True
+            return await super().dispatch(request, call_next)
+
+    class Taker(Costly):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            assert server.clock.now_ns < 1e9 or scope["gift"]
+            await super().__call__(scope, receive, send)
+
+    measurement = server.measure(
+        [Middleware(Giver, clock=server.clock, us=50), Middleware(Taker, clock=server.clock, before=20)],
+        budgets=Budgets(layers={"Taker": {"us": 20}}),
+        max_time_s=2,
     )
     assert measurement.layer("Giver").method == "split"
     assert us(measurement, "Giver") == pytest.approx(50, abs=0.01)
@@ -711,17 +736,19 @@ def test_a_task_layer_that_waits_is_told_from_its_bypass() -> None:
     assert not found.blocking
 
 
+def dearer(found: Estimates) -> Estimates:
+    """By the bypasses, not by the split."""
+    return replace(
+        found, bypass={index: Estimate(*(one + 40 for one in astuple(us))) for index, us in found.bypass.items()}
+    )
+
+
 def test_split_and_bypass_must_agree_on_what_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait in the split is no reason to believe a bypass that takes the layer to be busier than it is."""
     clocks = Clocks()
     server = Server(clocks.wall, cpu_clock=clocks.cpu)
 
-    def exaggerated(*arguments: Any, **named: Any) -> Estimates:
-        found = estimate(*arguments, **named)
-        dearer = {index: Estimate(us.estimate + 40, us.low + 40, us.high + 40) for index, us in found.bypass.items()}
-        return replace(found, bypass=dearer)
-
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", exaggerated)
+    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", lambda *args, **named: dearer(estimate(*args, **named)))
     layers = [Middleware(SpendsInATask, clocks=clocks, work=50, wait=300)]
     measurement = server.measure(layers, budgets=Budgets(layers={"SpendsInATask": {"busy_us": 60}}), max_time_s=1.5)
     report = measurement.layer("SpendsInATask")
@@ -768,55 +795,28 @@ def test_a_busy_time_that_wavers_about_its_budget_is_undecided() -> None:
     assert "the interval" in reason(measurement.layer("Wavering"), "busy_us")
 
 
-def legs(samples: Samples) -> dict[str, int]:
-    """How often each kind of request was made."""
-    (pairs,) = samples.bypass.values()
-    splits = {f"split {level}": len(split.spent) for level, split in samples.splits.items()}
-    cpu = {f"cpu {level}": len(split.spent) for level, split in samples.cpu.items()}
-    return {"bypass": len(pairs.blocks), **splits, **cpu, "whole": len(samples.whole.values)}
-
-
 OPEN_US, CLOSED_US = 100.0, 999.0
+SPLIT, CPU = {"split 0", "split 1"}, {"cpu 0", "cpu 1"}
+ALL_OPEN = Budgets({"us": OPEN_US, "busy_us": OPEN_US}, total_us=OPEN_US)
 
 
-@pytest.mark.parametrize(
-    ("budgets", "wanted"),
-    [
-        (Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
-        (Budgets(layers={"SpendsInATask": {"busy_us": OPEN_US}}), {"bypass", "split 0", "cpu 0"}),
-        (Budgets(layers={"Spends": {"us": OPEN_US}}), {"split 1"}),
-        (Budgets(layers={"Spends": {"busy_us": OPEN_US}}), {"split 1", "cpu 1"}),
-        (Budgets(layers={"Spends": {"us": OPEN_US}, "SpendsInATask": {"us": CLOSED_US}}), {"split 1"}),
-        (Budgets(layers={"Spends": {"us": CLOSED_US}, "SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
-        (Budgets(layers={"Spends": {"us": OPEN_US}, "SpendsInATask": {"us": OPEN_US}}), {"split 1", "bypass"}),
-        (Budgets(total_us=OPEN_US), {"whole"}),
-        (Budgets(layers={"Spends": {"us": OPEN_US}}, total_us=OPEN_US), {"split 1", "whole"}),
-    ],
-)
-def test_the_time_goes_into_what_an_open_verdict_hangs_on(
-    budgets: Budgets, wanted: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def judge(us: Estimate, bound: float, **known: float) -> Judgement:
-        return Judgement("undecided", "as the test says") if bound == OPEN_US else Judgement("pass")
-
-    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judge)
-    assert most_grown(budgets, monkeypatch) == wanted
+def judged_as_told(us: Estimate, bound: float, **known: float) -> Judgement:
+    return Judgement("undecided", "as the test says") if bound == OPEN_US else Judgement("pass")
 
 
-def test_where_split_and_bypass_do_not_agree_both_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    budgets = Budgets(layers={"SpendsInATask": {"us": 370}})
-    assert most_grown(budgets, monkeypatch, dearer_us=40) == {"bypass", "split 0"}
-
-
-def most_grown(budgets: Budgets, monkeypatch: pytest.MonkeyPatch, dearer_us: float = 0.0) -> set[str]:
-    """The kinds of requests of which a measurement made more, after its first look, than of all others."""
+def requests_by_look(
+    budgets: Budgets, monkeypatch: pytest.MonkeyPatch, change: Callable[[Estimates], Estimates] = lambda found: found
+) -> list[dict[str, int]]:
+    """How many requests of each kind there were at each look, if these were what is estimated."""
     looks: list[dict[str, int]] = []
 
     def noted(samples: Samples, *arguments: Any, **named: Any) -> Estimates:
-        looks.append(legs(samples))
-        found = estimate(samples, *arguments, **named)
-        dearer = {i: Estimate(*(one + dearer_us for one in astuple(us))) for i, us in found.bypass.items()}
-        return replace(found, bypass=dearer)
+        (pairs,) = samples.bypass.values()
+        splits = {f"split {level}": len(split.spent) for level, split in samples.splits.items()}
+        cpu = {f"cpu {level}": len(split.spent) for level, split in samples.cpu.items()}
+        whole = {"whole": len(samples.whole.values), "all": samples.requests}
+        looks.append({"bypass": len(pairs.blocks), **splits, **cpu, **whole})
+        return change(estimate(samples, *arguments, **named))
 
     monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
     clocks = Clocks()
@@ -825,9 +825,61 @@ def most_grown(budgets: Budgets, monkeypatch: pytest.MonkeyPatch, dearer_us: flo
         Middleware(Spends, clocks=clocks, work=20),
     ]
     Server(clocks.wall, cpu_clock=clocks.cpu, endpoint_us=100).measure(layers, budgets=budgets, max_time_s=3)
+    return looks
+
+
+def most_grown(looks: list[dict[str, int]]) -> set[str]:
+    """The kinds of requests of which there were more, after the first look, than of others."""
     first, last = looks[0], looks[-1]
-    grown = {leg: (last[leg] - first[leg]) / first[leg] for leg in first}
-    return {leg for leg in grown if grown[leg] > 2 * min(grown.values())}
+    grown = {kind: (last[kind] - first[kind]) / first[kind] for kind in first.keys() - {"all"}}
+    assert min(grown.values()) > max(grown.values()) / 10
+    return {kind for kind in grown if grown[kind] > 2 * min(grown.values())}
+
+
+@pytest.mark.parametrize(
+    ("budgets", "wanted"),
+    [
+        (Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
+        (Budgets(layers={"SpendsInATask": {"busy_us": OPEN_US}}), {"bypass"} | SPLIT | CPU),
+        (Budgets(layers={"Spends": {"us": OPEN_US}}), SPLIT),
+        (Budgets(layers={"Spends": {"busy_us": OPEN_US}}), SPLIT | CPU),
+        (Budgets(layers={"Spends": {"us": OPEN_US}, "SpendsInATask": {"us": CLOSED_US}}), SPLIT),
+        (Budgets(layers={"Spends": {"us": CLOSED_US}, "SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
+        (Budgets(layers={"Spends": {"us": OPEN_US}, "SpendsInATask": {"us": OPEN_US}}), {"bypass"} | SPLIT),
+        (Budgets(total_us=OPEN_US), {"whole"}),
+        (Budgets(layers={"Spends": {"us": OPEN_US}}, total_us=OPEN_US), {"whole"} | SPLIT),
+        (ALL_OPEN, set()),
+    ],
+)
+def test_the_time_goes_into_what_an_open_verdict_hangs_on(
+    budgets: Budgets, wanted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judged_as_told)
+    assert most_grown(requests_by_look(budgets, monkeypatch)) == wanted
+
+
+def test_where_split_and_bypass_do_not_agree_both_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = Budgets(layers={"SpendsInATask": {"us": 370}})
+    assert most_grown(requests_by_look(budgets, monkeypatch, dearer)) == {"bypass"} | SPLIT
+
+
+def test_a_look_makes_about_as_many_requests_whatever_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judged_as_told)
+    everything = requests_by_look(ALL_OPEN, monkeypatch)
+    for budgets in (
+        Budgets(layers={"SpendsInATask": {"us": OPEN_US}}),
+        Budgets(layers={"Spends": {"us": OPEN_US}}),
+        Budgets(total_us=OPEN_US),
+    ):
+        some = requests_by_look(budgets, monkeypatch)
+        assert some[3]["all"] == pytest.approx(everything[3]["all"], rel=0.3)
+
+
+def test_a_budget_below_the_floor_waits_for_the_null_layers_of_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judged_as_told)
+    for budgets in (Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), Budgets(total_us=OPEN_US)):
+        looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, floor_us=2 * OPEN_US))
+        assert most_grown(looks) > SPLIT
 
 
 @pytest.mark.parametrize(("resolution", "usable"), [(1e-9, True), (1e-6, True), (0.0156, False)])
