@@ -224,16 +224,19 @@ class Timing:
         await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline, wanted)
 
     def _wanted(self) -> Wanted | None:
-        """What the open verdicts hang on; None for everything: there are none, or something has no interval yet."""
+        """What verdicts hang on that are undecided; None for everything.
+
+        That is where there are none, also while a failure is fresh: the rows that it stands among are shown as well. Or
+        something has no interval yet.
+        """
         if not self._bounded() or self.instruments.active:
             return None
-        open_verdicts, total_us = self._open_verdicts(), self.settings.budgets.total_us
-        wanted = Wanted()
+        wanted, total_us = Wanted(), self.settings.budgets.total_us
         for row in self.rows:
-            for quantity, bound in row.bounds.items():
-                if (row.layer.index, quantity) in open_verdicts:
-                    wanted |= self._hangs_on(row, quantity, bound)
-        if None in open_verdicts and total_us is not None:
+            for quantity, judgement in row.judgements.items():
+                if judgement.verdict == "undecided":
+                    wanted |= self._hangs_on(row, quantity, row.bounds[quantity])
+        if self.total and self.total.verdict == "undecided" and total_us is not None:
             wanted |= Wanted(split=self._floor_may_fall_to(total_us), whole=True)
         return None if wanted == Wanted() else wanted
 
@@ -342,18 +345,15 @@ class Timing:
         return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
 
     def _open(self) -> bool:
-        """Whether there are open verdicts, or something is not known at all."""
-        return not self._bounded() or bool(self._open_verdicts())
-
-    def _open_verdicts(self) -> set[BudgetKey]:
-        """The budgets of time without a verdict, and those with a failure that is too fresh to be believed."""
+        """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
+        if not self._bounded():
+            return True
         fresh = self.seconds < self.patience_s
-        return {
-            key
-            for key, judgement in self._judgements().items()
-            if judgement.verdict == "undecided"
+        return any(
+            judgement.verdict == "undecided"
             or (judgement.verdict == "fail" and (fresh or key not in self.failed_before))
-        }
+            for key, judgement in self._judgements().items()
+        )
 
     def _judgements(self) -> dict[BudgetKey, Judgement]:
         """What the last look said of every budget of time."""

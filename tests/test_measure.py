@@ -858,6 +858,13 @@ def test_the_time_goes_into_what_an_open_verdict_hangs_on(
     assert most_grown(requests_by_look(budgets, monkeypatch)) == wanted
 
 
+def test_while_a_failure_is_fresh_all_rows_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", lambda *args, **known: Judgement("fail"))
+    looks = requests_by_look(Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), monkeypatch)
+    assert len(looks) > 2
+    assert most_grown(looks) == set()
+
+
 def test_where_split_and_bypass_do_not_agree_both_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets = Budgets(layers={"SpendsInATask": {"us": 370}})
     assert most_grown(requests_by_look(budgets, monkeypatch, dearer)) == {"bypass"} | SPLIT
