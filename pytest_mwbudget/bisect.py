@@ -41,7 +41,7 @@ STEPLESS_EVERY = 4
 CPU_EVERY = 4
 # For so many requests one more is made of the app as it is.
 WHOLE_EVERY = 4
-# What no open verdict hangs on is measured in one turn of so many: it must notice when the machine speeds up.
+# What no undecided verdict hangs on is measured in one turn of so many: it must notice when the machine speeds up.
 UNWANTED_EVERY = 4
 
 
@@ -72,7 +72,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What open verdicts hang on: the bypasses of these entries, the split, the processor's time in it, the whole.
+    """What undecided verdicts hang on: the bypasses of these entries, the split, the processor's time in it, the whole.
 
     All of the split, because what probes and steppers cost is known from all of it.
     """

@@ -19,6 +19,8 @@ Bounds: TypeAlias = Mapping[Quantity, float]
 # The same layer reads higher in one process than in another, by where its code and data lie and by which caches its
 # neighbours leave cold: by so much as a rule, by twice that at worst. No interval of one process holds it.
 BETWEEN_RUNS = 0.04
+# A neighbour slows apps by more than the reference workload: by up to this power of it (docs/design.md, "Slowdown").
+APPS_SLOWED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,8 @@ def judge(
 
     `pass` when the whole interval is within the budget, `fail` when all of it is above, by more than `BETWEEN_RUNS`:
     also after the slowdown of the machine (its reference workload against the quickest time it has shown, at least 1)
-    is taken out, because a busy neighbour must not fail anybody's test. A budget below the floor of the run is refused;
-    no more time would bring that floor below `least_us`.
+    is taken out twice, because a busy neighbour must not fail anybody's test. A budget below the floor of the run is
+    refused; no more time would bring that floor below `least_us`.
     """
     if not math.isfinite(floor):
         return Judgement(
@@ -188,7 +190,7 @@ def judge(
 
 def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
     """What all of an interval must be above for the budget to fail."""
-    return (1 + BETWEEN_RUNS) * slowdown * bound
+    return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound
 
 
 def judge_count(count: Count, most: float) -> Judgement:
