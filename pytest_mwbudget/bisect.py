@@ -115,7 +115,7 @@ class Bisection:
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[int, str] = {}
         self.turns = 0
-        # What the latest request with every probe in place left.
+        # What the latest request of the split left that went past no layer.
         self.full_log: Sequence[int] = ()
 
     @property
@@ -158,8 +158,7 @@ class Bisection:
         for layer in self.bypassable:
             if layer.index in wanted.bypass:
                 await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
-            if layer.index not in self.refused:
-                passed.append(layer)
+            passed = [one for one in (*passed, layer) if one.index not in self.refused]
         if wanted.split:
             await self._split_legs(requests, passed, deadline, cpu=wanted.cpu)
         if wanted.whole:
@@ -173,10 +172,7 @@ class Bisection:
                     share = max(1, requests // CPU_EVERY)
                     await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
             except Exception as error:
-                if not level:
-                    raise
-                # One layer less was no hindrance right before.
-                self._cannot_do_without(passed[level - 1], error)
+                self._cannot_do_without(passed[:level], error)
                 return
 
     def refuse(self, index: int, reason: str) -> None:
@@ -189,8 +185,11 @@ class Bisection:
         samples.bypass = {i: pairs for i, pairs in samples.bypass.items() if i in genuine}
         self.refused[index] = reason
 
-    def _cannot_do_without(self, layer: TaskLayer, error: Exception) -> None:
-        self.refuse(layer.index, f"{type(error).__name__} without it")
+    def _cannot_do_without(self, left_out: Sequence[TaskLayer], error: Exception) -> None:
+        """Refuse the last of the layers that a request went past when it failed; it failed for itself without one."""
+        if not left_out:
+            raise error
+        self.refuse(left_out[-1].index, f"{type(error).__name__} without it")
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
@@ -203,8 +202,8 @@ class Bisection:
     async def whole_leg(self, count: int, deadline: Deadline) -> None:
         """Up to `count` requests through the app as it is.
 
-        Between them is done what is done between those of the split, with the log of the latest of these: it leaves the
-        caches cold, and the rows have what that costs.
+        After each, a log of the split is added up, as after each of the split: it leaves the caches cold, and the rows
+        have what that costs.
         """
         await self._settle(None, deadline)
         aside = Split(frozenset())
@@ -234,7 +233,9 @@ class Bisection:
         requests is theirs.
         """
         level = len(passed)
-        segment = self._segment(level)
+        segment = [index for index in self.probes.probed if len(self._outside(index)) == level]
+        if not segment:
+            return  # nothing is inside of all these: some of them stand beside each other
         # What is further inside has its own leg, and this one only while that has little to show.
         owners = [index + 1 for index in self.probes.probed if len(self._outside(index)) >= level]
         with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
@@ -259,10 +260,6 @@ class Bisection:
         """`count` of these, each as often as any other, in random order."""
         for start in range(0, count, len(segment)):
             yield from self.rng.sample(segment, min(len(segment), count - start))
-
-    def _segment(self, level: int) -> list[int]:
-        """The probed entries that have so many bypassable layers outside them."""
-        return [index for index in self.probes.probed if len(self._outside(index)) == level]
 
     def _outside(self, index: int) -> list[TaskLayer]:
         """The bypassable layers outside entry `index`."""
@@ -312,6 +309,7 @@ class Bisection:
         exception: it is noted in `refused` and left to the split.
         """
         pairs = self.samples.bypass.setdefault(layer.index, Pairs())
+        left_out = passed
         try:
             with (
                 self.probes.stepping_set(on=False),
@@ -320,16 +318,15 @@ class Bisection:
             ):
                 await self._settle(self.probes.watch, deadline)
                 for _ in range(count):
-                    blocks = {
-                        without: await self._block(layer, without, deadline)
-                        for without in self.rng.sample([False, True], 2)
-                    }
+                    blocks = {}
+                    for without in self.rng.sample([False, True], 2):
+                        left_out = [*passed, layer] if without else passed
+                        blocks[without] = await self._block(layer, without, deadline)
                     if deadline.over():
                         return
                     pairs.blocks.append((blocks[False], blocks[True]))
         except Exception as error:
-            # The app as it is was called right before: what fails here fails for want of the layer.
-            self._cannot_do_without(layer, error)
+            self._cannot_do_without(left_out, error)
 
     async def _block(self, layer: TaskLayer, without: bool, deadline: Deadline) -> Series:
         """Nanoseconds inside the layer's boundary, each with the slower of the references before and after it.

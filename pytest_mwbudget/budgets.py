@@ -177,8 +177,9 @@ def judge(
     if slowdown > 1:
         return Judgement(
             "undecided",
-            f"the machine ran {slowdown:.2f} times slower than at its best, which may explain the excess"
-            f"; run it again when the machine is less busy",
+            f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
+            f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is less"
+            " busy",
         )
     return Judgement(
         "undecided",

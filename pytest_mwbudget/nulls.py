@@ -102,14 +102,13 @@ class _Level:
     def _most_of_a_blank(self) -> Microseconds:
         """Each of several blank layers takes its share of their null layer at most.
 
-        That of the typical boundary: many are known by few readings, and one that is not always entered reads nothing.
+        That at the typical boundary: many are known by few readings, and one that is not always entered reads nothing.
         """
-        plain = [null for null in self.typical if not null.blanks.wrapping]
-        typical = {
-            count: median(self.typical[null] for null in plain if null.blanks.count == count)
-            for count in {null.blanks.count for null in plain}
-        }
-        return min((ns / count for count, ns in typical.items()), default=0.0) * US_PER_NS or self.most_us
+        shares: dict[int, list[float]] = {}
+        for null, ns in self.typical.items():
+            if ns and not null.blanks.wrapping:
+                shares.setdefault(null.blanks.count, []).append(ns / null.blanks.count)
+        return min(map(median, shares.values()), default=self.most_us / US_PER_NS) * US_PER_NS
 
     def wrapped_ns(self, sent: Mapping[int, int]) -> Iterable[tuple[int, float]]:
         """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""

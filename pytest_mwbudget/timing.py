@@ -224,10 +224,9 @@ class Timing:
         await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline, wanted)
 
     def _wanted(self) -> Wanted | None:
-        """What verdicts hang on that are undecided; None for everything.
+        """What undecided verdicts hang on; None for everything, where there are none or something has no interval yet.
 
-        That is where there are none, also while a failure is fresh: the rows that it stands among are shown as well. Or
-        something has no interval yet.
+        A failure that is only fresh wants nothing by itself: the rows that it stands among are shown as well.
         """
         if not self._bounded() or self.instruments.active:
             return None
@@ -246,6 +245,9 @@ class Timing:
         assert found is not None
         if teller is None or teller.entry is None or bound <= found.least_us:
             return Wanted()
+        us = teller.estimate_of(quantity)
+        if teller is not row and us is not None and us.low > bound:
+            return Wanted()  # merged, and its neighbour alone takes more
         busy = quantity == "busy_us"
         if teller.entry not in [layer.index for layer in self.bisection.bypassable]:
             return Wanted(split=True, cpu=busy)

@@ -22,6 +22,7 @@ import pytest_mwbudget.budgets
 import pytest_mwbudget.measure
 import pytest_mwbudget.timing
 from pytest_mwbudget import asgi
+from pytest_mwbudget.bisect import Bisection
 from pytest_mwbudget.budgets import Bounds, Budgets, Judgement
 from pytest_mwbudget.counters import Counters, PythonCore
 from pytest_mwbudget.errors import MeasurementError, ResponseError
@@ -34,7 +35,7 @@ from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timeline import Spent, spent
 from pytest_mwbudget.timing import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
 
-from .apps import Answering, Noop, RateLimit, hello, indistinct, needs
+from .apps import Answering, Cascade, Noop, RateLimit, hello, indistinct, needs, not_found
 
 
 @dataclass
@@ -419,6 +420,56 @@ def test_a_layer_that_the_inside_comes_to_need_is_left_to_the_split_from_then_on
     assert us(measurement, "Giver") == pytest.approx(50, abs=0.01)
     assert us(measurement, "Taker") == pytest.approx(20, abs=0.01)
     assert any("Giver could not be bypassed (KeyError without it)" in note for note in measurement.notes)
+
+
+def test_the_layer_that_the_inside_comes_to_need_is_blamed_also_where_only_another_bypass_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, looks, look = Server(), 0, Bisection.look
+
+    async def counted(self: Bisection, *args: Any) -> None:
+        nonlocal looks
+        looks += 1
+        await look(self, *args)
+
+    monkeypatch.setattr(Bisection, "look", counted)
+
+    class Giver(Silent):
+        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+            request.scope["gift"] = True
+            return await super().dispatch(request, call_next)
+
+    class Other(Silent):
+        pass
+
+    class Taker(Costly):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            assert looks < 3 or scope["gift"]
+            await super().__call__(scope, receive, send)
+
+    measurement = server.measure(
+        [
+            Middleware(Giver, clock=server.clock, us=50),
+            Middleware(Other, clock=server.clock, us=80),
+            Middleware(Taker, clock=server.clock, before=20),
+        ],
+        budgets=Budgets(layers={"Other": {"us": 80}}),
+        max_time_s=2,
+    )
+    assert [measurement.layer(name).method for name in ("Giver", "Other")] == ["split", "bypass"]
+    assert us(measurement, "Other") == pytest.approx(80, abs=0.01)
+    assert any("Giver could not be bypassed (KeyError without it)" in note for note in measurement.notes)
+
+
+def test_task_layers_that_stand_beside_each_other_are_both_bypassed() -> None:
+    """Nothing is inside of both."""
+    server = Server()
+    left, right = (Silent(app, server.clock, 50) for app in (not_found, hello))
+    app = Cascade(left, right)
+    measurement = asyncio.run(
+        measure(app, asgi.build_request("GET", "/", {}), Settings(), Bench(server.clock, None, random.Random(7)))
+    )
+    assert not [note for note in measurement.notes if "could not be bypassed" in note]
 
 
 class Tenant(Silent):
