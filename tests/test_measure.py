@@ -375,13 +375,16 @@ def test_a_slow_stretch_at_the_beginning_is_no_reason_to_fail() -> None:
     assert us(measurement, "Costly") == pytest.approx(50, abs=0.5)
 
 
+class Giver(Silent):
+    """A task layer that the inside may need."""
+
+    async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        request.scope["gift"] = True
+        return await super().dispatch(request, call_next)
+
+
 def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
     server = Server()
-
-    class Giver(Silent):
-        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-            request.scope["gift"] = True
-            return await super().dispatch(request, call_next)
 
     class Taker(Costly):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -400,11 +403,6 @@ def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
 def test_a_layer_that_the_inside_comes_to_need_is_left_to_the_split_from_then_on() -> None:
     """Only the split is wanted by then, so it is a request of the split that finds out."""
     server = Server()
-
-    class Giver(Silent):
-        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-            request.scope["gift"] = True
-            return await super().dispatch(request, call_next)
 
     class Taker(Costly):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -433,11 +431,6 @@ def test_the_layer_that_the_inside_comes_to_need_is_blamed_also_where_only_anoth
         await look(self, *args)
 
     monkeypatch.setattr(Bisection, "look", counted)
-
-    class Giver(Silent):
-        async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-            request.scope["gift"] = True
-            return await super().dispatch(request, call_next)
 
     class Other(Silent):
         pass
