@@ -94,13 +94,14 @@ def _configured(config: pytest.Config) -> dict[str, Any]:
 
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
+    from .capturing import set_apart
     from .fixture import MwBudget
     from .publishing import Publisher
     from .timing import Bench
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
-    bench = Bench(machine=_shared_machine(config), progress=_Progress(config))
+    bench = Bench(machine=_shared_machine(config), progress=_Progress(config), apart=lambda: set_apart(request))
     try:
         settings = _settings_of(item)
     except SettingError:

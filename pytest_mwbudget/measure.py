@@ -72,7 +72,7 @@ async def measure(
         async with _running(app, request, settings) as caller:
             caller.clock = bench.clock
             response = (await _first_call(caller, settings)).response()
-            with suspended() as instruments:
+            with bench.apart(), suspended() as instruments:
                 run = await _Run.prepared(caller, settings, bench, instruments)
                 await run.count()
                 if settings.budgets.need_clock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import get_clock_info, perf_counter_ns, thread_time_ns
 from typing import TypeAlias
@@ -89,6 +90,8 @@ class Bench:
     rng: random.Random = field(default_factory=random.Random)
     machine: Machine = field(default_factory=Machine)
     progress: Progress = lambda share: None
+    # Round all requests but the first, which the test sees.
+    apart: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ ORDER = (
     "publishing",
     "outputs",
     "recall",
+    "capturing",
     "gate",
     "summary",
     "plugin",
