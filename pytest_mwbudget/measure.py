@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median, median_low
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -30,11 +31,12 @@ from .model import (
     Quantity,
     RequestLine,
     Result,
+    Seconds,
     worst,
 )
 from .model import Ledger as LedgerReport
 from .settings import Settings
-from .timing import Bench, Pace, Row, Timing, at_work, merged
+from .timing import Bench, Pace, Row, Timing, Together, at_work, merged
 
 if TYPE_CHECKING:
     from .profiling import Profiled
@@ -47,6 +49,9 @@ WARM_CALLS, WARM_NS = 1000, 300_000_000
 COUNTING_WARM_CALLS, COUNTING_WARM_NS = 100, 100_000_000
 # So many requests are counted, after some that are not; of a slow app as many as there is time for.
 COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS = 21, 8, 1_000_000_000
+
+# Held by whoever makes a request.
+_busy = threading.Lock()
 
 
 async def send_once(app: asgi.ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
@@ -87,10 +92,24 @@ def _profile_wanted(settings: Settings, measurement: Measurement) -> bool:
     return settings.flamegraph == "always" or (settings.flamegraph == "failing" and measurement.verdict == "fail")
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuse a second request at a time: each would be in the other's figures, and put back what the other changed."""
+    if not _busy.acquire(blocking=False):
+        raise MeasurementError(
+            "a request is made while another one is measured, and only one at a time can be; await one request before"
+            " the next one is made, and make all of them in one thread"
+        )
+    try:
+        yield
+    finally:
+        _busy.release()
+
+
 @asynccontextmanager
 async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[asgi.Caller]:
     """A caller of the started app."""
-    with asgi.exit_refused():
+    with _alone(), asgi.exit_refused():
         template = await asgi.template(request)
         if not settings.lifespan:
             yield asgi.Caller(app, template, None, settings.expect_status)
@@ -99,18 +118,27 @@ async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings
             yield asgi.Caller(app, template, state, settings.expect_status)
 
 
+@asynccontextmanager
+async def _limited(caller: asgi.Caller, limit_s: Seconds, message: str) -> AsyncIterator[None]:
+    """Raise MeasurementError with the message where what is done inside takes longer than the limit."""
+    __tracebackhide__ = True
+    try:
+        async with caller.loop.limited(limit_s):
+            yield
+    except loops.OutOfTimeError:
+        raise MeasurementError(message) from None
+
+
 async def _first_call(caller: asgi.Caller, settings: Settings) -> asgi.Exchange:
     """The reference response, from a request that coverage and debuggers may watch."""
     __tracebackhide__ = True
-    try:
-        async with caller.loop.limited(settings.startup_timeout_s):
-            return await caller()
-    except loops.OutOfTimeError:
-        raise MeasurementError(
-            f"{_line(caller.template.request)}: the app did not finish its response within"
-            f" {settings.startup_timeout_s:g} s; an endless stream cannot be measured, and a slow start needs a higher"
-            f" mw_budget_startup_timeout"
-        ) from None
+    limit_s = settings.startup_timeout_s
+    message = (
+        f"{_line(caller.template.request)}: the app did not finish its response within {limit_s:g} s; an endless stream"
+        " cannot be measured, and a slow start needs a higher mw_budget_startup_timeout"
+    )
+    async with _limited(caller, limit_s, message):
+        return await caller()
 
 
 def _line(request: httpx.Request) -> RequestLine:
@@ -145,10 +173,17 @@ class _Run:
     @classmethod
     async def prepared(cls, caller: asgi.Caller, settings: Settings, bench: Bench, instruments: Instruments) -> _Run:
         """Warm the app, find its layers and their budgets."""
-        timed = settings.budgets.need_clock
+        __tracebackhide__ = True
+        timed, limit_s = settings.budgets.need_clock, settings.startup_timeout_s
         limits = (WARM_CALLS, WARM_NS) if timed else (COUNTING_WARM_CALLS, COUNTING_WARM_NS)
-        request_ns = await _warm(caller, bench.clock, *limits)
-        stack = await discovery.discover(caller)
+        message = (
+            f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
+            " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up"
+        )
+        async with _limited(caller, limit_s, message):
+            request_ns = await _warm(caller, bench.clock, *limits)
+        async with _limited(caller, limit_s, message):
+            stack = await discovery.discover(caller)
         if caller.loop.debug():
             instruments.active.append("asyncio's debug mode")
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
@@ -160,17 +195,16 @@ class _Run:
         """Charge some requests to the layers."""
         __tracebackhide__ = True
         ledger = Ledger(self.stack, counters(), self.caller.loop.library)
-        try:
-            async with self.caller.loop.limited(self.settings.startup_timeout_s):
-                pages = await ledger.count(
-                    self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
-                )
-        except loops.OutOfTimeError:
-            raise MeasurementError(
-                f"the app stopped answering while it was counted: {SETTLE_REQUESTS} to"
-                f" {COUNTED_REQUESTS + SETTLE_REQUESTS} requests did not end within"
-                f" {self.settings.startup_timeout_s:g} s; raise mw_budget_startup_timeout if they need longer"
-            ) from None
+        limit_s = self.settings.startup_timeout_s
+        message = (
+            f"the app stopped answering while it was counted: {SETTLE_REQUESTS} to"
+            f" {COUNTED_REQUESTS + SETTLE_REQUESTS} requests did not end within {limit_s:g} s; raise"
+            " mw_budget_startup_timeout if they need longer"
+        )
+        async with _limited(self.caller, limit_s, message):
+            pages = await ledger.count(
+                self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
+            )
         self.counted = self._counted(pages, ledger.why_not, list(ledger.notes()))
 
     def _counted(self, pages: list[Page], why_not: Mapping[str, str], notes: list[str]) -> _Counted:
@@ -199,6 +233,9 @@ class _Run:
             if count is None:
                 why = self.counted.report.why[quantity]
                 return Judged(bound, "undecided", f"{quantity} cannot be counted here: {why}")
+            together = self._together(layer)
+            if together and bound < count.count <= together.bounds.get(quantity, math.inf):
+                return Judged(bound, "undecided", together.why)
             return Judged(bound, budgets.judge_count(count, bound).verdict)
         names = {layer.name: layer.index for _, layer in self.stack.layers}
         together = self.counted.layers.get(names.get(layer.merged_with or "", -1))
@@ -217,7 +254,12 @@ class _Run:
         parts = [*self.counted.layers.values(), report.outside, *([report.endpoint] if report.endpoint else [])]
         pace = Pace(self.request_ns, any(counts.suspensions.count for counts in parts), self.counted.sent)
         self.rows = [
-            Row(entry, layer, {q: most for q, most in self._bounds(layer).items() if q not in COUNTED})
+            Row(
+                entry,
+                layer,
+                {q: most for q, most in self._bounds(layer).items() if q not in COUNTED},
+                self._together(layer),
+            )
             for entry, layer in self.stack.layers
             if layer.entered
         ]
@@ -285,6 +327,19 @@ class _Run:
         if layer.entered:
             return dict(bounds)
         return {q: most for q, most in bounds.items() if budgets.named(self.settings.budgets, layer, q)}
+
+    def _together(self, layer: Layer) -> Together | None:
+        """What is measured with a layer, None where nothing is."""
+        others = [other for _, other in self.stack.layers if other.merged_with == layer.name]
+        if not others:
+            return None
+        bounds = [self._bounds(one) for one in (layer, *others)]
+        shared = set.intersection(*map(set, bounds))
+        names = " and ".join(other.name for other in others)
+        return Together(
+            f"{names} is measured together with it: {others[0].merged_because}",
+            {quantity: sum(each[quantity] for each in bounds) for quantity in shared},
+        )
 
     def _report(self, layer: Layer) -> LayerReport:
         assert self.counted is not None

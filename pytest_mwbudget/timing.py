@@ -94,6 +94,17 @@ class Bench:
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What is measured with a layer, because no probe can stand between: `why` names it.
+
+    `bounds` are the sums of the budgets of all of them, where all have one.
+    """
+
+    why: str
+    bounds: Mapping[Quantity, float]
+
+
 @dataclass(slots=True)
 class Row:
     """A layer on its way to a report. `bounds` are its budgets, `method_us` is what no more requests would narrow."""
@@ -101,6 +112,7 @@ class Row:
     entry: int | None
     layer: Layer
     bounds: Mapping[Quantity, float]
+    together: Together | None = None
     us: Estimate | None = None
     method: Method | None = None
     method_us: Microseconds = 0.0
@@ -167,12 +179,10 @@ class Timing:
             return (await caller(observer)).elapsed_ns
 
         shown = [row.entry for row in self.rows]
-        safe = caller.template.request.method in SAFE_METHODS
-        passable = [layer for layer in task_layers(self.stack) if layer.index in shown] if safe else []
-        affordable = self.settings.max_time_s * NS_PER_S >= len(passable) * BYPASS_CALLS * pace.request_ns
-        return Bisection(
+        passable = [layer for layer in task_layers(self.stack) if layer.index in shown]
+        bisection = Bisection(
             best_probes(self.stack, self.bench.clock, self.bench.cpu_clock, suspending=pace.suspending),
-            passable if affordable else [],
+            passable,
             timed,
             self.bench.clock,
             self.bench.rng,
@@ -180,6 +190,19 @@ class Timing:
             round(min(max(TURN_NS / max(pace.request_ns, 1.0), SHORTEST_TURN), LONGEST_TURN)),
             self.bench.cpu_clock,
         )
+        why_not = self._no_bypass(caller.template.request.method, len(passable) * BYPASS_CALLS * pace.request_ns)
+        if why_not is not None:
+            bisection.refused = {layer.index: why_not for layer in passable}
+        return bisection
+
+    def _no_bypass(self, method: str, needed_ns: float) -> str | None:
+        """Why no request is sent past any layer; None where some are. It would take `needed_ns`."""
+        if method not in SAFE_METHODS:
+            return f"a {method} request is sent past no layer"
+        if needed_ns > self.settings.max_time_s * NS_PER_S:
+            enough = math.ceil(needed_ns / NS_PER_S)
+            return f"above so slow an app that takes longer: --mw-budget-max-time={enough} may be enough"
+        return None
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
@@ -233,13 +256,13 @@ class Timing:
         """
         if not self._bounded() or self.instruments.active:
             return None
-        wanted, total_us = Wanted(), self.settings.budgets.total_us
+        wanted = Wanted()
         for row in self.rows:
             for quantity, judgement in row.judgements.items():
                 if judgement.verdict == "undecided":
                     wanted |= self._hangs_on(row, quantity, row.bounds[quantity])
-        if self.total and self.total.verdict == "undecided" and total_us is not None:
-            wanted |= Wanted(split=self._floor_may_fall_to(total_us), whole=True)
+        if self.total and self.total.verdict == "undecided":
+            wanted |= Wanted(whole=True)
         return None if wanted == Wanted() else wanted
 
     def _hangs_on(self, row: Row, quantity: Quantity, bound: Microseconds) -> Wanted:
@@ -285,7 +308,8 @@ class Timing:
                 row.judgements[quantity] = self._judgement(row, quantity, bound, found)
         total_us = self.settings.budgets.total_us
         if total_us is not None:
-            self.total = self._judged(found.whole, total_us, found.slowdowns.whole)
+            # It has no probes, so it needs no floor.
+            self.total = self._judged(found.whole, total_us, found.slowdowns.whole, probed=False)
 
     def _estimated(self) -> Estimates:
         return estimate(
@@ -322,7 +346,15 @@ class Timing:
         judgement = self._judged(us, bound, _slowdown(row, found))
         if judgement.verdict == "fail" and _contested(row, quantity, bound, found):
             return Judgement("undecided", "the bypass says it is over its budget, the split does not")
+        if judgement.verdict == "fail" and row.together and not self._all_fail(row, row.together, quantity, us):
+            return Judgement("undecided", row.together.why)
         return judgement
+
+    def _all_fail(self, row: Row, together: Together, quantity: Quantity, us: Estimate) -> bool:
+        """Whether a layer takes more than it may together with those that are measured with it."""
+        bound = together.bounds.get(quantity)
+        assert self.estimates is not None
+        return bound is not None and self._judged(us, bound, _slowdown(row, self.estimates)).verdict == "fail"
 
     def _merged_judgement(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """A merged layer is within its budget when it and its neighbour together are."""
@@ -338,12 +370,13 @@ class Timing:
             return row
         return next((other for other in self.rows if other.layer.name == row.layer.merged_with), None)
 
-    def _judged(self, us: Estimate, bound: Microseconds, slowdown: float) -> Judgement:
+    def _judged(self, us: Estimate, bound: Microseconds, slowdown: float, *, probed: bool = True) -> Judgement:
         assert self.estimates is not None
         if self.instruments.active:
             return Judgement("undecided", at_work(self.instruments))
         found = self.estimates
-        return budgets.judge(us, bound, floor=found.floor_us, slowdown=slowdown, least_us=found.least_us)
+        floor_us = found.floor_us if probed else 0.0
+        return budgets.judge(us, bound, floor=floor_us, slowdown=slowdown, least_us=found.least_us)
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
@@ -373,7 +406,9 @@ class Timing:
         """Whether all that is shown has an interval."""
         found = self.estimates
         assert found is not None
-        shown = [found.whole, found.outside, *found.split.values(), *(found.cpu or {}).values()]
+        shown = [found.whole, *found.split.values(), *(found.cpu or {}).values()]
+        if self.bisection.probes.probed:
+            shown.append(found.outside)
         return all(math.isfinite(us.half_width) for us in shown)
 
     # ---- reporting ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -621,6 +622,39 @@ def test_the_app_is_as_it_was_after_a_request_that_fails_midway() -> None:
     assert (Costly.__call__.__code__, app.__code__) == codes
 
 
+@pytest.mark.parametrize("calls_answered", [1, 50, 100, 101], ids=["2nd", "51st", "traced", "traced again"])
+def test_an_app_that_stops_answering_when_it_is_called_again_is_an_error(calls_answered: int) -> None:
+    pool = asyncio.Semaphore(calls_answered)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await pool.acquire()
+        await hello(scope, receive, send)
+
+    with pytest.raises(MeasurementError, match=r"stopped answering when it was called again: .* within 0\.2 s"):
+        counted(Noop(app), {"tasks": 0}, startup_timeout_s=0.2)
+
+
+@pytest.mark.parametrize("measuring", [True, False])
+def test_one_request_at_a_time(measuring: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0)
+        await hello(scope, receive, send)
+
+    async def make() -> Measurement:
+        request, settings = asgi.build_request("GET", "/", {}), Settings(Budgets({"tasks": 0}), lifespan=False)
+        return await (measure(app, request, settings, Bench()) if measuring else send_once(app, request, settings))
+
+    async def main() -> list[Any]:
+        return [*await asyncio.gather(make(), make(), return_exceptions=True), await make()]
+
+    exit_before = os._exit
+    one, other, after = asyncio.run(main())
+    assert (one.status, after.status) == (200, 200)
+    assert isinstance(other, MeasurementError)
+    assert "only one at a time" in str(other)
+    assert os._exit is exit_before
+
+
 def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
     """The progress is told while the clock runs, and at no other time."""
     clock, begun = FakeClock(read_ns=1000), asyncio.Event()
@@ -635,6 +669,35 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
     settings = Settings(startup_timeout_s=0.5, lifespan=False)
     with pytest.raises(MeasurementError, match=r"stopped answering while it was measured: .* within 0\.5 s"):
         asyncio.run(measure(Costly(app, clock), request, settings, bench))
+
+
+@pytest.mark.parametrize(
+    ("method", "max_time_s", "note"),
+    [
+        ("GET", 5, None),
+        ("POST", 5, "Silent could not be bypassed (a POST request is sent past no layer); its row may be 15% off."),
+        (
+            "GET",
+            0.1,
+            "Silent could not be bypassed (above so slow an app that takes longer: --mw-budget-max-time=1 may be"
+            " enough); its row may be 15% off.",
+        ),
+    ],
+)
+def test_a_task_layer_that_no_request_is_sent_past_says_why(method: str, max_time_s: float, note: str | None) -> None:
+    server = Server()
+    layers = [Middleware(Silent, clock=server.clock, us=400)]
+    measurement = server.measure(layers, method=method, max_time_s=max_time_s)
+    assert [one for one in measurement.notes if "bypassed" in one] == ([note] if note else [])
+    assert measurement.layer("Silent").method == ("split" if note else "bypass")
+
+
+def test_a_total_is_judged_where_no_probe_can_stand() -> None:
+    clock = FakeClock()
+    app = indistinct(Costly(hello, clock, before=30))
+    for total_us, verdict in ((1000, "pass"), (10, "fail")):
+        measurement = counted(app, budgets=Budgets(total_us=total_us), clock=clock, max_time_s=2)
+        assert measurement.total_verdict == verdict
 
 
 # ---- waiting, blocking, working ---------------------------------------------------------------------------------
@@ -928,9 +991,9 @@ def test_a_look_makes_about_as_many_requests_whatever_is_wanted(monkeypatch: pyt
 
 def test_a_budget_below_the_floor_waits_for_the_null_layers_of_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judged_as_told)
-    for budgets in (Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), Budgets(total_us=OPEN_US)):
-        looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, floor_us=2 * OPEN_US))
-        assert most_grown(looks) > SPLIT
+    budgets = Budgets(layers={"SpendsInATask": {"us": OPEN_US}})
+    looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, floor_us=2 * OPEN_US))
+    assert most_grown(looks) > SPLIT
 
 
 @pytest.mark.parametrize(("resolution", "usable"), [(1e-9, True), (1e-6, True), (0.0156, False)])
@@ -1113,10 +1176,20 @@ def test_a_layer_that_is_merged_is_within_a_count_when_both_together_are() -> No
     merged = merged_layer(within)
     assert (merged.counts, merged.layer.merged_with) == (None, "Spawner")
     assert [report.verdict for report in within.layers] == ["pass", "pass", "pass"]
-    above = counted(app, {"tasks": 2})
+    above = counted(app, {"tasks": 1})
     assert [report.verdict for report in above.layers] == ["fail", "undecided", "pass"]
     assert "it is measured together with Spawner" in reason(merged_layer(above), "tasks")
     assert any(f"{merged.name} is measured with Spawner" in note for note in above.notes)
+
+
+def test_a_layer_fails_for_a_count_only_if_it_is_too_much_for_all_that_is_measured_with_it() -> None:
+    app = Spawner(indistinct(Noop(hello)), 3)
+    between = counted(app, {"tasks": 2})
+    assert [report.verdict for report in between.layers] == ["undecided", "undecided", "pass"]
+    merged = merged_layer(between)
+    assert f"{merged.name} is measured together with it" in reason(between.layer("Spawner"), "tasks")
+    alone = counted(app, budgets=Budgets(layers={"Spawner": {"tasks": 2}}))
+    assert [report.verdict for report in alone.layers] == ["undecided", None, None]
 
 
 def test_a_layer_that_is_merged_is_within_a_time_when_both_together_are() -> None:
@@ -1125,9 +1198,19 @@ def test_a_layer_that_is_merged_is_within_a_time_when_both_together_are() -> Non
     within = counted(app, {"us": 25, "busy_us": 25}, clock, max_time_s=0.2)
     assert merged_layer(within).us is None
     assert [report.verdict for report in within.layers] == ["pass", "pass", "fail"]
-    above = counted(app, {"us": 15}, clock, max_time_s=0.2)
+    above = counted(app, {"us": 9}, clock, max_time_s=0.2)
     assert [report.verdict for report in above.layers] == ["fail", "undecided", "fail"]
     assert "it is measured together with Costly#1" in reason(merged_layer(above))
+
+
+def test_a_layer_fails_for_a_time_only_if_it_is_too_much_for_all_that_is_measured_with_it() -> None:
+    clock = FakeClock()
+    app = Costly(indistinct(Costly(hello, clock, before=30)), clock, before=20)
+    between = counted(app, {"us": 15}, clock, max_time_s=0.2)
+    assert [report.verdict for report in between.layers] == ["undecided", "undecided", "fail"]
+    assert f"{merged_layer(between).name} is measured together with it" in reason(between.layer("Costly#1"))
+    alone = counted(app, None, clock, budgets=Budgets(layers={"Costly#1": {"us": 9}}), max_time_s=0.2)
+    assert [report.verdict for report in alone.layers] == ["undecided", None, None]
 
 
 def test_what_is_merged_with_the_outside_alone_is_undecided() -> None:
