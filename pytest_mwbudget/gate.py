@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from .settings import MARKER_KEYS, RUN_KEYS, Settings, merge
 if TYPE_CHECKING:
     from .fixture import MwBudget
     from .machine import Machine
+    from .model import Measurement
 
 CONFIGURABLE = (*MARKER_KEYS, *RUN_KEYS)
 ON_COMMAND_LINE = ("loop", "max_time", "undecided", "flamegraph")
@@ -176,13 +177,22 @@ class Gate:
         _enforce(item)
         return outcome
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """The same for requests that fixtures make when the test is over; those before them have been judged."""
+        client = item.stash.get(_client, None)
+        before = len(client.results) if client is not None else 0
+        outcome = yield from _explained(item)
+        _enforce(item, before)
+        return outcome
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give the report of a test the results of its requests."""
         report = yield
-        client = item.stash.get(_client, None) if call.when == "call" else None
+        client = item.stash.get(_client, None) if call.when != "setup" else None
         if client is not None and client.enforce:
             from .report.json import to_json
 
@@ -217,7 +227,7 @@ def _concerned(item: pytest.Item) -> bool:
 
 def _failed(error: Exception) -> BaseException:
     """A test failure that says what `error` says, and nothing of where in this package it was raised."""
-    return pytest.fail.Exception(str(error), pytrace=False)
+    return pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
 
 
 def _note_properties(item: pytest.Item) -> None:
@@ -247,24 +257,42 @@ def _require_request(item: pytest.Item) -> None:
         )
 
 
-def _enforce(item: pytest.Item) -> None:
-    """Fail the test for the budgets that were not kept, warn of those on which there is no verdict."""
+def _enforce(item: pytest.Item, first: int = 0) -> None:
+    """Fail the test for the budgets that were not kept, from its `first` request on, and warn of undecided ones."""
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
-    from .report.terminal import failure, printable, undecided
+    from .report.terminal import failure
 
+    results = client.results[first:]
     action = client.settings.when_undecided
     failing = {"fail", "undecided"} if action == "fail" else {"fail"}
-    broken = [result for result in client.results if result.verdict in failing]
+    broken = [result for result in results if result.verdict in failing]
     if broken:
         texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
         pytest.fail("\n\n".join(texts), pytrace=False)
     if action == "warn":
-        for result in client.results:
-            sentences = list(undecided(result))
+        _warn_of(item, results)
+
+
+def _warn_of(item: pytest.Item, results: Sequence[Measurement]) -> None:
+    """Warn of what is undecided; where warnings are errors, that fails the test."""
+    from .report.terminal import printable, undecided
+
+    errors = []
+    for result in results:
+        sentences = list(undecided(result))
+        try:
             if sentences:
                 item.warn(BudgetWarning(f"{printable(str(result.request))}: {' '.join(sentences)}"))
+        except BudgetWarning as warning:
+            errors.append(str(warning))
+    if errors:
+        remedy = (
+            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' as the"
+            " last of filterwarnings, or undecided='pass', keeps it from failing the test."
+        )
+        pytest.fail("\n\n".join([*errors, remedy]), pytrace=False)
 
 
 def _settings_of(item: pytest.Item) -> Settings:

@@ -238,8 +238,8 @@ class _Run:
                 return Judged(bound, "undecided", together.why)
             return Judged(bound, budgets.judge_count(count, bound).verdict)
         names = {layer.name: layer.index for _, layer in self.stack.layers}
-        together = self.counted.layers.get(names.get(layer.merged_with or "", -1))
-        count = together.of(quantity) if together else None
+        both = self.counted.layers.get(names.get(layer.merged_with or "", -1))
+        count = both.of(quantity) if both else None
         if count is not None and count.count <= bound:
             return Judged(bound, "pass")
         return Judged(bound, "undecided", merged(layer))

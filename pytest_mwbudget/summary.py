@@ -67,7 +67,7 @@ class Summary:
             self.measurements.append(measurement)
             self.reports.append(report)
         # With subtests another report than that of the measurement tells; an expected failure is none.
-        if report.when == "call" and report.failed and not hasattr(report, "wasxfail"):
+        if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

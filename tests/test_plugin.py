@@ -246,6 +246,89 @@ def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pyteste
         result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *floor*"])
 
 
+def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_why(shop: pytest.Pytester) -> None:
+    request = "mw_budget.get('/health')"
+    shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.2", f"{request}, {request}"))
+    result = run(shop, "--mw-budget", "-W", "error")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GET /health: Spin is undecided: * this run's floor*",
+            "GET /health: Spin is undecided: * this run's floor*",
+            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' *",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*gate.py*")
+    remedy = ("-W", "default::pytest_mwbudget.BudgetWarning")
+    run(shop, "--mw-budget", "-W", "error", *remedy).assert_outcomes(passed=1, warnings=2)
+
+
+@pytest.mark.parametrize(("budget", "errors"), [(9, 0), (0, 1)])
+def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(
+    shop: pytest.Pytester, budget: int, errors: int
+) -> None:
+    shop.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def client(mw_budget):
+            yield mw_budget
+            mw_budget.get("/threads")
+
+        @pytest.mark.mw_budget(layers={{"ThreadsAfterwards": {{"threads": {budget}}}}})
+        def test_it(client):
+            client.get("/health")
+        """
+    )
+    shop.makepyfile(
+        conftest="""
+        import asyncio
+        import pytest
+        import shop
+
+        class ThreadsAfterwards:
+            def __init__(self, app):
+                self.app = app
+
+            async def __call__(self, scope, receive, send):
+                if scope["path"] == "/threads":
+                    await asyncio.to_thread(len, "")
+                    scope["path"] = "/health"
+                await self.app(scope, receive, send)
+
+        @pytest.fixture
+        def mw_budget_app():
+            return ThreadsAfterwards(shop.create_app())
+        """
+    )
+    result = run(shop, "--mw-budget", "--mw-budget-flamegraph=never")
+    result.assert_outcomes(passed=1, errors=errors)
+    verdict = "ThreadsAfterwards * fail" if errors else "ThreadsAfterwards * pass"
+    result.stdout.fnmatch_lines(["*: GET /health 200", "ThreadsAfterwards * pass", "*: GET /threads 200", verdict])
+
+
+def test_a_measurement_error_of_a_fixture_afterwards_is_explained(shop: pytest.Pytester) -> None:
+    shop.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def client(mw_budget):
+            yield mw_budget
+            mw_budget.get("/nothing-there")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it(client):
+            client.get("/health")
+        """
+    )
+    result = run(shop, "--mw-budget")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["GET /nothing-there*404*"])
+    result.stdout.no_fnmatch_line("*asgi.py*")
+
+
 def test_a_marked_test_that_measures_nothing_fails(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("us=20", "pass"))
     run(shop).assert_outcomes(passed=1)
