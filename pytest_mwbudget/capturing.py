@@ -1,4 +1,4 @@
-"""Keep what repeated requests log and print away from pytest, which would keep all of it.
+"""Keep what repeated requests log, warn of and print away from pytest, which would keep all of it.
 
 An app that writes an access log is called some ten thousand times. pytest formats and keeps every record that reaches
 its handlers, in the time and the objects of the layer that logs, and a failing test would show them all.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -25,13 +26,15 @@ SILENT = ("fd", "sys")
 
 @contextmanager
 def set_apart(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Inside, pytest's handlers take no record; of what is printed only the end is shown, and how much there was.
+    """Inside, pytest's handlers take no record, and warnings are ignored; of what is printed the end is kept.
 
     The handlers of the app are left alone: they are what its logging costs. So is what a test reads for itself.
     """
     config = request.config
     shortened = config.getoption("capture", None) in SILENT and not OF_TESTS.intersection(request.fixturenames)
-    with _logs_ignored(), _shortened(config.pluginmanager.getplugin("capturemanager")) if shortened else nullcontext():
+    capture = _shortened(config.pluginmanager.getplugin("capturemanager")) if shortened else nullcontext()
+    # As without pytest, which shows all that Python by itself ignores or shows once.
+    with _logs_ignored(), warnings.catch_warnings(action="ignore"), capture:
         yield
 
 

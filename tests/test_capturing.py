@@ -15,6 +15,7 @@ from .apps import LEAN, needs
 APP = """
 import logging
 import sys
+import warnings
 
 import pytest
 
@@ -29,6 +30,7 @@ class Talks:
     async def __call__(self, scope, receive, send):
         calls.append(1)
         log.warning("log %d", len(calls))
+        warnings.warn("old", DeprecationWarning)
         print("out", len(calls))
         print("err", len(calls), file=sys.stderr)
         await self.app(scope, receive, send)
@@ -59,7 +61,7 @@ def run(pytester: pytest.Pytester, body: str, *options: str, fixtures: str = "mw
     """One test with budgets of counts only: a hundred and some requests."""
     lines = "\n    ".join(body.splitlines())
     pytester.makepyfile(
-        "import logging\nimport sys\nimport pytest\nfrom conftest import log\n\n\n"
+        "import logging\nimport sys\nimport warnings\nimport pytest\nfrom conftest import log\n\n\n"
         f"@pytest.mark.mw_budget(tasks=0, lifespan=False)\ndef test_it({fixtures}):\n    {lines}\n"
     )
     quiet = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
@@ -110,6 +112,16 @@ log.addHandler(Keeps())
 mw_budget.get("/")
 assert len(got) > 100"""
     run(talking, body).assert_outcomes(passed=1)
+
+
+def test_only_the_first_warning_is_in_the_summary(talking: pytest.Pytester) -> None:
+    body = """\
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    mw_budget.get("/")
+assert len(caught) == 1
+assert warnings.filters[0][0] != "ignore\""""
+    run(talking, body, fixtures="mw_budget").assert_outcomes(passed=1)
 
 
 @needs("retained")
