@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import httpx
@@ -38,6 +40,8 @@ BASE_URL = "http://testserver"
 REQUEST_OPTIONS = ("params", "headers", "cookies", "json", "data", "files", "content", "extensions")
 BODY_CHUNK_BYTES = 65536
 BODY_EXCERPT_CHARS = 500
+# After so many messages the event loop gets a turn in the first call.
+MESSAGES_PER_TURN = 100
 
 
 # ---- the app ----------------------------------------------------------------------------------------------------
@@ -294,13 +298,28 @@ class Caller:
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         __tracebackhide__ = True
-        answer: object = self.app(scope, exchange.receive, exchange.send)
-        if not isinstance(answer, Awaitable):
+        answer: object = self.app(scope, exchange.receive, self._yielding(exchange.send))
+        # Not by its type: a coroutine of @types.coroutine is a generator.
+        if not inspect.isawaitable(answer):
             raise AppError(
                 f"the app under test is {self.app!r}, which returned {answer!r} where an ASGI app returns an awaitable;"
                 f" make it `async def`, or return the ASGI app itself from the fixture mw_budget_app"
             )
         await answer
+
+    def _yielding(self, send: Send) -> Send:
+        """`send`, with a turn for the event loop now and then: a stream that never suspends must meet the time limit.
+
+        In the first call only, for the turns would be part of what is measured.
+        """
+        number = itertools.count(1)
+
+        async def yielding_send(message: Message) -> None:
+            if next(number) % MESSAGES_PER_TURN == 0:
+                await self.loop.settle()
+            await send(message)
+
+        return yielding_send
 
     def _check(self, exchange: Exchange) -> None:
         line = f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"
@@ -345,7 +364,7 @@ def _excerpt(exchange: Exchange) -> str:
 
 
 class _NoLifespanError(Exception):
-    """The app returned from the lifespan scope without a word: it has no lifespan."""
+    """The app left the lifespan scope without a word, or took it for another one: it has no lifespan."""
 
 
 class _ReportedError(Exception):
@@ -421,7 +440,7 @@ class _WatchedLifespan:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.state = scope["state"]
         scope["asgi"] = {"version": "3.0", "spec_version": "2.0"}
-        asked = answered = False
+        asked = answered = mistaken = False
 
         async def watched_receive() -> Message:
             nonlocal asked
@@ -429,15 +448,21 @@ class _WatchedLifespan:
             return await receive()
 
         async def watched_send(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            if message["type"].endswith(".failed"):
+            nonlocal answered, mistaken
+            kind = message["type"]
+            if not answered and not kind.startswith("lifespan."):
+                mistaken = True
+                raise _NoLifespanError
+            answered = answered or kind.startswith("lifespan.startup.")
+            if kind.endswith(".failed"):
                 raise _ReportedError(message.get("message") or "the app gave no reason")
             await send(message)
 
         try:
             await self.app(scope, watched_receive, watched_send)
         except Exception as error:
+            if mistaken and not answered:  # an error handler of the app may have made another error of ours
+                raise _NoLifespanError from error
             self.error = error
             raise
         if answered:
@@ -463,24 +488,33 @@ def _failed(phase: str, error: BaseException) -> str:
     )
 
 
+# ---- os._exit ---------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def exit_refused() -> Iterator[None]:
     """While the app runs in the test process, turn its `os._exit` into an error.
 
     Some apps end their shutdown with `os._exit(0)`; in a merge gate that would turn any failure into success. Forked
-    children keep the real one.
+    children keep the real one, and so do other threads that were there before: pytest-timeout and execnet end a test
+    run from theirs.
     """
     real, process = os._exit, os.getpid()
+    # `threading` does not know all threads; and the ident of one that has ended may be given to another one.
+    before: dict[int | None, object] = dict.fromkeys(sys._current_frames())
+    before |= {thread.ident: thread for thread in threading.enumerate()}
+    del before[threading.get_ident()]
 
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() != process:
-            real(status)
-        raise LifespanError(
-            f"the app called os._exit({status}), which would have ended the test run with that status and no report;"
-            f" leave its lifespan alone with lifespan=False, or keep the call out of the test environment"
-        )
+    def refuse(status: int) -> None:
+        was_there = before.get(threading.get_ident(), refuse) in (None, threading.current_thread())
+        if os.getpid() == process and not was_there:
+            raise LifespanError(
+                f"the app called os._exit({status}), which would have ended the test run with that status and no"
+                f" report; leave its lifespan alone with lifespan=False, or keep the call out of the test environment"
+            )
+        real(status)
 
-    os._exit = refuse
+    os._exit = refuse  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -56,8 +56,7 @@ class MwBudget:
         """Make and measure a request on an event loop of its own."""
         __tracebackhide__ = True
         _require_no_loop(method)
-        name = self.settings.loop or "asyncio"
-        return loops.run(name, lambda: self.arequest(method, url, expect_status=expect_status, **options))
+        return loops.run(self.settings.loop, lambda: self.arequest(method, url, expect_status=expect_status, **options))
 
     def _require_loop(self) -> None:
         try:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from .model import LoopName, Seconds
@@ -32,7 +39,7 @@ class Event(Protocol):
         """Wait until it has."""
 
 
-# Gives the block that many seconds from now on.
+# Gives the block that many seconds from now on; OutOfTimeError when its time is up already.
 Extend: TypeAlias = Callable[[Seconds], None]
 
 
@@ -48,8 +55,8 @@ class Loop(Protocol):
     def task(self) -> object:
         """The task that runs now, None outside tasks."""
 
-    def debug(self) -> bool:
-        """Whether it runs in a mode that makes everything slow."""
+    def undebugged(self) -> AbstractContextManager[bool]:
+        """A block without the mode that makes everything slow: for tasks created in it. Tells whether it was on."""
 
     async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Run it in a task and a context of its own; what it raises is raised here."""
@@ -78,9 +85,18 @@ class AsyncioLoop:
         """See `Loop`."""
         return asyncio.current_task()
 
-    def debug(self) -> bool:
+    @contextmanager
+    def undebugged(self) -> Iterator[bool]:
         """See `Loop`."""
-        return self.loop.get_debug()
+        was = self.loop.get_debug()
+        if not was:  # every change wakes the loop
+            yield False
+            return
+        self.loop.set_debug(False)
+        try:
+            yield True
+        finally:
+            self.loop.set_debug(True)
 
     async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """See `Loop`."""
@@ -96,9 +112,15 @@ class AsyncioLoop:
         """See `Loop`."""
         __tracebackhide__ = True
         limit = asyncio.timeout(seconds)
+
+        def extend(seconds: Seconds) -> None:
+            if limit.expired():  # and the app has swallowed the cancellation
+                raise OutOfTimeError
+            limit.reschedule(self.loop.time() + seconds)
+
         try:
             async with limit:
-                yield lambda seconds: limit.reschedule(self.loop.time() + seconds)
+                yield extend
         except TimeoutError:
             if limit.expired():
                 raise OutOfTimeError from None
@@ -124,9 +146,9 @@ class TrioLoop:
         """See `Loop`."""
         return self.trio.lowlevel.current_task()
 
-    def debug(self) -> bool:
+    def undebugged(self) -> AbstractContextManager[bool]:
         """See `Loop`."""
-        return False
+        return nullcontext(False)
 
     async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """See `Loop`."""
@@ -184,8 +206,11 @@ def running() -> bool:
     return True
 
 
-def run(name: LoopName, function: Callable[[], Awaitable[_T]]) -> _T:
-    """Run it on a new loop of that name, which must be installed."""
+def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
+    """Run it on a new loop of that name, which must be installed; without a name on the one that asyncio would take.
+
+    That is another than its own where the app has set a policy, as `uvloop.install()` does.
+    """
     __tracebackhide__ = True
 
     async def main() -> _T:
@@ -197,17 +222,27 @@ def run(name: LoopName, function: Callable[[], Awaitable[_T]]) -> _T:
 
         result: _T = trio.run(main)
         return result
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if name == "uvloop":
-        import uvloop
-
-        factory = uvloop.new_event_loop
     # A factory of its own keeps the runner from replacing the thread's current loop, which other plugins may own.
     coroutine = main()
     try:
-        with asyncio.Runner(debug=False, loop_factory=factory) as runner:
+        with asyncio.Runner(debug=False, loop_factory=_factory(name)) as runner:
             return runner.run(coroutine)
     finally:
         # An interrupt inside nested tasks can end the loop with this still suspended; it has things to put back.
         with suppress(RuntimeError):
             coroutine.close()
+
+
+def _factory(name: LoopName | None) -> Callable[[], asyncio.AbstractEventLoop]:
+    if name == "uvloop":
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+        return factory
+    if name is None:
+        return asyncio.new_event_loop
+    # asyncio's own, whatever the policy: what asyncio.EventLoop is from Python 3.13 on.
+    if sys.platform == "win32":
+        return asyncio.ProactorEventLoop
+    else:  # noqa: RET505 - or mypy finds it unreachable on Windows
+        return asyncio.SelectorEventLoop

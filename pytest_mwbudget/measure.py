@@ -77,7 +77,9 @@ async def measure(
         async with _running(app, request, settings) as caller:
             caller.clock = bench.clock
             response = (await _first_call(caller, settings)).response()
-            with bench.apart(), suspended() as instruments:
+            with bench.apart(), suspended() as instruments, caller.loop.undebugged() as debugged:
+                if debugged:
+                    instruments.suspended.append("asyncio's debug mode")
                 run = await _Run.prepared(caller, settings, bench, instruments)
                 await run.count()
                 if settings.budgets.need_clock:
@@ -97,8 +99,8 @@ def _alone() -> Iterator[None]:
     """Refuse a second request at a time: each would be in the other's figures, and put back what the other changed."""
     if not _busy.acquire(blocking=False):
         raise MeasurementError(
-            "a request is made while another one is measured, and only one at a time can be; await one request before"
-            " the next one is made, and make all of them in one thread"
+            "mw_budget makes one request at a time, and another one is under way; await it before the next one is made,"
+            " and make all of them in one thread"
         )
     try:
         yield
@@ -184,8 +186,6 @@ class _Run:
             request_ns = await _warm(caller, bench.clock, *limits)
         async with _limited(caller, limit_s, message):
             stack = await discovery.discover(caller)
-        if caller.loop.debug():
-            instruments.active.append("asyncio's debug mode")
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
         return cls(stack, caller, settings, bench, instruments, bounds, request_ns)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from pytest_mwbudget import asgi, loops
 from pytest_mwbudget.errors import AppError, ResponseError
@@ -336,6 +340,65 @@ def test_an_app_that_does_not_end_is_cancelled_on_every_loop(loop: LoopName) -> 
     assert seen == ["cancelled"]
 
 
+def pieces(ends: list[str]) -> Iterator[bytes]:
+    """A body that does not end, but for the sake of a test that fails."""
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        yield b"x"
+    ends.append("of the body")
+
+
+def plain_stream(ends: list[str]) -> App:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        for piece in pieces(ends):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    return app
+
+
+def streaming_response(ends: list[str]) -> App:
+    async def body() -> AsyncIterator[bytes]:
+        for piece in pieces(ends):
+            yield piece
+
+    return StreamingResponse(body())
+
+
+@pytest.mark.parametrize("stream", [plain_stream, streaming_response])
+def test_a_stream_that_never_suspends_meets_the_limit_on_every_loop(
+    stream: Callable[[list[str]], App], loop: LoopName
+) -> None:
+    ends: list[str] = []
+
+    async def main() -> None:
+        call = await caller(stream(ends))
+        async with call.loop.limited(0.05):
+            await call()
+
+    with pytest.raises(loops.OutOfTimeError):
+        loops.run(loop, main)
+    assert not ends
+
+
+def test_only_the_first_call_gives_the_loop_a_turn() -> None:
+    turns: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        turned: list[int] = []
+        asyncio.get_running_loop().call_soon(turned.append, 1)
+        await send({"type": "http.response.start", "status": 200})
+        for _ in range(2 * asgi.MESSAGES_PER_TURN):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await send({"type": "http.response.body"})
+        turns.append(len(turned))
+
+    exchanges = exchanged(app, calls=3)
+    assert turns == [1, 0, 0]
+    assert {exchange.response().text for exchange in exchanges} == {"x" * 2 * asgi.MESSAGES_PER_TURN}
+
+
 def test_time_inside_the_app() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await respond(send)
@@ -420,6 +483,14 @@ def test_an_exception_of_the_app_comes_out_as_it_is() -> None:
 def test_what_is_an_app() -> None:
     for app in (hello, Endpoint(), Noop(hello), lambda scope, receive, send: None, lambda *a: None):
         assert asgi.checked_app(app) is app
+
+
+def test_an_app_may_be_a_coroutine_made_of_a_generator() -> None:
+    @types.coroutine
+    def app(scope: Any, receive: Any, send: Any) -> Any:
+        yield from respond(send).__await__()
+
+    assert [exchange.response().text for exchange in exchanged(app, calls=2)] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("thing", [None, "app", 3, Endpoint])

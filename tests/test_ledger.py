@@ -535,15 +535,21 @@ def test_what_other_threads_create_is_nobodys() -> None:
     assert f"{__name__}.Own" not in ledger.total.objects.kinds
 
 
-def test_in_asyncios_debug_mode_nothing_is_judged() -> None:
-    async def main() -> Measurement:
-        asyncio.get_running_loop().set_debug(True)
+def test_asyncios_debug_mode_is_suspended() -> None:
+    async def main(*, debug: bool) -> Measurement:
+        asyncio.get_running_loop().set_debug(debug)
         request = asgi.build_request("GET", "/", {})
-        return await measure.measure(basic(PassThrough), request, COUNT_ONLY, Bench())
+        measurement = await measure.measure(basic(PassThrough), request, COUNT_ONLY, Bench())
+        assert asyncio.get_running_loop().get_debug() == debug
+        return measurement
 
-    measurement = asyncio.run(main())
-    assert measurement.verdict == "undecided"
-    assert "debug mode was at work" in " ".join(measurement.notes)
+    measurement = asyncio.run(main(debug=True))
+    assert measurement.verdict == "pass"
+    assert "asyncio's debug mode was suspended" in " ".join(measurement.notes)
+    plain = asyncio.run(main(debug=False))
+    assert [report.counts and report.counts.objects for report in measurement.layers] == [
+        report.counts and report.counts.objects for report in plain.layers
+    ]
 
 
 # ---- messages, suspensions -----------------------------------------------------------------------------------------

@@ -6,17 +6,21 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi
+from pytest_mwbudget import asgi, loops
 from pytest_mwbudget.errors import LifespanError
+from pytest_mwbudget.model import LoopName
 
 from .apps import App, Noop, hello, measured, respond
 
@@ -76,6 +80,47 @@ async def asserts(scope: Any, receive: Any, send: Any) -> None:
 )
 def test_an_app_without_lifespan_is_left_alone(app: App) -> None:
     assert lived(app) is None
+
+
+def answers_http(then: Callable[[], None] = lambda: None, swallow: bool = False) -> App:
+    """An app that knows http only, reads its request, and may have something that makes errors of errors."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        try:
+            await respond(send)
+            with anyio.move_on_after(2):  # or it would hang where this fails
+                await receive()
+        except Exception:
+            then()
+            if not swallow:
+                raise
+
+    return app
+
+
+def fail_again() -> None:
+    raise RuntimeError("no response was sent")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+@pytest.mark.parametrize(
+    "app",
+    [answers_http(), answers_http(fail_again), answers_http(swallow=True)],
+    ids=["plain", "error handler", "swallows errors"],
+)
+def test_an_app_that_reads_the_request_and_answers_http_has_no_lifespan(app: App, loop: LoopName) -> None:
+    pytest.importorskip(loop)
+
+    async def main() -> Any:
+        async with asgi.lifespan(app, 1.0) as state:
+            return state
+
+    assert loops.run(loop, main) is None
+
+
+def test_only_an_answer_to_the_startup_is_one() -> None:
+    assert lived(scripted("wait", "shutdown.complete"), timeout_s=1.0) is None
 
 
 def test_an_error_in_the_body_has_nothing_to_do_with_the_missing_lifespan() -> None:
@@ -225,3 +270,75 @@ with exit_refused():
         pytest.skip("no fork")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "7"
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the process would have ended with."""
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    return statuses
+
+
+class Exits:
+    """Something for a thread to run: waits until it is told to, then ends the process."""
+
+    def __init__(self) -> None:
+        self.here, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
+        self.refused: list[LifespanError] = []
+
+    def __call__(self) -> None:
+        self.here.set()
+        self.go.wait(5)
+        try:
+            os._exit(3)
+        except LifespanError as error:
+            self.refused.append(error)
+        self.gone.set()
+
+    def now(self) -> bool:
+        """Whether it was refused."""
+        self.go.set()
+        assert self.gone.wait(5)
+        return bool(self.refused)
+
+
+def by_threading(exits: Exits) -> None:
+    threading.Thread(target=exits, daemon=True).start()
+
+
+def by_thread(exits: Exits) -> None:
+    start_new_thread(exits, ())
+
+
+@pytest.mark.parametrize("start", [by_threading, by_thread])
+def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exits], None], ended: list[int]) -> None:
+    exits = Exits()
+    start(exits)
+    assert exits.here.wait(5)
+    with asgi.exit_refused():
+        assert not exits.now()
+    assert ended == [3]
+
+
+@pytest.mark.parametrize("start", [by_threading, by_thread])
+def test_a_thread_of_the_app_cannot_end_the_process(start: Callable[[Exits], None], ended: list[int]) -> None:
+    exits = Exits()
+    with asgi.exit_refused():
+        start(exits)
+        assert exits.now()
+    assert not ended
+
+
+def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(ended: list[int]) -> None:
+    go = threading.Event()
+    older = threading.Thread(target=go.wait)
+    older.start()
+    with asgi.exit_refused():
+        go.set()
+        older.join()
+        for _ in range(20):  # systems differ in when they give out an ident again
+            exits = Exits()
+            by_threading(exits)
+            assert exits.now()
+    assert not ended

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -141,6 +143,106 @@ def test_time_can_be_extended(run: Run) -> None:
         raise AssertionError
 
     assert run(main) == "in time"
+
+
+def test_no_time_is_added_to_what_has_gone_on_past_its_end(run: Run) -> None:
+    async def swallows() -> None:
+        try:
+            await anyio.sleep(10)
+        except BaseException:
+            return
+
+    async def main() -> None:
+        loop = loops.current()
+        async with loop.limited(0.01) as extend:
+            await loop.in_task(swallows)
+            extend(10)
+            await anyio.sleep(0)
+
+    with pytest.raises(loops.OutOfTimeError):
+        run(main)
+
+
+# ---- which asyncio ------------------------------------------------------------------------------------------------
+
+
+class NotAsyncios(asyncio.SelectorEventLoop):
+    """What a policy may give."""
+
+
+def named_under_a_policy(name: LoopName | None, monkeypatch: pytest.MonkeyPatch) -> type:
+    """The type of the loop, where a policy gives another than asyncio's."""
+    monkeypatch.setattr(asyncio, "new_event_loop", NotAsyncios)
+
+    async def main() -> type:
+        return type(asyncio.get_running_loop())
+
+    return loops.run(name, main)
+
+
+def test_asyncio_said_is_asyncios_own_loop_whatever_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
+    assert named_under_a_policy("asyncio", monkeypatch) is own
+
+
+def test_nothing_said_is_the_loop_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named_under_a_policy(None, monkeypatch) is NotAsyncios
+
+
+def test_an_app_that_installs_uvloop_runs_on_it_unless_asyncio_is_said() -> None:
+    pytest.importorskip("uvloop")
+    program = """
+import warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import uvloop
+    uvloop.install()
+from pytest_mwbudget import loops
+async def main():
+    return loops.current().name
+print(loops.run(None, main), loops.run("asyncio", main), loops.run("uvloop", main))
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["uvloop", "asyncio", "uvloop"]
+
+
+# ---- debug mode ---------------------------------------------------------------------------------------------------
+
+
+async def debugged() -> tuple[bool, int]:
+    """Whether the loop's debug mode is on, and how much of a coroutine's origin is kept."""
+    return asyncio.get_running_loop().get_debug(), sys.get_coroutine_origin_tracking_depth()
+
+
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("error", [None, LookupError])
+def test_debug_mode_is_off_in_the_block_and_on_again_afterwards(name: LoopName, error: type[Exception] | None) -> None:
+    pytest.importorskip(name)
+
+    async def main() -> None:
+        loop = loops.current()
+        asyncio.get_running_loop().set_debug(True)
+        assert (await asyncio.create_task(debugged())) == (True, 10)
+        try:
+            with loop.undebugged() as was:
+                assert was
+                assert (await asyncio.create_task(debugged())) == (False, 0)
+                if error is not None:
+                    raise error
+        except LookupError:
+            assert error is LookupError
+        assert (await asyncio.create_task(debugged())) == (True, 10)
+
+    loops.run(name, main)
+
+
+def test_where_debug_mode_is_off_it_stays_off(run: Run) -> None:
+    async def main() -> bool:
+        with loops.current().undebugged() as was:
+            return was
+
+    assert run(main) is False
 
 
 # ---- a whole measurement on each ---------------------------------------------------------------------------------

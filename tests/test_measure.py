@@ -651,7 +651,7 @@ def test_one_request_at_a_time(measuring: bool) -> None:
     one, other, after = asyncio.run(main())
     assert (one.status, after.status) == (200, 200)
     assert isinstance(other, MeasurementError)
-    assert "only one at a time" in str(other)
+    assert "one request at a time" in str(other)
     assert os._exit is exit_before
 
 
