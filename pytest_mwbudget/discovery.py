@@ -21,7 +21,7 @@ from types import CodeType, CoroutineType, FrameType, FunctionType, MemberDescri
 from typing import Any
 
 from . import loops
-from .exchange import Function
+from .exchange import KIND, Function
 from .model import Kind, Layer
 
 # Put into the scope of a traced request: a request that the app itself makes to another app has a scope without it.
@@ -56,7 +56,8 @@ class Stack:
     `entries` are in order of entry. `endpoint` is the index of the entry with which the endpoint begins: everything
     from there on is inside the innermost layer; None when a layer answered by itself. `outside` says that entry 0 is
     the app object, not a layer. `layers` are the rows to show, by the index of their entry, None for a layer that
-    stands further in but was not entered. `tasks` says that more than one task took part.
+    stands further in but was not entered. `tasks` says that more than one task took part, `displaced` that a profiler
+    of the app ran, so that calls may not have been seen.
     """
 
     entries: tuple[Entry, ...]
@@ -64,6 +65,7 @@ class Stack:
     outside: bool
     layers: tuple[tuple[int | None, Layer], ...]
     tasks: bool
+    displaced: bool = False
 
     @property
     def probeable(self) -> tuple[int, ...]:
@@ -83,6 +85,8 @@ class _Call:
     task: object
     callee: object = None
     function: Function | None = None
+    # Whether it gave its caller something else than what is awaited: then it only has the parameters of an ASGI app.
+    helper: bool = False
 
     @property
     def lead(self) -> object:
@@ -114,6 +118,8 @@ class Trace:
     _made_by: dict[FrameType, _Call] = field(default_factory=dict)
     # The frames outside the request.
     _harness: set[FrameType] = field(default_factory=set)
+    # Whether something else took the place of this profile function, so that calls may be missing.
+    displaced: bool = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -124,6 +130,7 @@ class Trace:
         try:
             yield
         finally:
+            self.displaced = sys.getprofile() != self._profile
             sys.setprofile(previous if callable(previous) else None)
             for call in self.calls:
                 call.function = _function_of(call.frame)
@@ -132,9 +139,15 @@ class Trace:
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call":
             self._called(frame)
-        elif event == "return" and type(arg) is CoroutineType and arg.cr_frame and frame in self._of_frame:
+        elif event == "return" and frame in self._of_frame:
+            self._returned(frame, arg)
+
+    def _returned(self, frame: FrameType, answer: object) -> None:
+        if type(answer) is CoroutineType and answer.cr_frame:
             # A plain function that returned a coroutine to be awaited: what happens in it is its inside.
-            self._made_by[arg.cr_frame] = self._of_frame[frame]
+            self._made_by[answer.cr_frame] = self._of_frame[frame]
+        elif not frame.f_code.co_flags & KIND and not inspect.isawaitable(answer):
+            self._of_frame[frame].helper = True
 
     def _called(self, frame: FrameType) -> None:
         names = self._candidate(frame.f_code)
@@ -227,7 +240,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         # An app that is entered again inside its own layers stands between them and what it leads to.
         kind: Kind = "routing" if _is_entered_again(call.callee, entries) else _kind(call.callee)
         entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, same_send, kind))
-    return _arranged(entries, tasks=len(second.tasks) > 1 or any(e.own_task for e in entries))
+    stack = _arranged(entries, tasks=len(second.tasks) > 1 or any(e.own_task for e in entries))
+    return replace(stack, displaced=first.displaced or second.displaced)
 
 
 def _layer_calls(calls: Iterable[_Call]) -> list[_Call]:
@@ -240,7 +254,7 @@ def _layer_calls(calls: Iterable[_Call]) -> list[_Call]:
             call.callee = call.lead
         else:
             call.callee = call.frame.f_code if call.function is None else call.function
-        if not (own or _is_routers_way(call, method) or _is_response(call.callee) or _is_plumbing(call)):
+        if not (call.helper or own or _is_routers_way(call, method) or _is_response(call.callee) or _is_plumbing(call)):
             kept.append(call)
     return kept
 

@@ -15,6 +15,7 @@ from .errors import BudgetWarning, MwBudgetError, SettingError
 from .settings import MARKER_KEYS, RUN_KEYS, Settings, merge
 
 if TYPE_CHECKING:
+    from .budgets import Budgets
     from .fixture import MwBudget
     from .machine import Machine
     from .model import Measurement
@@ -272,16 +273,21 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
         texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
         pytest.fail("\n\n".join(texts), pytrace=False)
     if action == "warn":
-        _warn_of(item, results)
+        _warn_of(item, results, client.settings.budgets)
 
 
-def _warn_of(item: pytest.Item, results: Sequence[Measurement]) -> None:
+def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets) -> None:
     """Warn of what is undecided; where warnings are errors, that fails the test."""
     from .report.terminal import printable, undecided
 
     errors = []
     for result in results:
         sentences = list(undecided(result))
+        if result.verdict is None and budgets.quantities:
+            sentences.append(
+                f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request"
+                " went through none that is an ASGI layer of its own; total_us is a budget of the whole request"
+            )
         try:
             if sentences:
                 item.warn(BudgetWarning(f"{printable(str(result.request))}: {' '.join(sentences)}"))

@@ -89,6 +89,10 @@ class _Root(Coroutine[Any, Any, Any]):
         self._marks = marks
         self._coroutine = coroutine
 
+    def __getattr__(self, name: str) -> Any:
+        # anyio asks the coroutine of a task whether it has begun, and cancels only a task whose coroutine has.
+        return getattr(self._coroutine, name)
+
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._coroutine.__await__()
 

@@ -364,6 +364,8 @@ class _Run:
         assert self.counted is not None
         if self.instruments.suspended:
             yield f"{', '.join(self.instruments.suspended)} was suspended during the measurement."
+        if self.stack.displaced:
+            yield "The app runs a profiler of its own, which hides the layers inside of it; turn it off to see them."
         if not self.stack.entries:
             yield "No layer was found: the app is not entered through a Python function."
         for _, layer in self.stack.layers:

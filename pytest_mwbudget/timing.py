@@ -124,7 +124,7 @@ class Row:
         """Whether its interval is as narrow as it will be shown."""
         if self.us is None:
             return True
-        return self.us.half_width - self.method_us <= max(PRECISE_US, PRECISE_SHARE * self.us.estimate)
+        return _narrow(self.us, self.us.half_width - self.method_us)
 
     def estimate_of(self, quantity: Quantity) -> Estimate | None:
         """The estimate that a budget of time is held against."""
@@ -380,7 +380,13 @@ class Timing:
 
     def _known(self) -> bool:
         """Whether more requests would change nothing that is shown."""
-        return not self._open() and (all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S)
+        return not self._open() and (self._precise() or self.seconds >= PRECISION_TIME_S)
+
+    def _precise(self) -> bool:
+        """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
+        assert self.estimates is not None
+        whole = self.estimates.whole
+        return all(row.precise for row in self.rows) if self.rows else _narrow(whole, whole.half_width)
 
     def _open(self) -> bool:
         """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
@@ -496,6 +502,10 @@ class Timing:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
+
+
+def _narrow(us: Estimate, half_width_us: Microseconds) -> bool:
+    return half_width_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
 
 def _slowdown(row: Row, found: Estimates) -> float:

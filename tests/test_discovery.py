@@ -477,3 +477,48 @@ def test_no_profiler_is_left_after_an_exception() -> None:
 def test_tracing_changes_nothing() -> None:
     with apps.unchanged_code():
         stack_of(fastapi())
+
+
+# ---- what only looks like a layer -----------------------------------------------------------------------------------
+
+
+def helper(scope: Any, receive: Any, send: Any) -> dict[str, Any]:
+    """Takes what an ASGI app takes, and gives an answer at once."""
+    return dict(scope["headers"])
+
+
+class WithAHelper(Noop):
+    """Asks helpers with the parameters of an ASGI app."""
+
+    @staticmethod
+    def of_the_class(scope: Any, receive: Any, send: Any) -> dict[str, Any]:
+        return helper(scope, receive, send)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert helper(scope, receive, send) == self.of_the_class(scope, receive, send) == dict(scope["headers"])
+        await self.app(scope, receive, send)
+
+
+def test_a_function_that_answers_at_once_is_no_layer() -> None:
+    assert names_of(WithAHelper(Noop(hello))) == ["WithAHelper", "Noop"]
+    measurement = apps.measured(WithAHelper(Noop(hello)))
+    assert [report.name for report in measurement.layers] == ["WithAHelper", "Noop"]
+
+
+class Profiling(Noop):
+    """Profiles what is inside it, with a profiler in Python."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        sys.setprofile(lambda frame, event, arg: None)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            sys.setprofile(None)
+
+
+def test_a_profiler_of_the_app_is_noted() -> None:
+    noted = [note for note in apps.measured(Profiling(Noop(hello))).notes if "profiler of its own" in note]
+    assert noted == [
+        "The app runs a profiler of its own, which hides the layers inside of it; turn it off to see them."
+    ]
+    assert not [note for note in apps.measured(Noop(hello)).notes if "profiler" in note]

@@ -692,6 +692,21 @@ def test_a_task_layer_that_no_request_is_sent_past_says_why(method: str, max_tim
     assert measurement.layer("Silent").method == ("split" if note else "bypass")
 
 
+def test_without_a_row_the_whole_is_to_be_precise() -> None:
+    clock = FakeClock()
+    noise = random.Random(7)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        clock.let_pass(noise.uniform(100, 300))
+        await hello(scope, receive, send)
+
+    found = counted(app, None, clock, max_time_s=5)
+    assert found.books is not None
+    assert found.effort is not None
+    assert found.books.total.half_width <= 0.03 * found.books.total.estimate or found.effort.seconds >= 2
+    assert found.effort.requests > 192
+
+
 def test_a_total_is_judged_where_no_probe_can_stand() -> None:
     clock = FakeClock()
     app = indistinct(Costly(hello, clock, before=30))

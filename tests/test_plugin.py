@@ -246,6 +246,30 @@ def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pyteste
         result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *floor*"])
 
 
+@pytest.mark.parametrize(("keywords", "warnings"), [("us=500, tasks=5", 1), ("total_us=500000", 0)])
+def test_budgets_that_apply_to_no_layer_are_a_warning(shop: pytest.Pytester, keywords: str, warnings: int) -> None:
+    shop.makepyfile(
+        conftest="""
+        import pytest
+
+        async def app(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        @pytest.fixture
+        def mw_budget_app():
+            return app
+        """,
+        test_it=marked(f"lifespan=False, {keywords}"),
+    )
+    result = run(shop, "--mw-budget", QUICK, *WARNINGS_SHOWN)
+    result.assert_outcomes(passed=1, warnings=warnings)
+    if warnings:
+        result.stdout.fnmatch_lines(
+            ["*BudgetWarning: GET /health: no budget applies (tasks, us of every *total_us is*"]
+        )
+
+
 def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_why(shop: pytest.Pytester) -> None:
     request = "mw_budget.get('/health')"
     shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.2", f"{request}, {request}"))
@@ -1248,7 +1272,7 @@ def test_a_summary_that_cannot_be_written_is_a_remark(shop: pytest.Pytester, mon
 def test_quiet_has_one_line_a_request_and_verbose_says_how_it_was_measured(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("us=2000"))
     quiet = run(shop, "--mw-budget", QUICK, "-q")
-    quiet.stdout.fnmatch_lines(["*::test_it GET /health pass: * µs, most in Spin: * µs"])
+    quiet.stdout.fnmatch_lines(["*::test_it GET /health pass: * µs, dearest layer Spin: * µs"])
     quiet.stdout.no_fnmatch_line("*µs/request*")
     verbose = run(shop, "--mw-budget", QUICK, "-v")
     verbose.stdout.fnmatch_lines(["  shop.Spin, middleware, split"])

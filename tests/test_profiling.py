@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import sys
 import time
 import traceback
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
+import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -28,6 +30,7 @@ from pytest_mwbudget import measure as measure_module
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.frames import MARKER, MOST_DEPTH
 from pytest_mwbudget.instruments import Instruments
+from pytest_mwbudget.marks import Marks
 from pytest_mwbudget.measure import measure
 from pytest_mwbudget.model import Measurement, Profile, Result
 from pytest_mwbudget.profiling import Profiled
@@ -324,3 +327,30 @@ def Named(name: str) -> type:
         await self.app(scope, receive, send)
 
     return type(name, (), {"__init__": lambda self, app: setattr(self, "app", app), "__call__": call})
+
+
+def test_the_coroutine_of_a_task_tells_its_state() -> None:
+    """anyio cancels the tasks of a group whose coroutines say that they have begun: else their group waits for ever."""
+
+    async def waits() -> None:
+        await asyncio.sleep(0)
+
+    root = Marks(1).passage(0, waits(), True)
+    assert inspect.getcoroutinestate(root) == inspect.CORO_CREATED
+    root.send(None)
+    assert inspect.getcoroutinestate(root) == inspect.CORO_SUSPENDED
+    root.close()
+    assert inspect.getcoroutinestate(root) == inspect.CORO_CLOSED
+
+
+def test_a_group_that_is_cancelled_in_a_request_ends_under_the_profiler() -> None:
+    class Cancels(PassOn):
+        async def dispatch(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep, 30)
+                await asyncio.sleep(0)
+                group.cancel_scope.cancel()
+            return await call_next(request)
+
+    _, found, _ = data(stack(Cancels))
+    assert found.requests > 0

@@ -550,12 +550,17 @@ def test_without_any_column_there_are_still_the_rows(width: int) -> None:
 
 def test_the_short_form_names_verdict_total_and_costliest_layer() -> None:
     line = one_line(result(PASSING, FAILING, verdict="fail"))
-    assert line.text == "GET /health fail: 245.1 µs, most in AuthMiddleware: 117.2 µs"
+    assert line.text == "GET /health fail: 245.1 µs, dearest layer AuthMiddleware: 117.2 µs"
     assert line.style == "red"
 
 
 def test_the_short_form_of_an_app_without_layers() -> None:
     assert one_line(result()).text == "GET /health pass: 245.1 µs"
+
+
+def test_the_short_form_of_a_request_without_budgets() -> None:
+    assert one_line(result(verdict=None)).text == "GET /health no budget: 245.1 µs"
+    assert one_line(counted(verdict=None)).text == "GET /health no budget: 21 requests counted"
 
 
 def test_the_short_form_of_a_run_without_times() -> None:
@@ -565,7 +570,7 @@ def test_the_short_form_of_a_run_without_times() -> None:
 
 
 def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
-    assert one_line(timed(counted(PASSING))).text == "GET /health pass: 245.1 µs, most in GZipMiddleware: 17.9 µs"
+    assert one_line(timed(counted(PASSING))).text == "GET /health pass: 245.1 µs, dearest layer GZipMiddleware: 17.9 µs"
 
 
 # ---- a whole run ------------------------------------------------------------------------------------------------

@@ -316,11 +316,12 @@ def one_line(result: Result) -> Line:
     """Request, verdict and the costliest layer."""
     timed = [report for report in result.layers if report.us is not None]
     costliest = max(timed, key=lambda report: report.us.estimate if report.us else 0.0, default=None)
+    verdict = result.verdict or "no budget"
     if result.books is None:
         counted = f"{result.ledger.requests} requests counted" if result.ledger else "nothing measured"
-        return Line(printable(f"{result.request} {result.verdict}: {counted}"), STYLES[result.verdict])
-    most = f", most in {costliest.name}: {figure(costliest.us.estimate)} µs" if costliest and costliest.us else ""
-    text = f"{result.request} {result.verdict}: {figure(result.books.total.estimate)} µs{most}"
+        return Line(printable(f"{result.request} {verdict}: {counted}"), STYLES[result.verdict])
+    most = f", dearest layer {costliest.name}: {figure(costliest.us.estimate)} µs" if costliest and costliest.us else ""
+    text = f"{result.request} {verdict}: {figure(result.books.total.estimate)} µs{most}"
     return Line(printable(text), STYLES[result.verdict])
 
 
