@@ -70,6 +70,9 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 WAIT_SHARE, WAIT_US = 0.25, 5.0
 # Holding the event loop without working, for so long and so much of the time, is blocking.
 BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
+# Outside of all layers an app object takes a few microseconds. So much, and so much of the request, is done by what was
+# put round it.
+OUTSIDE_SHARE, OUTSIDE_US = 0.25, 50.0
 # A clock of the processor's time that ticks more slowly than this tells nothing about a request.
 CPU_CLOCK_RESOLUTION_S = 1e-6
 
@@ -498,10 +501,19 @@ class Timing:
         """How far the times can be trusted, one sentence each."""
         if self.slowdown > 1:
             yield f"The machine ran {self.slowdown:.2f} times slower than at its best."
+        if self._much_outside():
+            yield (
+                "(outside) is what stands round the app object itself, as Sentry and OpenTelemetry may: no layer, and"
+                " in no budget but total_us."
+            )
         for row in self.rows:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
+
+    def _much_outside(self) -> bool:
+        found = self.estimates
+        return found is not None and found.outside.low > max(OUTSIDE_US, OUTSIDE_SHARE * found.whole.estimate)
 
 
 def _narrow(us: Estimate, half_width_us: Microseconds) -> bool:

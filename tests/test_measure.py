@@ -692,6 +692,24 @@ def test_a_task_layer_that_no_request_is_sent_past_says_why(method: str, max_tim
     assert measurement.layer("Silent").method == ("split" if note else "bypass")
 
 
+@pytest.mark.parametrize(("around_us", "noted"), [(20, False), (100, False), (400, True)])
+def test_what_stands_round_the_app_object_is_noted_where_it_takes_much(around_us: float, noted: bool) -> None:
+    clock = FakeClock()
+
+    class Patched(Starlette):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            clock.let_pass(around_us)
+            await super().__call__(scope, receive, send)
+
+    async def endpoint(request: Any) -> PlainTextResponse:
+        clock.let_pass(500)
+        return PlainTextResponse("ok")
+
+    app = Patched(routes=[Route("/", endpoint)])
+    measurement = counted(app, None, clock, max_time_s=1)
+    assert any(note.startswith("(outside) is what stands round the app object") for note in measurement.notes) == noted
+
+
 def test_without_a_row_the_whole_is_to_be_precise() -> None:
     clock = FakeClock()
     noise = random.Random(7)
