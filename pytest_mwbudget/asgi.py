@@ -441,6 +441,7 @@ class _WatchedLifespan:
         self.state = scope["state"]
         scope["asgi"] = {"version": "3.0", "spec_version": "2.0"}
         asked = answered = mistaken = False
+        failed: _ReportedError | None = None
 
         async def watched_receive() -> Message:
             nonlocal asked
@@ -448,14 +449,15 @@ class _WatchedLifespan:
             return await receive()
 
         async def watched_send(message: Message) -> None:
-            nonlocal answered, mistaken
+            nonlocal answered, mistaken, failed
             kind = message["type"]
             if not answered and not kind.startswith("lifespan."):
                 mistaken = True
                 raise _NoLifespanError
             answered = answered or kind.startswith("lifespan.startup.")
             if kind.endswith(".failed"):
-                raise _ReportedError(message.get("message") or "the app gave no reason")
+                failed = _ReportedError(message.get("message") or "the app gave no reason")
+                raise failed
             await send(message)
 
         try:
@@ -465,6 +467,8 @@ class _WatchedLifespan:
                 raise _NoLifespanError from error
             self.error = error
             raise
+        if failed is not None:  # and a layer has made something else of it
+            raise failed
         if answered:
             # It may leave before its shutdown is asked for; then there is nothing to wait for.
             await send({"type": "lifespan.shutdown.complete"})

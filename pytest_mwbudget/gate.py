@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
-    bench = Bench(machine=_shared_machine(config), progress=_Progress(config), apart=lambda: set_apart(request))
+    bench = Bench(machine=_shared_machine(config), progress=_Progress(config), apart=lambda: set_apart(config))
     try:
         settings = _settings_of(item)
     except SettingError:
@@ -183,7 +183,10 @@ class Gate:
         """The same for requests that fixtures make when the test is over; those before them have been judged."""
         client = item.stash.get(_client, None)
         before = len(client.results) if client is not None else 0
-        outcome = yield from _explained(item)
+        try:
+            outcome = yield from _explained(item)
+        finally:
+            _note_properties(item)
         _enforce(item, before)
         return outcome
 
@@ -266,14 +269,25 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
     from .report.terminal import failure
 
     results = client.results[first:]
-    action = client.settings.when_undecided
+    action, budgets = client.settings.when_undecided, client.settings.budgets
     failing = {"fail", "undecided"} if action == "fail" else {"fail"}
     broken = [result for result in results if result.verdict in failing]
-    if broken:
-        texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
+    texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
+    if action == "fail":
+        texts += [f"{result.request}: {one}" for result in results for one in _unbound(result, budgets)]
+    if texts:
         pytest.fail("\n\n".join(texts), pytrace=False)
     if action == "warn":
-        _warn_of(item, results, client.settings.budgets)
+        _warn_of(item, results, budgets)
+
+
+def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
+    """What is wrong with budgets that apply to nothing in a request: they would be a gate that is always open."""
+    if result.verdict is None and budgets.quantities:
+        yield (
+            f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request went"
+            " through none that is an ASGI layer of its own; total_us is a budget of the whole request"
+        )
 
 
 def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets) -> None:
@@ -282,12 +296,7 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
 
     errors = []
     for result in results:
-        sentences = list(undecided(result))
-        if result.verdict is None and budgets.quantities:
-            sentences.append(
-                f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request"
-                " went through none that is an ASGI layer of its own; total_us is a budget of the whole request"
-            )
+        sentences = [*undecided(result), *_unbound(result, budgets)]
         try:
             if sentences:
                 item.warn(BudgetWarning(f"{printable(str(result.request))}: {' '.join(sentences)}"))
@@ -295,8 +304,9 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
             errors.append(str(warning))
     if errors:
         remedy = (
-            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' as the"
-            " last of filterwarnings, or undecided='pass', keeps it from failing the test."
+            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' after"
+            " what does so (the last of filterwarnings, or a last -W), or undecided='pass', keeps it from failing the"
+            " test."
         )
         pytest.fail("\n\n".join([*errors, remedy]), pytrace=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median, median_low
@@ -56,11 +56,12 @@ _busy = threading.Lock()
 
 async def send_once(app: asgi.ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
     """Make the request once, within the app's lifespan; nothing is measured."""
-    async with _running(app, request, settings) as caller:
-        exchange = await _first_call(caller, settings)
-        return Measurement(
-            request=_line(request), status=exchange.status, response=exchange.response(), loop=caller.loop.name
-        )
+    with _alone():
+        async with _running(app, request, settings) as caller:
+            exchange = await _first_call(caller, settings)
+            return Measurement(
+                request=_line(request), status=exchange.status, response=exchange.response(), loop=caller.loop.name
+            )
 
 
 async def measure(
@@ -73,7 +74,7 @@ async def measure(
     Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
     """
     __tracebackhide__ = True
-    with threads_untraced():
+    with _alone(), threads_untraced():
         async with _running(app, request, settings) as caller:
             caller.clock = bench.clock
             response = (await _first_call(caller, settings)).response()
@@ -111,7 +112,7 @@ def _alone() -> Iterator[None]:
 @asynccontextmanager
 async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[asgi.Caller]:
     """A caller of the started app."""
-    with _alone(), asgi.exit_refused():
+    with asgi.exit_refused():
         template = await asgi.template(request)
         if not settings.lifespan:
             yield asgi.Caller(app, template, None, settings.expect_status)
@@ -121,12 +122,12 @@ async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings
 
 
 @asynccontextmanager
-async def _limited(caller: asgi.Caller, limit_s: Seconds, message: str) -> AsyncIterator[None]:
+async def _limited(caller: asgi.Caller, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
     """Raise MeasurementError with the message where what is done inside takes longer than the limit."""
     __tracebackhide__ = True
     try:
-        async with caller.loop.limited(limit_s):
-            yield
+        async with caller.loop.limited(limit_s) as extend:
+            yield extend
     except loops.OutOfTimeError:
         raise MeasurementError(message) from None
 
@@ -182,10 +183,17 @@ class _Run:
             f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
             " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up"
         )
-        async with _limited(caller, limit_s, message):
-            request_ns = await _warm(caller, bench.clock, *limits)
-        async with _limited(caller, limit_s, message):
-            stack = await discovery.discover(caller)
+        async with _limited(caller, limit_s, message) as extend:
+
+            async def call(*arguments: Any) -> asgi.Exchange:
+                exchange = await caller(*arguments)
+                extend(limit_s)
+                return exchange
+
+            request_ns = await _warm(call, bench.clock, *limits)
+            stack = await discovery.discover(call)
+        if stack.displaced:
+            instruments.active.append("a profiler of the app")
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
         return cls(stack, caller, settings, bench, instruments, bounds, request_ns)
 
@@ -365,7 +373,7 @@ class _Run:
         if self.instruments.suspended:
             yield f"{', '.join(self.instruments.suspended)} was suspended during the measurement."
         if self.stack.displaced:
-            yield "The app runs a profiler of its own, which hides the layers inside of it; turn it off to see them."
+            yield "The app runs a profiler of its own, which hides the layers inside of it."
         if not self.stack.entries:
             yield "No layer was found: the app is not entered through a Python function."
         for _, layer in self.stack.layers:
@@ -382,13 +390,13 @@ def _without_profile(measurement: Measurement, why: str) -> Measurement:
     return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
 
 
-async def _warm(caller: asgi.Caller, clock: Clock, calls: int, limit_ns: int) -> float:
+async def _warm(call: Callable[[], Awaitable[object]], clock: Clock, calls: int, limit_ns: int) -> float:
     """Call until caches are filled and the bytecode is specialised; returns the typical nanoseconds of a call."""
     __tracebackhide__ = True
     begin = last = clock()
     taken: list[int] = []
     while len(taken) < calls and last - begin < limit_ns:
-        await caller()
+        await call()
         now = clock()
         taken.append(now - last)
         last = now

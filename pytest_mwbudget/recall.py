@@ -21,7 +21,7 @@ BELIEVED_SHARE = 1 / 4
 def machine(config: pytest.Config) -> Machine:
     """The machine as the last runs saw it; unknown where pytest's cache is off or has nothing of it."""
     speeds = sorted(_kept(config).get(kind(), []))
-    return Machine(speeds[int(BELIEVED_SHARE * len(speeds))]) if speeds else Machine()
+    return Machine(speeds[math.ceil(BELIEVED_SHARE * len(speeds)) - 1]) if speeds else Machine()
 
 
 class Recall:

@@ -388,8 +388,8 @@ class Timing:
     def _precise(self) -> bool:
         """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
         assert self.estimates is not None
-        whole = self.estimates.whole
-        return all(row.precise for row in self.rows) if self.rows else _narrow(whole, whole.half_width)
+        whole, told = self.estimates.whole, [row for row in self.rows if row.us is not None]
+        return all(row.precise for row in told) if told else _narrow(whole, whole.half_width)
 
     def _open(self) -> bool:
         """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
@@ -513,7 +513,9 @@ class Timing:
 
     def _much_outside(self) -> bool:
         found = self.estimates
-        return found is not None and found.outside.low > max(OUTSIDE_US, OUTSIDE_SHARE * found.whole.estimate)
+        if found is None or any(self._told_by(row) is None for row in self.rows):
+            return False  # a layer is measured with it
+        return found.outside.low > max(OUTSIDE_US, OUTSIDE_SHARE * found.whole.estimate)
 
 
 def _narrow(us: Estimate, half_width_us: Microseconds) -> bool:

@@ -61,7 +61,8 @@ def run(pytester: pytest.Pytester, body: str, *options: str, fixtures: str = "mw
     """One test with budgets of counts only: a hundred and some requests."""
     lines = "\n    ".join(body.splitlines())
     pytester.makepyfile(
-        "import logging\nimport sys\nimport warnings\nimport pytest\nfrom conftest import log\n\n\n"
+        "import contextlib\nimport io\nimport logging\nimport sys\nimport warnings\n\n"
+        "import pytest\nfrom conftest import log\n\n\n"
         f"@pytest.mark.mw_budget(tasks=0, lifespan=False)\ndef test_it({fixtures}):\n    {lines}\n"
     )
     quiet = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
@@ -96,8 +97,11 @@ assert [record.getMessage() for record in caplog.records] == ["log 1"]"""
     run(talking, body, fixtures="mw_budget, caplog").assert_outcomes(passed=1)
 
 
-def test_what_no_handler_takes_is_not_printed_instead(talking: pytest.Pytester) -> None:
+def test_what_no_handler_takes_is_not_printed_instead(
+    talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Python's last resort, where no logger has a handler, is stderr.
+    monkeypatch.setattr(pytest_mwbudget.capturing, "SHOWN_CHARACTERS", 1_000_000)
     result = run(talking, "mw_budget.get('/')\nassert False")
     assert "log 2" not in result.stdout.str()
 
@@ -119,8 +123,8 @@ def test_only_the_first_warning_is_in_the_summary(talking: pytest.Pytester) -> N
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     mw_budget.get("/")
-assert len(caught) == 1
-assert warnings.filters[0][0] != "ignore\""""
+    assert warnings.filters[0][0] == "always"
+assert len(caught) == 1"""
     run(talking, body, fixtures="mw_budget").assert_outcomes(passed=1)
 
 
@@ -152,9 +156,30 @@ def test_little_output_is_shown_as_it_is(talking: pytest.Pytester, monkeypatch: 
     assert "out 1\nout 2\n" in shown
 
 
-def test_what_a_test_captures_itself_is_all_there(talking: pytest.Pytester) -> None:
-    body = 'mw_budget.get("/")\nassert capsys.readouterr().out.splitlines()[99] == "out 100"'
-    run(talking, body, fixtures="mw_budget, capsys").assert_outcomes(passed=1)
+@pytest.mark.parametrize("fixture", ["capsys", "capfd"])
+def test_what_a_test_captures_itself_is_all_there(talking: pytest.Pytester, fixture: str) -> None:
+    body = f'mw_budget.get("/")\nassert {fixture}.readouterr().out.splitlines()[99] == "out 100"'
+    run(talking, body, fixtures=f"mw_budget, {fixture}").assert_outcomes(passed=1)
+
+
+def test_what_a_test_sends_elsewhere_is_all_there_and_nothing_else(talking: pytest.Pytester) -> None:
+    body = """\
+print("before")
+with contextlib.redirect_stdout(io.StringIO()) as elsewhere:
+    mw_budget.get("/")
+assert elsewhere.getvalue().splitlines()[:100] == [f"out {number}" for number in range(1, 101)]
+assert False"""
+    shown = run(talking, body).stdout.str()
+    assert "Captured stdout call" in shown
+    assert "before\n" in shown.partition("Captured stdout call")[2]
+
+
+def test_a_line_that_is_longer_than_what_is_shown_is_cut(
+    talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.capturing, "SHOWN_CHARACTERS", 3)
+    shown = run(talking, "mw_budget.get('/')\nassert False").stdout.str()
+    assert re.search(r"left out here\]\n\d\d\n", shown)
 
 
 @pytest.mark.parametrize("options", [["-s"], ["--capture=tee-sys"], ["-p", "no:capture"]], ids=" ".join)

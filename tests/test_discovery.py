@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 from collections.abc import Callable
@@ -17,6 +18,12 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.measure import measure
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
 
 from . import apps
 from .apps import (
@@ -516,9 +523,10 @@ class Profiling(Noop):
             sys.setprofile(None)
 
 
-def test_a_profiler_of_the_app_is_noted() -> None:
-    noted = [note for note in apps.measured(Profiling(Noop(hello))).notes if "profiler of its own" in note]
-    assert noted == [
-        "The app runs a profiler of its own, which hides the layers inside of it; turn it off to see them."
-    ]
-    assert not [note for note in apps.measured(Noop(hello)).notes if "profiler" in note]
+def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
+    request = asgi.build_request("GET", "/", {})
+    settings = Settings(Budgets({"tasks": 9}), lifespan=False)
+    measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Bench()))
+    assert "The app runs a profiler of its own, which hides the layers inside of it." in measurement.notes
+    reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
+    assert reasons == {"a profiler of the app was at work during the measurement; run without it"}

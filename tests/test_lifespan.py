@@ -119,6 +119,17 @@ def test_an_app_that_reads_the_request_and_answers_http_has_no_lifespan(app: App
     assert loops.run(loop, main) is None
 
 
+def test_a_failure_that_a_layer_makes_a_response_of_is_one() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await scripted("wait", "startup.failed")(scope, receive, send)
+        except Exception:
+            await respond(send)
+
+    with pytest.raises(LifespanError, match="it was refused"):
+        lived(app, timeout_s=1.0)
+
+
 def test_only_an_answer_to_the_startup_is_one() -> None:
     assert lived(scripted("wait", "shutdown.complete"), timeout_s=1.0) is None
 

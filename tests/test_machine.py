@@ -163,7 +163,7 @@ def test_another_kind_of_machine_says_nothing_of_this_one(project: pytest.Pytest
 
 
 def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs(project: pytest.Pytester) -> None:
-    believed = int(KEPT_RUNS * BELIEVED_SHARE) + 1
+    believed = int(KEPT_RUNS * BELIEVED_SHARE)
     keep(project, {kind(): [1.0] * believed + [1e9] * (KEPT_RUNS - believed)})
     run(project).assert_outcomes(passed=1, warnings=1)
     assert len(kept(project)[kind()]) == KEPT_RUNS

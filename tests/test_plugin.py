@@ -246,8 +246,18 @@ def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pyteste
         result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *floor*"])
 
 
-@pytest.mark.parametrize(("keywords", "warnings"), [("us=500, tasks=5", 1), ("total_us=500000", 0)])
-def test_budgets_that_apply_to_no_layer_are_a_warning(shop: pytest.Pytester, keywords: str, warnings: int) -> None:
+@pytest.mark.parametrize(
+    ("keywords", "outcomes"),
+    [
+        ("us=500, tasks=5", {"passed": 1, "warnings": 1}),
+        ("us=500, tasks=5, undecided='fail'", {"failed": 1}),
+        ("us=500, tasks=5, undecided='pass'", {"passed": 1}),
+        ("total_us=500000", {"passed": 1}),
+    ],
+)
+def test_budgets_that_apply_to_no_layer_are_like_undecided_ones(
+    shop: pytest.Pytester, keywords: str, outcomes: dict[str, int]
+) -> None:
     shop.makepyfile(
         conftest="""
         import pytest
@@ -263,11 +273,9 @@ def test_budgets_that_apply_to_no_layer_are_a_warning(shop: pytest.Pytester, key
         test_it=marked(f"lifespan=False, {keywords}"),
     )
     result = run(shop, "--mw-budget", QUICK, *WARNINGS_SHOWN)
-    result.assert_outcomes(passed=1, warnings=warnings)
-    if warnings:
-        result.stdout.fnmatch_lines(
-            ["*BudgetWarning: GET /health: no budget applies (tasks, us of every *total_us is*"]
-        )
+    result.assert_outcomes(**outcomes)
+    if outcomes != {"passed": 1}:
+        result.stdout.fnmatch_lines(["*GET /health: no budget applies (tasks, us of every *total_us is*"])
 
 
 def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_why(shop: pytest.Pytester) -> None:
@@ -283,8 +291,10 @@ def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_w
         ]
     )
     result.stdout.no_fnmatch_line("*gate.py*")
-    remedy = ("-W", "default::pytest_mwbudget.BudgetWarning")
-    run(shop, "--mw-budget", "-W", "error", *remedy).assert_outcomes(passed=1, warnings=2)
+    remedy = "default::pytest_mwbudget.BudgetWarning"
+    run(shop, "--mw-budget", "-W", "error", "-W", remedy).assert_outcomes(passed=1, warnings=2)
+    shop.makeini(f"[pytest]\nfilterwarnings =\n    error\n    {remedy}\n")
+    run(shop, "--mw-budget").assert_outcomes(passed=1, warnings=2)
 
 
 @pytest.mark.parametrize(("budget", "errors"), [(9, 0), (0, 1)])
