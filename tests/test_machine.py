@@ -167,6 +167,7 @@ def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs(projec
     keep(project, {kind(): [1.0] * believed + [1e9] * (KEPT_RUNS - believed)})
     run(project).assert_outcomes(passed=1, warnings=1)
     assert len(kept(project)[kind()]) == KEPT_RUNS
+    keep(project, {kind(): [1.0] * (believed - 1) + [1e9] * (KEPT_RUNS - believed + 1)})
     run(project).assert_outcomes(failed=1)
 
 
