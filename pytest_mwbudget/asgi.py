@@ -25,7 +25,7 @@ import httpx
 from asgi_lifespan import LifespanManager, LifespanNotSupported
 
 from . import loops
-from .errors import AppError, LifespanError, ResponseError, SettingError, near_miss
+from .errors import AppError, LifespanError, MeasurementError, ResponseError, SettingError, near_miss
 from .model import Nanoseconds, Seconds
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -278,6 +278,16 @@ class Caller:
         self.calls += 1
         self._check(exchange)
         return exchange
+
+    @asynccontextmanager
+    async def limited(self, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
+        """Raise MeasurementError with the message where what is done inside takes longer than the limit."""
+        __tracebackhide__ = True
+        try:
+            async with self.loop.limited(limit_s) as extend:
+                yield extend
+        except loops.OutOfTimeError:
+            raise MeasurementError(message) from None
 
     async def settled(self, observer: Observer | None = None) -> None:
         """One request with what it left for the event loop to do, which is still its own."""

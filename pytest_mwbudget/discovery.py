@@ -65,7 +65,7 @@ class Stack:
     outside: bool
     layers: tuple[tuple[int | None, Layer], ...]
     tasks: bool
-    displaced: bool = False
+    displaced: bool
 
     @property
     def probeable(self) -> tuple[int, ...]:
@@ -240,8 +240,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         # An app that is entered again inside its own layers stands between them and what it leads to.
         kind: Kind = "routing" if _is_entered_again(call.callee, entries) else _kind(call.callee)
         entries.append(Entry(call.callee, call.function, call.leads, parent, own_task, same_send, kind))
-    stack = _arranged(entries, tasks=len(second.tasks) > 1 or any(e.own_task for e in entries))
-    return replace(stack, displaced=first.displaced or second.displaced)
+    tasks = len(second.tasks) > 1 or any(entry.own_task for entry in entries)
+    return _arranged(entries, tasks=tasks, displaced=first.displaced or second.displaced)
 
 
 def _layer_calls(calls: Iterable[_Call]) -> list[_Call]:
@@ -336,7 +336,7 @@ def _is_response(callee: object) -> bool:
     return _static(callee, "status_code") is not _MISSING and _static(callee, "raw_headers") is not _MISSING
 
 
-def _arranged(entries: list[Entry], *, tasks: bool) -> Stack:
+def _arranged(entries: list[Entry], *, tasks: bool, displaced: bool) -> Stack:
     """Tell layers from the app object and from the endpoint, and name them."""
     endpoint = _endpoint(entries)
     outside = bool(entries) and endpoint != 0 and _is_app(entries)
@@ -355,7 +355,7 @@ def _arranged(entries: list[Entry], *, tasks: bool) -> Stack:
         if index is not None and entries[index].function is None:
             layer = replace(layer, merged_with=_neighbour(entries, index, rows, names), merged_because=_NO_FUNCTION)
         layers.append((index, layer))
-    return Stack(tuple(entries), endpoint, outside, tuple(layers), tasks)
+    return Stack(tuple(entries), endpoint, outside, tuple(layers), tasks, displaced)
 
 
 def _is_app(entries: Sequence[Entry]) -> bool:

@@ -266,7 +266,7 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
-    from .report.terminal import failure
+    from .report.terminal import failure, printable
 
     results = client.results[first:]
     action, budgets = client.settings.when_undecided, client.settings.budgets
@@ -274,7 +274,7 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
     broken = [result for result in results if result.verdict in failing]
     texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
     if action == "fail":
-        texts += [f"{result.request}: {one}" for result in results for one in _unbound(result, budgets)]
+        texts += [printable(f"{result.request}: {one}") for result in results for one in _unbound(result, budgets)]
     if texts:
         pytest.fail("\n\n".join(texts), pytrace=False)
     if action == "warn":

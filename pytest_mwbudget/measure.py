@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median, median_low
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,7 +32,6 @@ from .model import (
     Quantity,
     RequestLine,
     Result,
-    Seconds,
     worst,
 )
 from .model import Ledger as LedgerReport
@@ -121,17 +121,6 @@ async def _running(app: asgi.ASGIApp, request: httpx.Request, settings: Settings
             yield asgi.Caller(app, template, state, settings.expect_status)
 
 
-@asynccontextmanager
-async def _limited(caller: asgi.Caller, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
-    """Raise MeasurementError with the message where what is done inside takes longer than the limit."""
-    __tracebackhide__ = True
-    try:
-        async with caller.loop.limited(limit_s) as extend:
-            yield extend
-    except loops.OutOfTimeError:
-        raise MeasurementError(message) from None
-
-
 async def _first_call(caller: asgi.Caller, settings: Settings) -> asgi.Exchange:
     """The reference response, from a request that coverage and debuggers may watch."""
     __tracebackhide__ = True
@@ -140,7 +129,7 @@ async def _first_call(caller: asgi.Caller, settings: Settings) -> asgi.Exchange:
         f"{_line(caller.template.request)}: the app did not finish its response within {limit_s:g} s; an endless stream"
         " cannot be measured, and a slow start needs a higher mw_budget_startup_timeout"
     )
-    async with _limited(caller, limit_s, message):
+    async with caller.limited(limit_s, message):
         return await caller()
 
 
@@ -181,9 +170,10 @@ class _Run:
         limits = (WARM_CALLS, WARM_NS) if timed else (COUNTING_WARM_CALLS, COUNTING_WARM_NS)
         message = (
             f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
-            " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up"
+            " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"
+            " for this test, or raise mw_budget_startup_timeout if a request may need longer"
         )
-        async with _limited(caller, limit_s, message) as extend:
+        async with caller.limited(limit_s, message) as extend:
 
             async def call(*arguments: Any) -> asgi.Exchange:
                 exchange = await caller(*arguments)
@@ -209,7 +199,7 @@ class _Run:
             f" {COUNTED_REQUESTS + SETTLE_REQUESTS} requests did not end within {limit_s:g} s; raise"
             " mw_budget_startup_timeout if they need longer"
         )
-        async with _limited(self.caller, limit_s, message):
+        async with self.caller.limited(limit_s, message):
             pages = await ledger.count(
                 self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
             )
@@ -241,10 +231,12 @@ class _Run:
             if count is None:
                 why = self.counted.report.why[quantity]
                 return Judged(bound, "undecided", f"{quantity} cannot be counted here: {why}")
-            together = self._together(layer)
-            if together and bound < count.count <= together.bounds.get(quantity, math.inf):
+            judge = partial(budgets.judge_count, count)
+            verdict = judge(bound).verdict
+            together = self._together(layer) if verdict == "fail" else None
+            if together and together.may_explain(quantity, judge):
                 return Judged(bound, "undecided", together.why)
-            return Judged(bound, budgets.judge_count(count, bound).verdict)
+            return Judged(bound, verdict)
         names = {layer.name: layer.index for _, layer in self.stack.layers}
         both = self.counted.layers.get(names.get(layer.merged_with or "", -1))
         count = both.of(quantity) if both else None

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import get_clock_info, perf_counter_ns, thread_time_ns
 from typing import TypeAlias
 
@@ -16,7 +17,6 @@ from .boundaries import Clock, task_layers
 from .budgets import Judgement
 from .crossings import best_probes
 from .discovery import Stack
-from .errors import MeasurementError
 from .estimates import ENOUGH_REQUESTS, SHARED_SHARE, Estimates, estimate, wider
 from .instruments import Instruments
 from .machine import Machine
@@ -107,6 +107,11 @@ class Together:
     why: str
     bounds: Mapping[Quantity, float]
 
+    def may_explain(self, quantity: Quantity, judge: Callable[[float], Judgement]) -> bool:
+        """Whether a failure of the layer may be the others', as `judge` says of what all may take together."""
+        bound = self.bounds.get(quantity)
+        return bound is None or judge(bound).verdict != "fail"
+
 
 @dataclass(slots=True)
 class Row:
@@ -167,7 +172,7 @@ class Timing:
         self.settings = settings
         self.bench = bench
         self.instruments = instruments
-        self.loop = caller.loop
+        self.caller = caller
         self.look = 0
         self.over = False
         self.total: Judgement | None = None
@@ -212,18 +217,18 @@ class Timing:
     async def until_known(self) -> None:
         """Look again and again, at twice as many requests each time, until all is known or the time is over."""
         __tracebackhide__ = True
+        limit_s = self.settings.startup_timeout_s
+        message = (
+            "the app stopped answering while it was measured: a request did not end within"
+            f" {limit_s:g} s although requests before it did"
+        )
         try:
-            async with self.loop.limited(self.settings.startup_timeout_s) as extend:
+            async with self.caller.limited(limit_s, message) as extend:
                 while self.look == 0 or not (self._known() or self.over):
                     await self._sample(extend)
                     # Asked once a look, because judging takes time: the last look is one that knows that it is.
                     self.over = self.seconds >= self.settings.max_time_s
                     self._judge()
-        except loops.OutOfTimeError:
-            raise MeasurementError(
-                "the app stopped answering while it was measured: a request did not end within"
-                f" {self.settings.startup_timeout_s:g} s although requests before it did"
-            ) from None
         finally:
             self.bench.progress(None)
             self.bench.machine.watched_s += self.seconds
@@ -346,18 +351,13 @@ class Timing:
         pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
         if pending and not self.over:
             return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
-        judgement = self._judged(us, bound, _slowdown(row, found))
+        judge = partial(self._judged, us, slowdown=_slowdown(row, found))
+        judgement = judge(bound)
         if judgement.verdict == "fail" and _contested(row, quantity, bound, found):
             return Judgement("undecided", "the bypass says it is over its budget, the split does not")
-        if judgement.verdict == "fail" and row.together and not self._all_fail(row, row.together, quantity, us):
+        if judgement.verdict == "fail" and row.together and row.together.may_explain(quantity, judge):
             return Judgement("undecided", row.together.why)
         return judgement
-
-    def _all_fail(self, row: Row, together: Together, quantity: Quantity, us: Estimate) -> bool:
-        """Whether a layer takes more than it may together with those that are measured with it."""
-        bound = together.bounds.get(quantity)
-        assert self.estimates is not None
-        return bound is not None and self._judged(us, bound, _slowdown(row, self.estimates)).verdict == "fail"
 
     def _merged_judgement(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """A merged layer is within its budget when it and its neighbour together are."""
@@ -388,8 +388,9 @@ class Timing:
     def _precise(self) -> bool:
         """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
         assert self.estimates is not None
-        whole, told = self.estimates.whole, [row for row in self.rows if row.us is not None]
-        return all(row.precise for row in told) if told else _narrow(whole, whole.half_width)
+        if all(row.us is None for row in self.rows):
+            return _narrow(self.estimates.whole, self.estimates.whole.half_width)
+        return all(row.precise for row in self.rows)
 
     def _open(self) -> bool:
         """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
