@@ -540,6 +540,21 @@ passage_is_in_state(PyObject *op, void *state)
     return PyBool_FromLong(((Passage *)op)->state == *(const int *)state);
 }
 
+#if PY_VERSION_HEX >= 0x030F0000
+/* What inspect.getcoroutinestate() asks for, by the name of its answers. */
+static PyObject *
+passage_state(PyObject *op, void *Py_UNUSED(closure))
+{
+    static const char *const names[] = {
+        [CREATED] = "CORO_CREATED",
+        [WAITING] = "CORO_SUSPENDED",
+        [RUNNING] = "CORO_RUNNING",
+        [ENDED] = "CORO_CLOSED",
+    };
+    return PyUnicode_FromString(names[((Passage *)op)->state]);
+}
+#endif
+
 /* cr_frame, cr_await: none while there is nothing to step. */
 static PyObject *
 passage_of_inner(PyObject *op, void *name)
@@ -555,6 +570,9 @@ static PyGetSetDef passage_getset[] = {
     {"__class__", passage_class, NULL, NULL, NULL},
     {"cr_running", passage_is_in_state, NULL, NULL, (void *)&running},
     {"cr_suspended", passage_is_in_state, NULL, NULL, (void *)&waiting},
+#if PY_VERSION_HEX >= 0x030F0000
+    {"cr_state", passage_state, NULL, NULL, NULL},
+#endif
     {"cr_frame", passage_of_inner, NULL, NULL, "cr_frame"},
     {"cr_await", passage_of_inner, NULL, NULL, "cr_await"},
     {NULL, NULL, NULL, NULL, NULL},

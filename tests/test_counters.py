@@ -713,11 +713,12 @@ def test_a_value_that_an_iterator_cannot_take_is_an_error_as_with_await(core: An
 @pytest.mark.parametrize(
     ("not_awaitable", "message"),
     [
-        (lambda: 5, "object int can't be used in 'await' expression"),
-        (a_generator, "object generator can't be used in 'await' expression"),
-        (lambda: Stepped([1]), "__await__.. returned non-iterator of type 'list'"),
-        (lambda: Stepped(None), "__await__.. returned non-iterator of type 'NoneType'"),
-        (lambda: Stepped(a_generator_coroutine()), "__await__.. returned a coroutine"),
+        # CPython words them anew now and then: 3.14 the first two, 3.15 the others.
+        (lambda: 5, r"\bint\b.* can't be (used in 'await' expression|awaited)"),
+        (a_generator, r"\bgenerator\b.* can't be (used in 'await' expression|awaited)"),
+        (lambda: Stepped([1]), r"__await__.*(returned non-|must return an )iterator\b.*\blist\b"),
+        (lambda: Stepped(None), r"__await__.*(returned non-|must return an )iterator\b.*\bNoneType\b"),
+        (lambda: Stepped(a_generator_coroutine()), r"__await__.*(returned a|must return an iterator, not) coroutine"),
     ],
 )
 def test_what_cannot_be_awaited_is_an_error_at_the_first_step(

@@ -143,6 +143,10 @@ def keeping_dicts() -> None:
         box[0] = {"a": A}
 
 
+# What `for` creates to go through a list: nothing since CPython 3.15.
+ITERATOR = {} if sys.version_info >= (3, 15) else {type(iter([])): 1}
+
+
 @counts_objects
 @pytest.mark.parametrize(
     ("function", "kind"),
@@ -157,16 +161,20 @@ def keeping_dicts() -> None:
 )
 def test_every_object_is_counted_with_its_type(function: Any, kind: type) -> None:
     spent = spent_by(function)
-    assert spent.types[0] == {kind: NUMBER, type(iter([])): 1}
-    assert spent.objects[0] == NUMBER + 1
+    assert spent.types[0] == Counter({kind: NUMBER, **ITERATOR})
+    assert spent.objects[0] == NUMBER + len(ITERATOR)
 
 
 @counts_objects
 @pytest.mark.parametrize("function", [dropping_tuples, dropping_floats])
 def test_an_object_out_of_a_free_list_is_an_object_and_no_allocation(function: Any) -> None:
     spent = spent_by(function)
-    assert spent.objects[0] == NUMBER + 1
+    assert spent.objects[0] == NUMBER + len(ITERATOR)
     assert spent.allocations[0] <= 2
+
+
+# What `for` creates to go through a list: nothing since CPython 3.15.
+ITERATOR = {} if sys.version_info >= (3, 15) else {type(iter([])): 1}
 
 
 @counts_objects
@@ -209,7 +217,7 @@ def test_the_sum_over_owners_is_what_one_owner_would_be_charged() -> None:
     assert together.tallies[1:3] == [(0, 0, 0, 0)] * 2
     assert [sum(tally) for tally in zip(*separate.tallies[:3], strict=True)] == list(together.tallies[0])
     assert sum(separate.types[:3], Counter()) == together.types[0]
-    assert all(tally[1] for tally in separate.tallies[:3])
+    assert all(any(tally) for tally in separate.tallies[:3])
 
 
 def test_taking_begins_anew_and_what_it_makes_itself_is_nobodys() -> None:
@@ -1079,9 +1087,11 @@ def in_a_process(code: str) -> str:
 
 # How every version makes an interpreter, with a GIL of its own or not, and runs code in it.
 INTERPRETERS = """
+import atexit
 import sys
 if sys.version_info >= (3, 13):
     import _interpreters
+    destroy = _interpreters.destroy
     def make(own_gil):
         return _interpreters.create("isolated" if own_gil else "legacy")
     def run(interpreter, code):
@@ -1089,11 +1099,13 @@ if sys.version_info >= (3, 13):
         assert error is None, error.formatted
 else:
     import _xxsubinterpreters
+    destroy = _xxsubinterpreters.destroy
     def make(own_gil):
         return _xxsubinterpreters.create(isolated=own_gil)
     run = _xxsubinterpreters.run_string
 def prepared(own_gil):
     interpreter = make(own_gil)
+    atexit.register(destroy, interpreter)
     run(interpreter, f"import sys; sys.path[:] = {sys.path!r}")
     return interpreter
 """

@@ -1323,7 +1323,8 @@ def test_what_stays_alive_is_charged_to_who_made_it() -> None:
 def test_types_that_no_other_row_creates_are_a_layers_own() -> None:
     measurement = counted(Keeper(Noop(hello)), {"objects": 10**6})
     own = {report.name: report.counts.own_types for report in measurement.layers if report.counts}
-    assert own["Keeper"] == ("builtins.bytearray",)
+    # Since CPython 3.15 a bytearray has its bytes in an object of type bytes.
+    assert set(own["Keeper"]) - {"builtins.bytes"} == {"builtins.bytearray"}
     assert own["Noop"] == ()
 
 
