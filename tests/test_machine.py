@@ -97,11 +97,11 @@ def mw_budget_app():
 TIMED = """
 import pytest
 
-@pytest.mark.mw_budget(layers={'Spin': 50}, expect_status=404)
+@pytest.mark.mw_budget(layers={'Spin': 10}, expect_status=404)
 def test_it(mw_budget):
     mw_budget.get('/')
 """
-COUNTED = TIMED.replace("'Spin': 50", "'Spin': {'tasks': 0}")
+COUNTED = TIMED.replace("'Spin': 10", "'Spin': {'tasks': 0}")
 QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
 # The filters of the run that these tests are part of would turn it into an error.
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
@@ -114,7 +114,7 @@ def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A directory whose test breaks its budget twice over."""
+    """A directory whose test takes ten times its budget."""
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TIMED)
     return pytester
