@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import math
 import os
 import sys
 import threading
@@ -388,8 +389,9 @@ async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMap
     Raises LifespanError when startup or shutdown fails or takes longer than `timeout_s`.
     """
     watched = _WatchedLifespan(app)
-    manager = LifespanManager(watched, startup_timeout=timeout_s, shutdown_timeout=timeout_s)
-    with _lifespan_errors(watched, "startup", timeout_s):
+    # Its own limits would leave the app running on trio, and wait for it for ever.
+    manager = LifespanManager(_limited(watched, timeout_s), startup_timeout=None, shutdown_timeout=None)
+    with _lifespan_errors("startup", timeout_s):
         supported = await _started(manager)
     if not supported:
         yield None
@@ -403,7 +405,7 @@ async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMap
         except Exception as shutdown_error:
             error.add_note(f"The app's lifespan shutdown failed as well: {shutdown_error!r}")
         raise
-    with _lifespan_errors(watched, "shutdown", timeout_s):
+    with _lifespan_errors("shutdown", timeout_s):
         await manager.__aexit__(None, None, None)
 
 
@@ -426,17 +428,43 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def _lifespan_errors(watched: _WatchedLifespan, phase: str, timeout_s: Seconds) -> Iterator[None]:
+def _lifespan_errors(phase: str, timeout_s: Seconds) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
         error = _alone(raised)
         if isinstance(error, LifespanError):
             raise error from error.__cause__
-        if isinstance(error, TimeoutError) and error is not watched.error:
+        if isinstance(error, loops.OutOfTimeError):
             raise LifespanError(_timed_out(phase, timeout_s)) from None
         reason = (error.__context__ or error) if isinstance(error, _ReportedError) else error
         raise LifespanError(_failed(phase, reason)) from reason
+
+
+def _limited(app: ASGIApp, timeout_s: Seconds) -> ASGIApp:
+    """The app; raises OutOfTimeError when its startup or its shutdown takes longer than that."""
+
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+        async with loops.current().limited(timeout_s) as extend:
+
+            async def limited_receive() -> Message:
+                message = await receive()
+                if message["type"] == "lifespan.shutdown":
+                    extend(timeout_s)
+                return message
+
+            async def limited_send(message: Message) -> None:
+                if message["type"] == "lifespan.startup.complete":
+                    extend(math.inf)
+                await send(message)
+
+            try:
+                await app(scope, limited_receive, limited_send)
+            except Exception:
+                extend(timeout_s)  # it may be what the app makes of being cut off
+                raise
+
+    return limited
 
 
 class _WatchedLifespan:
@@ -445,7 +473,6 @@ class _WatchedLifespan:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.state: MutableMapping[str, Any] = {}
-        self.error: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.state = scope["state"]
@@ -475,7 +502,6 @@ class _WatchedLifespan:
         except Exception as error:
             if mistaken and not answered:  # an error handler of the app may have made another error of ours
                 raise _NoLifespanError from error
-            self.error = error
             raise
         if failed is not None:  # and a layer has made something else of it
             raise failed

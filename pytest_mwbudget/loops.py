@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import (
@@ -39,7 +40,7 @@ class Event(Protocol):
         """Wait until it has."""
 
 
-# Gives the block that many seconds from now on; OutOfTimeError when its time is up already.
+# Gives the block that many seconds from now on, infinity for no limit; OutOfTimeError when its time is up already.
 Extend: TypeAlias = Callable[[Seconds], None]
 
 
@@ -116,7 +117,7 @@ class AsyncioLoop:
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
                 raise OutOfTimeError
-            limit.reschedule(self.loop.time() + seconds)
+            limit.reschedule(None if math.isinf(seconds) else self.loop.time() + seconds)
 
         try:
             async with limit:
@@ -180,6 +181,8 @@ class TrioLoop:
         with self.trio.CancelScope(deadline=self.trio.current_time() + seconds) as scope:
 
             def extend(seconds: Seconds) -> None:
+                if scope.cancel_called:
+                    raise OutOfTimeError
                 scope.deadline = self.trio.current_time() + seconds
 
             yield extend

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
 import threading
 from _thread import start_new_thread
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,15 +24,21 @@ from pytest_mwbudget.model import LoopName
 from .apps import App, Noop, hello, measured, respond
 
 
-def lived(app: App, inside: Callable[[], None] = lambda: None, timeout_s: float = 5.0) -> Any:
+def lived(
+    app: App, inside: Callable[[], None] = lambda: None, timeout_s: float = 5.0, loop: LoopName = "asyncio"
+) -> Any:
     """Go through the app's lifespan and return its state."""
+    pytest.importorskip(loop)
 
     async def main() -> Any:
         async with asgi.lifespan(app, timeout_s) as state:
             inside()
             return state
 
-    return asyncio.run(main())
+    return loops.run(loop, main)
+
+
+every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 
 
 async def _http(scope: Any, receive: Any, send: Any) -> None:
@@ -53,7 +58,7 @@ def scripted(*steps: str, then: Callable[[], Any] = lambda: None) -> App:
             elif step == "raise":
                 raise ValueError("no database")
             elif step == "hang":
-                await asyncio.Event().wait()
+                await anyio.sleep_forever()
             elif step == "call":
                 then()
             else:
@@ -103,20 +108,14 @@ def fail_again() -> None:
     raise RuntimeError("no response was sent")
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+@every_loop
 @pytest.mark.parametrize(
     "app",
     [answers_http(), answers_http(fail_again), answers_http(swallow=True)],
     ids=["plain", "error handler", "swallows errors"],
 )
 def test_an_app_that_reads_the_request_and_answers_http_has_no_lifespan(app: App, loop: LoopName) -> None:
-    pytest.importorskip(loop)
-
-    async def main() -> Any:
-        async with asgi.lifespan(app, 1.0) as state:
-            return state
-
-    assert loops.run(loop, main) is None
+    assert lived(app, timeout_s=1.0, loop=loop) is None
 
 
 def test_a_failure_that_a_layer_makes_a_response_of_is_one() -> None:
@@ -204,9 +203,30 @@ def test_starlettes_startup_exception_is_told_without_its_traceback() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_startup_that_hangs() -> None:
+@asynccontextmanager
+async def _hanging(app: Any) -> AsyncIterator[None]:
+    await anyio.sleep_forever()
+    yield
+
+
+@every_loop
+@pytest.mark.parametrize(
+    "app", [scripted("wait", "hang"), Starlette(lifespan=_hanging)], ids=["plain", "reports that it was cut off"]
+)
+def test_startup_that_hangs(app: App, loop: LoopName) -> None:
     with pytest.raises(LifespanError, match=r"startup did not end within 0.05 s; .*mw_budget_startup_timeout"):
-        lived(scripted("wait", "hang"), timeout_s=0.05)
+        lived(app, timeout_s=0.05, loop=loop)
+
+
+@every_loop
+def test_what_comes_between_startup_and_shutdown_has_no_limit(loop: LoopName) -> None:
+    async def main() -> Any:
+        async with asgi.lifespan(scripted(*FULL), 0.05) as state:
+            await anyio.sleep(0.1)
+            return state
+
+    pytest.importorskip(loop)
+    assert loops.run(loop, main) == {}
 
 
 def test_a_timeout_of_the_app_is_not_ours() -> None:
@@ -231,9 +251,10 @@ def test_shutdown_failed() -> None:
         lived(scripted("wait", "startup.complete", "wait", "shutdown.failed"))
 
 
-def test_shutdown_that_hangs() -> None:
+@every_loop
+def test_shutdown_that_hangs(loop: LoopName) -> None:
     with pytest.raises(LifespanError, match=r"shutdown did not end within 0.05 s"):
-        lived(scripted("wait", "startup.complete", "wait", "hang"), timeout_s=0.05)
+        lived(scripted("wait", "startup.complete", "wait", "hang"), timeout_s=0.05, loop=loop)
 
 
 def test_an_app_that_leaves_before_its_shutdown_is_not_waited_for() -> None:
