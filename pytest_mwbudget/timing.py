@@ -73,6 +73,8 @@ BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
 # Outside of all layers an app object takes a few microseconds. So much, and so much of the request, is done by what was
 # put round it.
 OUTSIDE_SHARE, OUTSIDE_US = 0.25, 50.0
+# So many figures are named in a note; of more it says how many.
+MOST_NAMED = 3
 # A clock of the processor's time that ticks more slowly than this tells nothing about a request.
 CPU_CLOCK_RESOLUTION_S = 1e-6
 
@@ -501,7 +503,7 @@ class Timing:
     def notes(self) -> Iterator[str]:
         """How far the times can be trusted, one sentence each."""
         if self.slowdown > 1:
-            yield f"The machine ran {self.slowdown:.2f} times slower than at its best."
+            yield f"The machine ran {self.slowdown:.2f} times slower than at its best{self._while_read()}."
         if self._much_outside():
             yield (
                 "(outside) is what stands round the app object itself, as Sentry and OpenTelemetry may: no layer, and"
@@ -511,6 +513,17 @@ class Timing:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
+
+    def _while_read(self) -> str:
+        """Which figures were read at a slow time, where only some of them were: they do not add up with the others."""
+        assert self.estimates is not None
+        slowdowns = {row.layer.name: _slowdown(row, self.estimates) for row in self.rows if row.us is not None}
+        slowdowns["(total)"] = self.estimates.slowdowns.whole
+        slow = [name for name, slowdown in slowdowns.items() if slowdown > 1]
+        if not 0 < len(slow) < len(slowdowns):
+            return ""
+        named = ", ".join(slow) if len(slow) <= MOST_NAMED else f"{len(slow)} of {len(slowdowns)} figures"
+        return f" while it read {named}, and not for the rest"
 
     def _much_outside(self) -> bool:
         found = self.estimates

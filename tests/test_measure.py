@@ -349,7 +349,31 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
     report = measurement.layer("Costly")
     assert measurement.slowdown == pytest.approx(2.0)
     assert report.verdict == "undecided"
+    assert "The machine ran 2.00 times slower than at its best." in measurement.notes
     assert "2.00 times slower" in reason(report)
+
+
+def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(read_ns=100)
+    whole_leg = Bisection.whole_leg
+
+    async def slow(*arguments: Any) -> None:
+        clock.read_ns = 160
+        await whole_leg(*arguments)
+        clock.read_ns = 100
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    monkeypatch.setattr(Bisection, "whole_leg", slow)
+    request = asgi.build_request("GET", "/", {})
+    settings = Settings(budgets=Budgets({"us": 100}), max_time_s=0.05)
+    layer = Costly(app, clock, before=15)
+    measurement = asyncio.run(measure(layer, request, settings, Bench(clock, None, random.Random(7), Machine())))
+    note = "The machine ran 1.60 times slower than at its best while it read (total), and not for the rest."
+    assert note in measurement.notes
+    assert measurement.verdict == "pass"
 
 
 @dataclass
