@@ -11,12 +11,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 import anyio
 import pytest
+from pyinstrument.frame import Frame
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -34,7 +36,7 @@ from pytest_mwbudget.marks import Marks
 from pytest_mwbudget.measure import measure
 from pytest_mwbudget.model import Measurement, Profile, Result
 from pytest_mwbudget.profiling import Profiled
-from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest
+from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short_path
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
 
@@ -227,6 +229,30 @@ def test_the_hottest_functions_are_the_layers_own() -> None:
     assert byname["burn"].own_us < 0.1 * SPUN_US
     assert byname["burn"].file.endswith("test_profiling.py")
     assert byname["burn"].line == burn.__code__.co_firstlineno
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("tests/apps.py", "tests/apps.py"),
+        (".venv/lib/site-packages/starlette/routing.py", "starlette/routing.py"),
+        ("/elsewhere/lib.py", "lib.py"),
+    ],
+)
+def test_a_path_is_that_below_the_working_directory_or_where_it_was_imported_from(
+    path: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working directory may hold the virtual environment."""
+
+    class Context:
+        sys_prefixes = (str(tmp_path / ".venv"),)
+
+        def shorten_path(self, path: str) -> str:
+            found = (path.removeprefix(f"{start}/") for start in (tmp_path / ".venv/lib/site-packages", "/elsewhere"))
+            return min(found, key=len)
+
+    monkeypatch.chdir(tmp_path)
+    assert short_path(Frame(f"function\x00{tmp_path / path}\x001", context=Context())) == shown
 
 
 @pytest.mark.parametrize(

@@ -169,12 +169,12 @@ def function_name(frame: Frame) -> str:
 
 
 def short_path(frame: Frame) -> str | None:
-    """The file below the working directory, or below where it was imported from."""
+    """The file below the working directory, or below where it was imported from; so where it is installed there."""
     path = frame.file_path
     if path is None:
         return None
     here = os.getcwd() + os.sep
-    return path.removeprefix(here) if path.startswith(here) else frame.file_path_short
+    return path.removeprefix(here) if path.startswith(here) and frame.is_application_code else frame.file_path_short
 
 
 def _tops(root: Frame | None) -> list[Frame]:
