@@ -1,4 +1,7 @@
-"""Put tracers, profilers, coverage and the garbage collector to sleep for a while, and wake them as they were."""
+"""Make room for a measurement in the interpreter, and put everything back as it was.
+
+Tracers, profilers, coverage and the garbage collector sleep for a while; the stack may be deeper.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,18 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def deeper(frames: int) -> Iterator[None]:
+    """Let the stack be so many frames deeper, for those that are not the app's: it must not meet its limit earlier."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + frames)
+    try:
+        yield
+    finally:
+        if sys.getrecursionlimit() == before + frames:  # else the app has set its own
+            sys.setrecursionlimit(before)
 
 
 @contextmanager

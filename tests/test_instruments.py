@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.instruments import suspended
+from pytest_mwbudget.instruments import deeper, suspended
 
 from .apps import Noop, hello, measured, measured_async
 
@@ -191,6 +191,23 @@ def test_events_of_a_single_code_object_sleep_and_wake(tool: int) -> None:
         assert monitoring.get_local_events(tool, work.__code__) == event
     finally:
         monitoring.set_local_events(tool, work.__code__, 0)
+
+
+def test_the_stack_may_be_deeper_and_its_limit_is_as_it_was() -> None:
+    limit = sys.getrecursionlimit()
+    with deeper(100):
+        assert sys.getrecursionlimit() == limit + 100
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_limit_of_the_stack_that_the_app_sets_stays() -> None:
+    limit = sys.getrecursionlimit()
+    try:
+        with deeper(100):
+            sys.setrecursionlimit(limit + 1000)
+        assert sys.getrecursionlimit() == limit + 1000
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_measurement_suspends_what_it_finds_and_says_so() -> None:

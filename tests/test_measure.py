@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -587,6 +588,16 @@ def test_a_deep_stack_takes_no_more_requests_than_a_shallow_one() -> None:
         return measurement.effort.requests
 
     assert requests(100) <= requests(3) + 8
+
+
+def test_a_deep_stack_has_room_for_what_stands_between_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python as well, where an app of so many layers is far from the stack's limit."""
+    monkeypatch.setattr(pytest_mwbudget.measure, "counters", lambda: Counters(PythonCore(), {}))
+    limit = sys.getrecursionlimit()
+    server = Server(cpu_clock=FakeClock())
+    layers = [Middleware(Costly, clock=server.clock, before=5) for _ in range(150)]
+    assert server.measure(layers, budgets=Budgets({"us": 10}), max_time_s=0.1).status == 200
+    assert sys.getrecursionlimit() == limit
 
 
 def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
