@@ -1198,10 +1198,6 @@ start(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "i:start", &owners)) {
         return NULL;
     }
-#ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_RuntimeError, "a free-threaded interpreter cannot be counted");
-    return NULL;
-#endif
     if (ledger.active) {
         PyErr_SetString(PyExc_RuntimeError, "a ledger is open already: there can be one in a process");
         return NULL;
@@ -1521,6 +1517,10 @@ execute(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "pytest_mwbudget._ledger counts in the main interpreter only");
         return -1;
     }
+#ifdef Py_GIL_DISABLED
+    PyErr_SetString(PyExc_ImportError, "pytest_mwbudget._ledger does not support free-threaded interpreters");
+    return -1;
+#endif
     state->passage_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &passage_spec, NULL);
     state->guard_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &guard_spec, NULL);
     if (state->passage_type == NULL || state->guard_type == NULL ||
@@ -1554,7 +1554,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
 #ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* importing must not switch the GIL on; start() refuses */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* trying to import it must not switch the GIL on */
 #endif
     {0, NULL},
 };

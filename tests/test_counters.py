@@ -943,6 +943,7 @@ def test_the_core_in_c_is_taken_and_says_what_it_cannot_count_here() -> None:
 def test_without_the_extension_the_core_in_python_is_taken_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest_mwbudget._ledger", None)
     monkeypatch.delattr("pytest_mwbudget._ledger", raising=False)
+    monkeypatch.setattr(counters_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 0}.get)
     found = counters()
     assert isinstance(found.core, PythonCore)
     assert dict(found.why_not) == dict.fromkeys(
