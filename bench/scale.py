@@ -215,6 +215,7 @@ def report(readings: list[Reading]) -> Report:
         "Least that a verdict can take: warming up (1000 requests or 0.3 s), counting (29 requests or a second), and a"
         " first look of 64 to 128 requests with their companions. `timing / request` is the time of the timing alone,"
         " in requests of this app.",
+        *depth_notes(rows_of(readings, "depth")),
     ]
     return Report(tables, goals, notes)
 
@@ -298,6 +299,18 @@ def depth_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
             f" precise",
             max(ratios.values()) <= DEPTH_GOAL,
         )
+    ]
+
+
+def depth_notes(rows: dict[Any, list[Reading]]) -> list[str]:
+    """Why 100 layers take longer; nothing when one of the two depths was not measured."""
+    if not {5, 100} <= set(rows):
+        return []
+    ratio = typical(rows[100], "request_us") / typical(rows[5], "request_us")
+    return [
+        f"A request through 100 no-ops takes {ratio:.0f} times as long as one through 5, before anything is measured;"
+        " warming up, counting and timing are made of requests. And there are twenty times as many rows, of which the"
+        " last has to be as precise as the others before the table is."
     ]
 
 
