@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-import math
 import os
 import sys
 import threading
@@ -389,9 +388,8 @@ async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMap
     Raises LifespanError when startup or shutdown fails or takes longer than `timeout_s`.
     """
     watched = _WatchedLifespan(app)
-    # Its own limits would leave the app running on trio, and wait for it for ever.
-    manager = LifespanManager(_limited(watched, timeout_s), startup_timeout=None, shutdown_timeout=None)
-    with _lifespan_errors("startup", timeout_s):
+    manager = _Manager(watched, timeout_s)
+    with _lifespan_errors(manager, "startup", timeout_s):
         supported = await _started(manager)
     if not supported:
         yield None
@@ -401,20 +399,21 @@ async def lifespan(app: ASGIApp, timeout_s: Seconds) -> AsyncIterator[MutableMap
     except BaseException as error:
         # The shutdown is the app's right, also after a failure; but the failure is what the user must see.
         try:
-            await manager.__aexit__(None, None, None)
-        except Exception as shutdown_error:
-            error.add_note(f"The app's lifespan shutdown failed as well: {shutdown_error!r}")
+            with _lifespan_errors(manager, "shutdown", timeout_s):
+                await manager.__aexit__(None, None, None)
+        except LifespanError as shutdown_error:
+            error.add_note(f"And {shutdown_error}.")
         raise
-    with _lifespan_errors("shutdown", timeout_s):
+    with _lifespan_errors(manager, "shutdown", timeout_s):
         await manager.__aexit__(None, None, None)
 
 
-async def _started(manager: LifespanManager) -> bool:
+async def _started(manager: _Manager) -> bool:
     """Whether the app has a lifespan, which then has started."""
     try:
         await manager.__aenter__()
     except Exception as error:
-        if isinstance(_alone(error), (LifespanNotSupported, _NoLifespanError)):
+        if not manager.late and isinstance(_alone(error), (LifespanNotSupported, _NoLifespanError)):
             return False
         raise
     return True
@@ -428,43 +427,46 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def _lifespan_errors(phase: str, timeout_s: Seconds) -> Iterator[None]:
+def _lifespan_errors(manager: _Manager, phase: str, timeout_s: Seconds) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
         error = _alone(raised)
         if isinstance(error, LifespanError):
             raise error from error.__cause__
-        if isinstance(error, loops.OutOfTimeError):
-            raise LifespanError(_timed_out(phase, timeout_s)) from None
+        if manager.late:
+            raise LifespanError(_timed_out(phase, timeout_s)) from manager.watched.error
         reason = (error.__context__ or error) if isinstance(error, _ReportedError) else error
         raise LifespanError(_failed(phase, reason)) from reason
 
 
-def _limited(app: ASGIApp, timeout_s: Seconds) -> ASGIApp:
-    """The app; raises OutOfTimeError when its startup or its shutdown takes longer than that."""
+class _Manager(LifespanManager):
+    """asgi-lifespan's, which knows that a phase was `late` and ends the app then: on trio it would wait for it."""
 
-    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-        async with loops.current().limited(timeout_s) as extend:
+    def __init__(self, watched: _WatchedLifespan, timeout_s: Seconds) -> None:
+        super().__init__(watched, startup_timeout=timeout_s, shutdown_timeout=timeout_s)
+        self.watched = watched
+        self.late = False
 
-            async def limited_receive() -> Message:
-                message = await receive()
-                if message["type"] == "lifespan.shutdown":
-                    extend(timeout_s)
-                return message
+    async def startup(self) -> None:
+        """Wait until the app has started; TimeoutError when it takes too long."""
+        with self._limited():
+            await super().startup()
 
-            async def limited_send(message: Message) -> None:
-                if message["type"] == "lifespan.startup.complete":
-                    extend(math.inf)
-                await send(message)
+    async def shutdown(self) -> None:
+        """Wait until the app has shut down; TimeoutError when it takes too long."""
+        with self._limited():
+            await super().shutdown()
 
-            try:
-                await app(scope, limited_receive, limited_send)
-            except Exception:
-                extend(timeout_s)  # it may be what the app makes of being cut off
-                raise
-
-    return limited
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            if error is not self.watched.error:  # the app's own
+                self.late = True
+                self.watched.end()
+            raise
 
 
 class _WatchedLifespan:
@@ -473,8 +475,14 @@ class _WatchedLifespan:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.state: MutableMapping[str, Any] = {}
+        self.error: Exception | None = None
+        self.end: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with loops.current().cuttable() as self.end:
+            await self._run(scope, receive, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.state = scope["state"]
         scope["asgi"] = {"version": "3.0", "spec_version": "2.0"}
         asked = answered = mistaken = False
@@ -502,6 +510,7 @@ class _WatchedLifespan:
         except Exception as error:
             if mistaken and not answered:  # an error handler of the app may have made another error of ours
                 raise _NoLifespanError from error
+            self.error = error
             raise
         if failed is not None:  # and a layer has made something else of it
             raise failed

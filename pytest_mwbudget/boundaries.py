@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 from .asgi import ASGIApp
 from .discovery import Entry, Stack
 from .exchange import Function, Parameters, exchanged, mentioned_cells, trampoline, twin
+from .instruments import deeper
 
 Clock: TypeAlias = Callable[[], int]
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
@@ -337,6 +338,7 @@ class Probes:
             for index in indexes:
                 self._add(index)
             with ExitStack() as stack:
+                stack.enter_context(deeper(len(self.stack.entries)))
                 for site in sites.values():
                     if site.targets:
                         assert site.code is not None

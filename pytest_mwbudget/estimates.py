@@ -53,13 +53,9 @@ class Slowdowns:
     """
 
     whole: float
+    outside: float
     split: dict[int, float]
     bypass: dict[int, float]
-
-    @property
-    def most(self) -> float:
-        """That of the figure that was read at the slowest speed."""
-        return max(self.whole, *self.split.values(), *self.bypass.values(), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +140,7 @@ def estimate(
         least_us=least_us,
         slowdowns=Slowdowns(
             whole=machine.slowdown(quick_ns, whole_steady.reference),
+            outside=slow[wall.level(around)],
             split={index: slow[wall.level([index + 1])] for index in rows},
             bypass={index: machine.slowdown(quick_ns, bypass[index].reference) for index in saved},
         ),

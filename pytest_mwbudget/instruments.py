@@ -14,6 +14,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+# So many frames at most are on the stack for the probes of a boundary, where they are in Python: for the call of the
+# layer, and for a message that it sends.
+FRAMES_OF_PROBES = 20
+# What `sys.setrecursionlimit` takes at most: a C int.
+MOST_FRAMES = 2**31 - 1
+
 
 @dataclass(slots=True)
 class Instruments:
@@ -49,14 +55,15 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def deeper(frames: int) -> Iterator[None]:
-    """Let the stack be so many frames deeper, for those that are not the app's: it must not meet its limit earlier."""
+def deeper(boundaries: int) -> Iterator[None]:
+    """Let the stack be deeper by what probes in Python at so many boundaries put there: the app must have its room."""
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(before + frames)
+    raised = min(before + FRAMES_OF_PROBES * boundaries, MOST_FRAMES)
+    sys.setrecursionlimit(raised)
     try:
         yield
     finally:
-        if sys.getrecursionlimit() == before + frames:  # else the app has set its own
+        if sys.getrecursionlimit() == raised:  # else the app has set its own
             sys.setrecursionlimit(before)
 
 

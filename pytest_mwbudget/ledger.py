@@ -5,15 +5,15 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from .boundaries import Clock
 from .charging import Call, Charging
-from .counters import Counters, Owner, Tally
+from .counters import Counters, Owner, PythonCore, Tally
 from .discovery import Stack
 from .errors import MeasurementError
-from .instruments import uncollected
+from .instruments import deeper, uncollected
 from .loops import Library
 from .retention import retained
 
@@ -56,8 +56,9 @@ class Ledger:
             self.other_tracer = self.core.start(self.charging.aside)
         except RuntimeError as error:
             raise MeasurementError(f"nothing can be counted: {error}; measure one request at a time") from error
+        in_python = isinstance(self.core, PythonCore)
         try:
-            with self.charging.placed():
+            with deeper(len(self.charging.stack.entries)) if in_python else nullcontext(), self.charging.placed():
                 yield
         finally:
             self._note_lost(*self.core.stop())

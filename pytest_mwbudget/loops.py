@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import (
@@ -40,7 +39,7 @@ class Event(Protocol):
         """Wait until it has."""
 
 
-# Gives the block that many seconds from now on, infinity for no limit; OutOfTimeError when its time is up already.
+# Gives the block that many seconds from now on; OutOfTimeError when its time is up already.
 Extend: TypeAlias = Callable[[Seconds], None]
 
 
@@ -67,6 +66,9 @@ class Loop(Protocol):
 
     def limited(self, seconds: Seconds) -> AbstractAsyncContextManager[Extend]:
         """A block that may take so long; then it is cancelled and OutOfTimeError raised."""
+
+    def cuttable(self) -> AbstractContextManager[Callable[[], None]]:
+        """A block of a task that another task can end by calling what it gives: it is cancelled, and that is all."""
 
 
 class AsyncioLoop:
@@ -117,7 +119,7 @@ class AsyncioLoop:
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
                 raise OutOfTimeError
-            limit.reschedule(None if math.isinf(seconds) else self.loop.time() + seconds)
+            limit.reschedule(self.loop.time() + seconds)
 
         try:
             async with limit:
@@ -126,6 +128,23 @@ class AsyncioLoop:
             if limit.expired():
                 raise OutOfTimeError from None
             raise  # the app's own
+
+    @contextmanager
+    def cuttable(self) -> Iterator[Callable[[], None]]:
+        """See `Loop`."""
+        task, cut = asyncio.current_task(), False
+        assert task is not None
+
+        def end() -> None:
+            nonlocal cut
+            cut = True
+            task.cancel()
+
+        try:
+            yield end
+        except asyncio.CancelledError:
+            if not cut:
+                raise
 
 
 class TrioLoop:
@@ -181,13 +200,17 @@ class TrioLoop:
         with self.trio.CancelScope(deadline=self.trio.current_time() + seconds) as scope:
 
             def extend(seconds: Seconds) -> None:
-                if scope.cancel_called:
-                    raise OutOfTimeError
                 scope.deadline = self.trio.current_time() + seconds
 
             yield extend
         if scope.cancelled_caught:
             raise OutOfTimeError
+
+    @contextmanager
+    def cuttable(self) -> Iterator[Callable[[], None]]:
+        """See `Loop`."""
+        with self.trio.CancelScope() as scope:
+            yield scope.cancel
 
 
 def current() -> Loop:

@@ -18,7 +18,7 @@ from .boundaries import HARNESS, Clock
 from .counters import counters
 from .counts import row_counts, with_own_types
 from .errors import MeasurementError, MwBudgetError
-from .instruments import Instruments, deeper, suspended, threads_untraced
+from .instruments import Instruments, suspended, threads_untraced
 from .ledger import Ledger, Page
 from .model import (
     COUNTED,
@@ -49,10 +49,6 @@ WARM_CALLS, WARM_NS = 1000, 300_000_000
 COUNTING_WARM_CALLS, COUNTING_WARM_NS = 100, 100_000_000
 # So many requests are counted, after some that are not; of a slow app as many as there is time for.
 COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS = 21, 8, 1_000_000_000
-# So many frames at most are on the stack for the probes of a boundary, where they are in Python: for the call of the
-# layer, and for a message that it sends.
-FRAMES_OF_PROBES = 20
-
 # Held by whoever makes a request.
 _busy = threading.Lock()
 
@@ -85,14 +81,13 @@ async def measure(
                 if debugged:
                     instruments.suspended.append("asyncio's debug mode")
                 run = await _Run.prepared(caller, settings, bench, instruments)
-                with deeper(FRAMES_OF_PROBES * (1 + len(run.stack.entries))):
-                    await run.count()
-                    if settings.budgets.need_clock:
-                        await run.time()
-                    measurement = run.measurement(_line(request), response)
-                    if publish is None or not _profile_wanted(settings, measurement):
-                        return measurement
-                    return await run.profiled(measurement, publish)
+                await run.count()
+                if settings.budgets.need_clock:
+                    await run.time()
+                measurement = run.measurement(_line(request), response)
+                if publish is None or not _profile_wanted(settings, measurement):
+                    return measurement
+                return await run.profiled(measurement, publish)
 
 
 def _profile_wanted(settings: Settings, measurement: Measurement) -> bool:

@@ -439,9 +439,8 @@ class Timing:
 
     @property
     def slowdown(self) -> float:
-        """How many times slower than at its best the machine ran, at the slowest figure."""
-        assert self.estimates is not None
-        return self.estimates.slowdowns.most
+        """How many times slower than at its best the machine ran, at the slowest of the figures that are shown."""
+        return max(self._slowdowns().values())
 
     def judged(self, row: Row) -> dict[Quantity, Judged]:
         """The verdicts on a row's budgets of time, with their reasons."""
@@ -516,14 +515,23 @@ class Timing:
 
     def _while_read(self) -> str:
         """Which figures were read at a slow time, where only some of them were: they do not add up with the others."""
-        assert self.estimates is not None
-        slowdowns = {row.layer.name: _slowdown(row, self.estimates) for row in self.rows if row.us is not None}
-        slowdowns["(total)"] = self.estimates.slowdowns.whole
+        slowdowns = self._slowdowns()
         slow = [name for name, slowdown in slowdowns.items() if slowdown > 1]
-        if not 0 < len(slow) < len(slowdowns):
+        if len(slow) == len(slowdowns):
             return ""
         named = ", ".join(slow) if len(slow) <= MOST_NAMED else f"{len(slow)} of {len(slowdowns)} figures"
         return f" while it read {named}, and not for the rest"
+
+    def _slowdowns(self) -> dict[str, float]:
+        """How much slower than at its best the machine ran for each figure that is shown; at least 1."""
+        found = self.estimates
+        assert found is not None
+        slowdowns = {"(outside)": found.slowdowns.outside} if self.bisection.probes.probed else {}
+        slowdowns |= {row.layer.name: _slowdown(row, found) for row in self.rows if row.us is not None}
+        endpoint = self.stack.endpoint
+        if endpoint is not None and endpoint in found.slowdowns.split:
+            slowdowns["(endpoint)"] = found.slowdowns.split[endpoint]
+        return slowdowns | {"(total)": found.slowdowns.whole}
 
     def _much_outside(self) -> bool:
         found = self.estimates

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.instruments import deeper, suspended
+from pytest_mwbudget.instruments import FRAMES_OF_PROBES, deeper, suspended
 
 from .apps import Noop, hello, measured, measured_async
 
@@ -195,17 +195,28 @@ def test_events_of_a_single_code_object_sleep_and_wake(tool: int) -> None:
 
 def test_the_stack_may_be_deeper_and_its_limit_is_as_it_was() -> None:
     limit = sys.getrecursionlimit()
-    with deeper(100):
-        assert sys.getrecursionlimit() == limit + 100
+    with deeper(10):
+        assert sys.getrecursionlimit() == limit + 10 * FRAMES_OF_PROBES
     assert sys.getrecursionlimit() == limit
 
 
 def test_a_limit_of_the_stack_that_the_app_sets_stays() -> None:
     limit = sys.getrecursionlimit()
     try:
-        with deeper(100):
+        with deeper(10):
             sys.setrecursionlimit(limit + 1000)
         assert sys.getrecursionlimit() == limit + 1000
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_an_app_that_wants_no_limit_of_the_stack_keeps_it() -> None:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(2**31 - 1)
+    try:
+        with deeper(10):
+            assert sys.getrecursionlimit() == 2**31 - 1
+        assert sys.getrecursionlimit() == 2**31 - 1
     finally:
         sys.setrecursionlimit(limit)
 

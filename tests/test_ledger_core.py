@@ -173,10 +173,6 @@ def test_an_object_out_of_a_free_list_is_an_object_and_no_allocation(function: A
     assert spent.allocations[0] <= 2
 
 
-# What `for` creates to go through a list: nothing since CPython 3.15.
-ITERATOR = {} if sys.version_info >= (3, 15) else {type(iter([])): 1}
-
-
 @counts_objects
 @pytest.mark.parametrize(
     ("function", "kind"),

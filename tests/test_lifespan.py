@@ -8,7 +8,7 @@ import sys
 import threading
 from _thread import start_new_thread
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -203,6 +203,20 @@ def test_starlettes_startup_exception_is_told_without_its_traceback() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+def stubborn(phase: str) -> App:
+    """An app that waits for ever in that phase, and makes nothing of being cut off."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for step in ("startup", "shutdown"):
+            await receive()
+            if step == phase:
+                with suppress(BaseException):
+                    await anyio.sleep_forever()
+            await send({"type": f"lifespan.{step}.complete"})
+
+    return app
+
+
 @asynccontextmanager
 async def _hanging(app: Any) -> AsyncIterator[None]:
     await anyio.sleep_forever()
@@ -211,7 +225,9 @@ async def _hanging(app: Any) -> AsyncIterator[None]:
 
 @every_loop
 @pytest.mark.parametrize(
-    "app", [scripted("wait", "hang"), Starlette(lifespan=_hanging)], ids=["plain", "reports that it was cut off"]
+    "app",
+    [scripted("wait", "hang"), scripted("hang"), Starlette(lifespan=_hanging), stubborn("startup")],
+    ids=["plain", "before it receives", "reports that it was cut off", "goes on when it is cut off"],
 )
 def test_startup_that_hangs(app: App, loop: LoopName) -> None:
     with pytest.raises(LifespanError, match=r"startup did not end within 0.05 s; .*mw_budget_startup_timeout"):
@@ -252,9 +268,31 @@ def test_shutdown_failed() -> None:
 
 
 @every_loop
-def test_shutdown_that_hangs(loop: LoopName) -> None:
+@pytest.mark.parametrize(
+    "app",
+    [
+        scripted("wait", "startup.complete", "wait", "hang"),
+        scripted("wait", "startup.complete", "hang"),
+        stubborn("shutdown"),
+    ],
+    ids=["plain", "before it receives", "goes on when it is cut off"],
+)
+def test_shutdown_that_hangs(app: App, loop: LoopName) -> None:
     with pytest.raises(LifespanError, match=r"shutdown did not end within 0.05 s"):
-        lived(scripted("wait", "startup.complete", "wait", "hang"), timeout_s=0.05, loop=loop)
+        lived(app, timeout_s=0.05, loop=loop)
+
+
+def test_what_an_app_raises_when_it_is_cut_off_is_the_cause() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await receive()
+            await anyio.sleep_forever()
+        finally:
+            raise ConnectionRefusedError("db:5432")
+
+    with pytest.raises(LifespanError, match=r"startup did not end within 0.05 s") as caught:
+        lived(app, timeout_s=0.05)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
 def test_an_app_that_leaves_before_its_shutdown_is_not_waited_for() -> None:
@@ -273,7 +311,8 @@ def test_shutdown_runs_after_a_failure_and_does_not_hide_it() -> None:
     assert ended == ["down"]
     with pytest.raises(LookupError, match="mine") as caught:
         lived(scripted("wait", "startup.complete", "wait", "raise"), fail)
-    assert caught.value.__notes__ == ["The app's lifespan shutdown failed as well: ValueError('no database')"]
+    (note,) = caught.value.__notes__
+    assert note.startswith("And the app's lifespan shutdown failed with ValueError: no database; ")
 
 
 # ---- os._exit ---------------------------------------------------------------------------------------------------

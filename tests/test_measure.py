@@ -1359,7 +1359,8 @@ def test_types_that_no_other_row_creates_are_a_layers_own() -> None:
     measurement = counted(Keeper(Noop(hello)), {"objects": 10**6})
     own = {report.name: report.counts.own_types for report in measurement.layers if report.counts}
     # Since CPython 3.15 a bytearray has its bytes in an object of type bytes.
-    assert set(own["Keeper"]) - {"builtins.bytes"} == {"builtins.bytearray"}
+    inside = {"builtins.bytes"} if sys.version_info >= (3, 15) else set()
+    assert set(own["Keeper"]) == {"builtins.bytearray", *inside}
     assert own["Noop"] == ()
 
 

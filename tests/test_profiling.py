@@ -232,24 +232,27 @@ def test_the_hottest_functions_are_the_layers_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "shown"),
+    ("prefix", "path", "shown"),
     [
-        ("tests/apps.py", "tests/apps.py"),
-        (".venv/lib/site-packages/starlette/routing.py", "starlette/routing.py"),
-        ("/elsewhere/lib.py", "lib.py"),
+        (".venv", "tests/apps.py", "tests/apps.py"),
+        (".venv", ".venv/lib/site-packages/starlette/routing.py", "starlette/routing.py"),
+        (".venv", ".venvs/apps.py", ".venvs/apps.py"),
+        ("", "tests/apps.py", "tests/apps.py"),
+        ("/", "tests/apps.py", "tests/apps.py"),
+        ("/", "/elsewhere/lib.py", "lib.py"),
     ],
 )
 def test_a_path_is_that_below_the_working_directory_or_where_it_was_imported_from(
-    path: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefix: str, path: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The working directory may hold the virtual environment."""
+    """The virtual environment may be in the working directory, or be it."""
 
     class Context:
-        sys_prefixes = (str(tmp_path / ".venv"),)
+        sys_prefixes = (str(tmp_path / prefix),)
 
         def shorten_path(self, path: str) -> str:
-            found = (path.removeprefix(f"{start}/") for start in (tmp_path / ".venv/lib/site-packages", "/elsewhere"))
-            return min(found, key=len)
+            starts = (tmp_path / ".venv/lib/site-packages", tmp_path / "tests", "/elsewhere")
+            return min((path.removeprefix(f"{start}/") for start in starts), key=len)
 
     monkeypatch.chdir(tmp_path)
     assert short_path(Frame(f"function\x00{tmp_path / path}\x001", context=Context())) == shown

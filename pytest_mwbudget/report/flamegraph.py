@@ -169,12 +169,17 @@ def function_name(frame: Frame) -> str:
 
 
 def short_path(frame: Frame) -> str | None:
-    """The file below the working directory, or below where it was imported from; so where it is installed there."""
+    """The file below the working directory, or below where it was imported from.
+
+    The latter also for what is in a virtual environment below the working directory.
+    """
     path = frame.file_path
     if path is None:
         return None
     here = os.getcwd() + os.sep
-    return path.removeprefix(here) if path.startswith(here) and frame.is_application_code else frame.file_path_short
+    environments = [prefix + os.sep for prefix in frame.context.sys_prefixes if prefix.startswith(here)]
+    own = path.startswith(here) and not any(map(path.startswith, environments))
+    return path.removeprefix(here) if own else frame.file_path_short
 
 
 def _tops(root: Frame | None) -> list[Frame]:
