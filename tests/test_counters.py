@@ -6,6 +6,7 @@ import asyncio
 import collections.abc
 import gc
 import inspect
+import re
 import sys
 import threading
 import types
@@ -711,22 +712,34 @@ def test_a_value_that_an_iterator_cannot_take_is_an_error_as_with_await(core: An
 
 
 @pytest.mark.parametrize(
-    ("not_awaitable", "message"),
+    ("not_awaitable", "messages"),
     [
         # CPython words them anew now and then: 3.14 the first two, 3.15 the others.
-        (lambda: 5, r"\bint\b.* can't be (used in 'await' expression|awaited)"),
-        (a_generator, r"\bgenerator\b.* can't be (used in 'await' expression|awaited)"),
-        (lambda: Stepped([1]), r"__await__.*(returned non-|must return an )iterator\b.*\blist\b"),
-        (lambda: Stepped(None), r"__await__.*(returned non-|must return an )iterator\b.*\bNoneType\b"),
-        (lambda: Stepped(a_generator_coroutine()), r"__await__.*(returned a|must return an iterator, not) coroutine"),
+        (lambda: 5, ["object int can't be used in 'await' expression", "'int' object can't be awaited"]),
+        (a_generator, ["object generator can't be used in 'await' expression", "'generator' object can't be awaited"]),
+        (
+            lambda: Stepped([1]),
+            ["__await__() returned non-iterator of type 'list'", "__await__() must return an iterator, not list"],
+        ),
+        (
+            lambda: Stepped(None),
+            [
+                "__await__() returned non-iterator of type 'NoneType'",
+                "__await__() must return an iterator, not NoneType",
+            ],
+        ),
+        (
+            lambda: Stepped(a_generator_coroutine()),
+            ["__await__() returned a coroutine", "__await__() must return an iterator, not coroutine"],
+        ),
     ],
 )
 def test_what_cannot_be_awaited_is_an_error_at_the_first_step(
-    core: Any, charged: Any, not_awaitable: Any, message: str
+    core: Any, charged: Any, not_awaitable: Any, messages: list[str]
 ) -> None:
     passage = core.passage(1, not_awaitable())
     core.charge(0)
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match="|".join(map(re.escape, messages))):
         passage.send(None)
     assert charged() == 0
 

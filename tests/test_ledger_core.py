@@ -207,13 +207,13 @@ def test_the_sum_over_owners_is_what_one_owner_would_be_charged() -> None:
         for owner, part in zip(owners, parts, strict=True):
             ledger.run(owner, part)
 
-    apart, alone = [0, 1, 2, 1, 0], [0, 0, 0, 0, 0]
+    apart, alone = [0, 1, 1, 2, 0], [0, 0, 0, 0, 0]  # floats alone may allocate nothing: CPython 3.14 has them at hand
     separate = spent_by(lambda: whole(apart), owners=3)
     together = spent_by(lambda: whole(alone), owners=3)
     assert together.tallies[1:3] == [(0, 0, 0, 0)] * 2
     assert [sum(tally) for tally in zip(*separate.tallies[:3], strict=True)] == list(together.tallies[0])
     assert sum(separate.types[:3], Counter()) == together.types[0]
-    assert all(any(tally) for tally in separate.tallies[:3])
+    assert all(tally[1] for tally in separate.tallies[:3])
 
 
 def test_taking_begins_anew_and_what_it_makes_itself_is_nobodys() -> None:
