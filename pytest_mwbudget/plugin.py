@@ -28,7 +28,7 @@ OPTIONS = {
     "benchmark-json": ("PATH", "write the times to PATH as JSON of pytest-benchmark, for trackers that read it"),
     "flamegraph": ("always|failing|never", "which requests to draw a flamegraph of (default: failing)"),
     "dir": ("PATH", "where flamegraphs go (default: .mw-budget)"),
-    "loop": ("asyncio|uvloop|trio", "the event loop of requests in tests that are not async (default: asyncio)"),
+    "loop": ("asyncio|uvloop|trio", "the event loop of requests in tests that are not async (default: what asyncio takes)"),
     "max-time": ("SECONDS", "time at most this long for one request (default: 5)"),
     "undecided": (
         "warn|fail|pass",
@@ -58,7 +58,7 @@ INI = {
     "mw_budget_loop": "asyncio, uvloop or trio: the event loop of tests that are not async",
     "mw_budget_max_time": "seconds of timing for one request, at most (default: 5)",
     "mw_budget_undecided": "warn, fail or pass when there is no verdict in time (default: warn)",
-    "mw_budget_startup_timeout": "seconds for the app's startup, and for one request (default: 30)",
+    "mw_budget_startup_timeout": "seconds for the app's startup, for its shutdown, and for one request (default: 30)",
 }
 INI_TYPES: dict[str, Literal["bool", "linelist"]] = {"mw_budget": "bool", "mw_budget_layers": "linelist"}
 
