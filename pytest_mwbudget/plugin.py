@@ -28,7 +28,10 @@ OPTIONS = {
     "benchmark-json": ("PATH", "write the times to PATH as JSON of pytest-benchmark, for trackers that read it"),
     "flamegraph": ("always|failing|never", "which requests to draw a flamegraph of (default: failing)"),
     "dir": ("PATH", "where flamegraphs go (default: .mw-budget)"),
-    "loop": ("asyncio|uvloop|trio", "the event loop of requests in tests that are not async (default: what asyncio takes)"),
+    "loop": (
+        "asyncio|uvloop|trio",
+        "the event loop of requests in tests that are not async (default: what asyncio takes)",
+    ),
     "max-time": ("SECONDS", "time at most this long for one request (default: 5)"),
     "undecided": (
         "warn|fail|pass",

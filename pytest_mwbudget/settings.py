@@ -29,9 +29,8 @@ class Settings:
     """Everything that a test has to say about its measurement.
 
     `max_time_s` bounds the timing of one request, `startup_timeout_s` the app's startup, its shutdown, and one
-    request.
-    `expect_status` None means any status below 400; `loop` None means asyncio, in an async test the test's own.
-    `flamegraph` says which requests are called again under a profiler.
+    request. `expect_status` None means any status below 400; `loop` None means what asyncio takes, in an async test the
+    test's own. `flamegraph` says which requests are called again under a profiler.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
