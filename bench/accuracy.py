@@ -6,7 +6,7 @@ Stacks of 3, 10 and 30 layers are made, in random order, of a no-op, spins of 1,
 layers on, CORS and GZip. Stacks of ten also stand above an endpoint that answers in ten messages (with a layer that
 spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with a layer that suspends (a
 spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these
-stacks once with the probes in C, where they were built, and once with those in Python.
+stacks once.
 
 The truth is taken in the same process without any of our probes, once for each kind of layer and each endpoint: whole
 requests with one such layer between two that glance at the clock, and without it, in turns for one to three seconds
@@ -29,16 +29,13 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median, quantiles
 from typing import Any
-from unittest.mock import patch
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, per_cent
 from known import Cost, Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, cost, endpoints, own
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget import asgi, timing
-from pytest_mwbudget.boundaries import Probes
-from pytest_mwbudget.crossings import NativeProbes, native
+from pytest_mwbudget import asgi
 from pytest_mwbudget.estimates import ALPHA
 from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.measure import measure as measure_app
@@ -46,7 +43,6 @@ from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
 
-PROBES: dict[str, type[Probes]] = {"C": NativeProbes, "Python": Probes} if native() else {"Python": Probes}
 PROCESSES = 20
 TRUTH_S = 1.0
 SLOW_TRUTHS = 3  # so many times as long above an endpoint that computes
@@ -142,26 +138,24 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     readings = []
     for name, (count, kinds, endpoint) in STACKS.items():
         drawn = kinds_of(count, kinds, chance)
-        for probes in PROBES:
-            app, layers = built(drawn, truth.endpoints[endpoint])
-            begin = time.perf_counter()
-            measured = measurement(app, PROBES[probes], max_time_s, machine)
-            seconds = time.perf_counter() - begin
-            slow = measured.slowdown >= SLOW
-            for index, (kind, layer, row) in enumerate(zip(drawn, layers, measured.layers, strict=True)):
-                if row.us is not None and kind not in NEIGHBOURS:
-                    known = {"stack": name, "place": place_of(index, count), "kind": kind, "probes": probes}
-                    found = {"low": row.us.low, "us": row.us.estimate, "high": row.us.high, "seconds": seconds}
-                    real = truth.of(kind, layer, endpoint, index, count - index - 1)
-                    readings.append(known | found | real | {"slow": slow})
+        app, layers = built(drawn, truth.endpoints[endpoint])
+        begin = time.perf_counter()
+        measured = measurement(app, max_time_s, machine)
+        seconds = time.perf_counter() - begin
+        slow = measured.slowdown >= SLOW
+        for index, (kind, layer, row) in enumerate(zip(drawn, layers, measured.layers, strict=True)):
+            if row.us is not None and kind not in NEIGHBOURS:
+                known = {"stack": name, "place": place_of(index, count), "kind": kind}
+                found = {"low": row.us.low, "us": row.us.estimate, "high": row.us.high, "seconds": seconds}
+                real = truth.of(kind, layer, endpoint, index, count - index - 1)
+                readings.append(known | found | real | {"slow": slow})
     return readings
 
 
-def measurement(app: Any, probes: type[Probes], max_time_s: float, machine: Machine) -> Measurement:
-    """The app, measured with this kind of probes."""
+def measurement(app: Any, max_time_s: float, machine: Machine) -> Measurement:
+    """The app, measured."""
     request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
-    with patch.object(timing, "best_probes", lambda stack, clock, _, suspending: probes(stack, suspending=suspending)):
-        return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench(machine=machine)))
+    return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench(machine=machine)))
 
 
 def place_of(index: int, count: int) -> str:
@@ -237,16 +231,17 @@ def grouped(readings: list[Reading], key: str) -> dict[str, list[Reading]]:
 
 
 def report(every: list[Reading]) -> Report:
-    """Bias, spread and coverage by layer, place and stack; the goals for the probes that users get."""
+    """Bias, spread and coverage by layer, place and stack."""
+    # Results of before docs/decisions/0001 hold readings by probes that are no longer in the package.
+    every = [reading for reading in every if reading.get("probes") != "C"]
     readings = [reading for reading in every if told(reading)]
-    best = grouped(readings, "probes").get("C", readings)
-    tables = []
-    for probes, theirs in grouped(readings, "probes").items():
-        by_kind = sorted(grouped(theirs, "kind").items(), key=lambda item: list(KINDS).index(item[0]))
-        tables.append(Table(f"Probes in {probes}: by layer, µs", HEAD, [summary(*item) for item in by_kind]))
-        rest = [(label, rows) for key in ("stack", "place") for label, rows in grouped(theirs, key).items()]
-        tables.append(Table(f"Probes in {probes}: by stack and place, µs", HEAD, [summary(*item) for item in rest]))
-    goals = [bias_goal(best), coverage_goal(best), tables_goal(best), noop_goal(best)]
+    by_kind = sorted(grouped(readings, "kind").items(), key=lambda item: list(KINDS).index(item[0]))
+    by_place = [(label, rows) for key in ("stack", "place") for label, rows in grouped(readings, key).items()]
+    tables = [
+        Table("By layer, µs", HEAD, [summary(*item) for item in by_kind]),
+        Table("By stack and place, µs", HEAD, [summary(*item) for item in by_place]),
+    ]
+    goals = [bias_goal(readings), coverage_goal(readings), tables_goal(readings), noop_goal(readings)]
     return Report(tables, goals, notes(readings, every))
 
 

@@ -53,14 +53,13 @@ from known import Endpoint, Noop, at_best_speed, caller, cost, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget import asgi, discovery, timing
-from pytest_mwbudget.boundaries import BlankLayers
+from pytest_mwbudget.boundaries import BlankLayers, Probes
 from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.crossings import best_probes
 from pytest_mwbudget.machine import Machine, reference_ns
 from pytest_mwbudget.measure import measure as measure_app
 from pytest_mwbudget.model import Measurement
 from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench, cpu_clock
+from pytest_mwbudget.timing import Bench
 
 WAYS_DIRECTORY = Path(__file__).parent / "ways"
 OURS, BENCHMARK = "budgets_mwbudget", "cuts_pytest_benchmark"
@@ -207,7 +206,7 @@ async def with_tool(way: str) -> AsyncIterator[Request]:
 async def probed(call: asgi.Caller) -> AsyncIterator[Request]:
     """A request as ours are while it times: every probe in place, and a null layer."""
     stack = await discovery.discover(call)
-    probes = best_probes(stack, call.clock, cpu_clock(), suspending=True)
+    probes = Probes(stack, call.clock, suspending=True)
 
     async def request() -> None:
         await call(probes.watch)

@@ -1,6 +1,6 @@
 """False alarms: six real layers with budgets from 0.7 to 1.3 times their true cost, beside busy neighbours.
 
-    python bench/verdicts.py [--quick] [--runs N] [--json PATH]
+    python bench/verdicts.py [--quick] [--runs N] [--traced N] [--json PATH]
 
 Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
 compresses, a process-time header, a request id and a fixed piece of work of some 25 µs. A run is one measurement with
@@ -24,6 +24,9 @@ by, which is why it stands outermost here, and why this bench says nothing of la
 from what is known of the truth by then and held against all that is known in the end. Where that does not tell its
 ratio to one part in twenty-five, the verdict stands apart and proves nothing.
 
+With `--traced N` the runs have coverage's tracer in their own thread and in N threads of a pool, which wait: on
+CPython 3.12 and 3.13 each of these slows all code down as long as it is traced. The truth is taken without.
+
 A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
 budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
 it stood; a run goes on until all its six are known.
@@ -36,10 +39,12 @@ import math
 import random
 import selectors
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from statistics import median
@@ -58,6 +63,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from pytest_mwbudget import asgi
 from pytest_mwbudget import measure as plugin_measure
 from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.instruments import suspended
 from pytest_mwbudget.machine import Machine
 from pytest_mwbudget.model import Estimate, Measurement, Verdict
 from pytest_mwbudget.samples import Series
@@ -263,11 +269,12 @@ class Truth:
     async def take(self, seconds: float) -> None:
         """Add pairs for so long, at least one for each layer."""
         end = time.monotonic() + seconds
-        while True:
-            for name in self.chance.sample([*LAYERS, *SMALL], len(LAYERS) + len(SMALL)):
-                await self._pair(name)
-            if time.monotonic() >= end:
-                return
+        with suspended():
+            while True:
+                for name in self.chance.sample([*LAYERS, *SMALL], len(LAYERS) + len(SMALL)):
+                    await self._pair(name)
+                if time.monotonic() >= end:
+                    return
 
     async def _pair(self, name: str) -> None:
         away = {TASK_LAYER} - {name}
@@ -390,10 +397,29 @@ def ends(name: str, looks: Sequence[Look]) -> Iterator[Look]:
     yield looks[-1]
 
 
-def worker(**size: Any) -> list[Reading]:
+def worker(traced: int, **size: Any) -> list[Reading]:
     """All verdicts of one process."""
-    with closing(Wire()) as wire:
+    with closing(Wire()) as wire, coverage_in(traced):
         return asyncio.run(process(Size(**size), wire))
+
+
+@contextmanager
+def coverage_in(threads: int) -> Iterator[None]:
+    """Run under coverage's tracer in this thread and in this number of pool threads; 0 runs without coverage."""
+    if not threads:
+        yield
+        return
+    from coverage import Coverage
+
+    coverage = Coverage(data_file=None)
+    coverage.start()
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            together = threading.Barrier(threads)  # each thread of the pool has one of the calls
+            list(pool.map(lambda _: together.wait(), range(threads)))
+            yield
+    finally:
+        coverage.stop()
 
 
 async def process(size: Size, wire: Wire) -> list[Reading]:
@@ -444,14 +470,14 @@ def truth_of(us: Estimate) -> Reading:
     return {"truth_us": us.estimate, "truth_low_us": us.low, "truth_high_us": us.high}
 
 
-def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
+def measure(quick: bool, runs: int = RUNS, traced: int = 0) -> list[Reading]:
     """The verdicts of all processes: at least so many runs for each condition, in whole blocks for each process."""
     processes = 1 if quick else PROCESSES
     size = QUICK if quick else Size(blocks=math.ceil(runs / processes / RUNS_IN_BLOCK))
     return [
         {"process": number, **reading}
         for number in range(processes)
-        for reading in fresh_process(__file__, **asdict(size))
+        for reading in fresh_process(__file__, traced=traced, **asdict(size))
     ]
 
 
@@ -622,4 +648,4 @@ def reason(said: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, measure, report, worker, runs=RUNS)
+    main(__file__, __doc__, measure, report, worker, runs=RUNS, traced=0)
