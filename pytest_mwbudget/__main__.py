@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import MwBudgetError
-from .outputs import RENDERED, check_distinct
+from .outputs import RENDERED, check_distinct, put
 from .report.json import SCHEMA, encodable, measured, to_json
 from .report.terminal import run
 
@@ -69,7 +69,7 @@ def _render(source: Path, said: Mapping[str, str]) -> None:
     for output, path in paths.items():
         output.check(path, options[output])
     for output, text in texts.items():
-        paths[output].write_text(text, encoding="utf-8")
+        put(paths[output], text)
     for line in tables:
         print(line)
 

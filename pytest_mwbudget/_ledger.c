@@ -1390,7 +1390,8 @@ born(PyObject *Py_UNUSED(module), PyObject *ids)
 typedef struct {
     uintptr_t *found; /* remembered objects, with repetitions */
     PyObject **untracked; /* containers whose inside is yet to be seen */
-    size_t found_used, found_size, untracked_used, untracked_size;
+    PyObject **visited; /* all containers that were ever in `untracked`: a hash set, NULL in empty slots */
+    size_t found_used, found_size, untracked_used, untracked_size, visited_used, visited_size;
     int failed;
 } Look;
 
@@ -1410,6 +1411,56 @@ room(void **items, size_t used, size_t *size, size_t width)
     return 1;
 }
 
+static PyObject **
+visited_slot(PyObject **table, size_t size, PyObject *object)
+{
+    size_t at = scattered(object, 0, size);
+    while (table[at] != NULL && table[at] != object) {
+        at = (at + 1) & (size - 1);
+    }
+    return &table[at];
+}
+
+static int
+grow_visited(Look *look)
+{
+    size_t size = look->visited_size ? look->visited_size * 2 : 1024;
+    PyObject **table = calloc(size, sizeof(PyObject *));
+    if (table == NULL) {
+        return 0;
+    }
+    for (size_t i = 0; i < look->visited_size; i++) {
+        if (look->visited[i] != NULL) {
+            *visited_slot(table, size, look->visited[i]) = look->visited[i];
+        }
+    }
+    free(look->visited);
+    look->visited = table;
+    look->visited_size = size;
+    return 1;
+}
+
+/* Note that the inside of a container is to be seen, once: nested containers that share their parts have more paths
+   than memory has room for. Returns 0 without memory. */
+static int
+visit_later(Look *look, PyObject *container)
+{
+    if (look->visited_used * 2 >= look->visited_size && !grow_visited(look)) {
+        return 0;
+    }
+    PyObject **slot = visited_slot(look->visited, look->visited_size, container);
+    if (*slot != NULL) {
+        return 1;
+    }
+    if (!room((void **)&look->untracked, look->untracked_used, &look->untracked_size, sizeof(PyObject *))) {
+        return 0;
+    }
+    *slot = container;
+    look->visited_used++;
+    look->untracked[look->untracked_used++] = container;
+    return 1;
+}
+
 /* The collector stops tracking tuples and dicts in which nothing could be part of a cycle. */
 static int
 look_at(PyObject *object, void *argument)
@@ -1423,12 +1474,10 @@ look_at(PyObject *object, void *argument)
         }
         look->found[look->found_used++] = (uintptr_t)object;
     }
-    if ((PyTuple_CheckExact(object) || PyDict_CheckExact(object)) && !PyObject_GC_IsTracked(object)) {
-        if (!room((void **)&look->untracked, look->untracked_used, &look->untracked_size, sizeof(PyObject *))) {
-            look->failed = 1;
-            return 1;
-        }
-        look->untracked[look->untracked_used++] = object;
+    if ((PyTuple_CheckExact(object) || PyDict_CheckExact(object)) && !PyObject_GC_IsTracked(object) &&
+        !visit_later(look, object)) {
+        look->failed = 1;
+        return 1;
     }
     return 0;
 }
@@ -1470,6 +1519,7 @@ reached_from(PyObject *Py_UNUSED(module), PyObject *objects)
     give_back(generation, before);
     free(look.found);
     free(look.untracked);
+    free(look.visited);
     return ids;
 }
 

@@ -7,17 +7,20 @@ disconnect, errors for messages out of order. httpx builds the request; nothing 
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import itertools
 import os
+import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -25,7 +28,17 @@ import httpx
 from asgi_lifespan import LifespanManager, LifespanNotSupported
 
 from . import loops
-from .errors import AppError, LifespanError, MeasurementError, ResponseError, SettingError, near_miss
+from .clocks import Clock, perf_counter_ns
+from .errors import (
+    AppError,
+    LifespanError,
+    MeasurementError,
+    MwBudgetError,
+    RepetitionError,
+    ResponseError,
+    SettingError,
+    near_miss,
+)
 from .model import Nanoseconds, Seconds
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -38,10 +51,18 @@ Observer: TypeAlias = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
 
 BASE_URL = "http://testserver"
 REQUEST_OPTIONS = ("params", "headers", "cookies", "json", "data", "files", "content", "extensions")
+# What RFC 9110 calls a token.
+METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 BODY_CHUNK_BYTES = 65536
 BODY_EXCERPT_CHARS = 500
 # After so many messages the event loop gets a turn in the first call.
 MESSAGES_PER_TURN = 100
+# Said where a later call is not like the first one.
+REPEATS = (
+    "A measurement repeats the request many times, and only like can be compared with like. For this test, turn off"
+    " what counts requests (a rate limit, a one-time token, a unique key), and use stand-ins that answer any number of"
+    " calls."
+)
 
 
 # ---- the app ----------------------------------------------------------------------------------------------------
@@ -163,24 +184,42 @@ def build_request(method: str, url: str, options: Mapping[str, Any]) -> httpx.Re
                 f"a request has no option {name!r}.{near_miss(name, REQUEST_OPTIONS)} The options are:"
                 f" {', '.join(REQUEST_OPTIONS)}, expect_status; a redirect is measured as it is, not followed"
             )
-    options = dict(options)
-    cookies = options.pop("cookies", None)
-    # A client that never sends needs no certificates, and no proxies from the environment.
-    with httpx.Client(base_url=BASE_URL, cookies=cookies, transport=httpx.BaseTransport(), trust_env=False) as client:
-        try:
-            return client.build_request(method, url, **options)
-        except (TypeError, ValueError, httpx.InvalidURL) as error:
-            raise SettingError(f"httpx cannot build {method} {url!r} from {options!r}: {error}") from error
+    if not isinstance(method, str) or not METHOD.fullmatch(method):
+        raise SettingError(f"the method of the request is {method!r}; give the name of one, for example 'GET'")
+    if not isinstance(url, (str, httpx.URL)):
+        raise SettingError(f"the URL of the request is {url!r}; give a path, for example '/health', or a whole URL")
+    try:
+        # A client that never sends needs no certificates, and no proxies from the environment.
+        with httpx.Client(base_url=BASE_URL, transport=httpx.BaseTransport(), trust_env=False) as client:
+            named = dict(options)
+            client.cookies = named.pop("cookies", None)
+            return client.build_request(method, url, **named)
+    except Exception as error:  # httpx looks at little, and fails where it meets a value of the wrong kind
+        raise SettingError(
+            f"httpx cannot build {method} {url!r} from {dict(options)!r}: {error}; each option takes what httpx takes"
+        ) from error
 
 
 async def template(request: httpx.Request) -> RequestTemplate:
-    """Read the body of `request` once, so that it can be sent again and again."""
+    """Read the body of `request` once, so that it can be sent again and again; SettingError when it is none."""
     pieces: list[bytes] = []
-    if isinstance(request.stream, httpx.AsyncByteStream) and not isinstance(request.stream, httpx.SyncByteStream):
-        pieces.extend([piece async for piece in request.stream])
-    else:
-        assert isinstance(request.stream, httpx.SyncByteStream)
-        pieces.extend(request.stream)
+    try:
+        if isinstance(request.stream, httpx.AsyncByteStream) and not isinstance(request.stream, httpx.SyncByteStream):
+            pieces.extend([piece async for piece in request.stream])
+        else:
+            assert isinstance(request.stream, httpx.SyncByteStream)
+            pieces.extend(request.stream)
+    except (AttributeError, TypeError) as error:  # only now does httpx look into what `files` and `content` hold
+        raise SettingError(
+            f"the body of {request.method} {request.url} cannot be read: {error}; give bytes, a str or a file for each"
+            " of `files`, and for `content` bytes, a str or what yields bytes"
+        ) from error
+    for piece in pieces:
+        if not isinstance(piece, bytes):
+            raise SettingError(
+                f"the content of {request.method} {request.url} has a piece {piece!r}; give bytes, a str, or what"
+                " yields bytes"
+            )
     cut = [
         piece[start : start + BODY_CHUNK_BYTES] for piece in pieces for start in range(0, len(piece), BODY_CHUNK_BYTES)
     ]
@@ -256,7 +295,7 @@ class Caller:
     template: RequestTemplate
     state: MutableMapping[str, Any] | None
     expect_status: int | None = None
-    clock: Callable[[], Nanoseconds] = perf_counter_ns
+    clock: Clock = perf_counter_ns
     loop: loops.Loop = field(default_factory=loops.current)
     calls: int = 0
     status: int = 0
@@ -266,15 +305,24 @@ class Caller:
     ) -> Exchange:
         """One whole request in a task and a context of its own; `elapsed_ns` is the time inside the app.
 
-        `extra` goes into the scope. Raises whatever the app raises, and ResponseError when the response is incomplete
-        or not the expected one.
+        `extra` goes into the scope. Raises whatever the app raises in the first call, and RepetitionError for it in a
+        later one; ResponseError when the response is incomplete or not the expected one.
         """
         __tracebackhide__ = True
         exchange = Exchange(self.template, complete=self.loop.event())
         scope = self.template.scope(self.state)
         if extra:
             scope.update(extra)
-        await self.loop.in_task(self._run, exchange, scope, observer)
+        try:
+            await self.loop.in_task(self._run, exchange, scope, observer)
+        except MwBudgetError:
+            raise
+        except Exception as error:
+            if not self.calls:
+                raise
+            if isinstance(error, RecursionError) and observer is not None:
+                raise MeasurementError(self._too_deep()) from error
+            raise RepetitionError(self._repeated(exchange, error)) from error
         self.calls += 1
         self._check(exchange)
         return exchange
@@ -307,15 +355,33 @@ class Caller:
         exchange.elapsed_ns = self.clock() - begin
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
+        """The first call, whose messages are looked at: later that would be part of what is measured."""
         __tracebackhide__ = True
-        answer: object = self.app(scope, exchange.receive, self._yielding(exchange.send))
+        malformed: list[ResponseError] = []
+
+        async def checked_send(message: Message) -> None:
+            wrong = _wrong_with(message)
+            if wrong is not None:
+                malformed.append(ResponseError(f"{self._line}: {wrong}; nothing was measured"))
+                raise malformed[0]
+            await exchange.send(message)
+
+        try:
+            await self._awaitable(self.app(scope, exchange.receive, self._yielding(checked_send)))
+        except Exception:
+            if not malformed:
+                raise
+        if malformed:  # whatever the app has made of it
+            raise malformed[0]
+
+    def _awaitable(self, answer: object) -> Awaitable[None]:
         # Not by its type: a coroutine of @types.coroutine is a generator.
         if not inspect.isawaitable(answer):
             raise AppError(
                 f"the app under test is {self.app!r}, which returned {answer!r} where an ASGI app returns an awaitable;"
                 f" make it `async def`, or return the ASGI app itself from the fixture mw_budget_app"
             )
-        await answer
+        return answer
 
     def _yielding(self, send: Send) -> Send:
         """`send`, with a turn for the event loop now and then: a stream that never suspends must meet the time limit.
@@ -331,8 +397,27 @@ class Caller:
 
         return yielding_send
 
+    @property
+    def _line(self) -> str:
+        return f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"
+
+    def _too_deep(self) -> str:
+        return (
+            f"{self._line}: the request has room on the stack by itself, but not with probes at the boundaries of its"
+            f" layers: Python {sys.version_info[0]}.{sys.version_info[1]} stops recursion through C code at a depth"
+            f" that nobody can raise. Measure the stack in parts, or on another version of Python."
+        )
+
+    def _repeated(self, exchange: Exchange, error: Exception) -> str:
+        """What to say of an exception in a call that is not the first one."""
+        when = " after its response was complete" if exchange.complete.is_set() else ""
+        return (
+            f"{self._line}: call {self.calls + 1} raised {type(error).__name__}{when}: {error}{_place(error)}; the"
+            f" calls before it answered {self.status}. {REPEATS}"
+        )
+
     def _check(self, exchange: Exchange) -> None:
-        line = f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"
+        line = self._line
         if not exchange.complete.is_set():
             begun = f"began a response with status {exchange.status}" if exchange.status else "sent no response"
             raise ResponseError(
@@ -344,14 +429,18 @@ class Caller:
             self.status = exchange.status
         elif exchange.status != self.status:
             raise ResponseError(
-                f"{line}: call {self.calls} answered {exchange.status}, the calls before it {self.status}; a"
-                f" measurement repeats the request many times, and only like can be compared with like. Turn off what"
-                f" counts requests (a rate limit, a one-time token, a unique key) for this test."
+                f"{line}: call {self.calls} answered {exchange.status}, the calls before it {self.status}. {REPEATS}"
                 f"\n{_excerpt(exchange)}"
             )
 
     def _check_first(self, line: str, exchange: Exchange) -> None:
         status = exchange.status
+        for header in exchange.headers:
+            if not _is_pair_of_bytes(header):
+                raise ResponseError(
+                    f"{line}: the app sent the header {header!r}, where ASGI wants a name and a value in bytes, as in"
+                    f" (b'content-type', b'text/plain'); nothing was measured"
+                )
         if self.expect_status is not None and status != self.expect_status:
             raise ResponseError(
                 f"{line} answered {status}, expected {self.expect_status}; nothing was measured. Correct the request,"
@@ -362,6 +451,33 @@ class Caller:
                 f"{line} answered {status}; nothing was measured. Correct the request, or say expect_status={status} if"
                 f" this is the response whose cost you want.\n{_excerpt(exchange)}"
             )
+
+
+def _wrong_with(message: Any) -> str | None:
+    """What is wrong with the kinds of values in a message of the app, None where nothing is; not with its order."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("type"), str):
+        return f"the app sent {message!r}, where ASGI wants a dict with a 'type' that is a str"
+    status, headers, body = message.get("status"), message.get("headers", ()), message.get("body", b"")
+    if message["type"] == "http.response.start":
+        if not isinstance(status, int):
+            return f"the app sent the status {status!r} in http.response.start, where ASGI wants an int"
+        if not isinstance(headers, Iterable):
+            return f"the app sent the headers {headers!r} in http.response.start, where ASGI wants pairs of bytes"
+    if message["type"] == "http.response.body" and not isinstance(body, (bytes, bytearray, memoryview)):
+        excerpt = f"{body!r:.{BODY_EXCERPT_CHARS}}" if isinstance(body, str) else repr(body)
+        return f"the app sent the body {excerpt} in http.response.body, where ASGI wants bytes: encode it"
+    return None
+
+
+def _is_pair_of_bytes(header: object) -> bool:
+    pair = header if isinstance(header, (tuple, list)) else ()
+    return len(pair) == 2 and all(isinstance(part, (bytes, bytearray, memoryview)) for part in pair)
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised, in brackets; nothing where it has no traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def _excerpt(exchange: Exchange) -> str:
@@ -379,6 +495,13 @@ class _NoLifespanError(Exception):
 
 class _ReportedError(Exception):
     """The app said that its startup or shutdown failed; while it handled an exception, that one is the context."""
+
+
+class _EndedError(Exception):
+    """The app raised what ends more than its lifespan: SystemExit, or a CancelledError that nobody asked for.
+
+    That is the cause. As it is, it would end the event loop or the test without a word.
+    """
 
 
 @asynccontextmanager
@@ -412,8 +535,12 @@ async def _started(manager: _Manager) -> bool:
     """Whether the app has a lifespan, which then has started."""
     try:
         await manager.__aenter__()
-    except Exception as error:
-        if not manager.late and isinstance(_alone(error), (LifespanNotSupported, _NoLifespanError)):
+    except Exception as raised:
+        error = _alone(raised)
+        # What it raises before it receives is none of asgi-lifespan's business; this is.
+        if isinstance(error, LifespanNotSupported) and isinstance(error.__cause__, (_EndedError, KeyboardInterrupt)):
+            raise error.__cause__ from error.__cause__.__cause__
+        if not manager.late and isinstance(error, (LifespanNotSupported, _NoLifespanError)):
             return False
         raise
     return True
@@ -436,36 +563,45 @@ def _lifespan_errors(manager: _Manager, phase: str, timeout_s: Seconds) -> Itera
             raise error from error.__cause__
         if manager.late:
             raise LifespanError(_timed_out(phase, timeout_s)) from manager.watched.error
-        reason = (error.__context__ or error) if isinstance(error, _ReportedError) else error
-        raise LifespanError(_failed(phase, reason)) from reason
+        if isinstance(error, _ReportedError):
+            error = error.__context__ or error
+        elif isinstance(error, _EndedError) and error.__cause__ is not None:
+            error = error.__cause__
+        raise LifespanError(_failed(phase, error)) from error
+    except BaseException as raised:
+        if _alone(raised) is raised:
+            raise
+        raise _alone(raised) from None
 
 
 class _Manager(LifespanManager):
     """asgi-lifespan's, which knows that a phase was `late` and ends the app then: on trio it would wait for it."""
 
     def __init__(self, watched: _WatchedLifespan, timeout_s: Seconds) -> None:
-        super().__init__(watched, startup_timeout=timeout_s, shutdown_timeout=timeout_s)
+        # Its own limits are those of the event loop, whose clock a test may have frozen.
+        super().__init__(watched, startup_timeout=None, shutdown_timeout=None)
+        self.timeout_s = timeout_s
         self.watched = watched
         self.late = False
 
     async def startup(self) -> None:
-        """Wait until the app has started; TimeoutError when it takes too long."""
-        with self._limited():
+        """Wait until the app has started; OutOfTimeError when it takes too long."""
+        async with self._limited():
             await super().startup()
 
     async def shutdown(self) -> None:
-        """Wait until the app has shut down; TimeoutError when it takes too long."""
-        with self._limited():
+        """Wait until the app has shut down; OutOfTimeError when it takes too long."""
+        async with self._limited():
             await super().shutdown()
 
-    @contextmanager
-    def _limited(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _limited(self) -> AsyncIterator[None]:
         try:
-            yield
-        except TimeoutError as error:
-            if error is not self.watched.error:  # the app's own
-                self.late = True
-                self.watched.end()
+            async with loops.current().limited(self.timeout_s):
+                yield
+        except loops.OutOfTimeError:
+            self.late = True
+            self.watched.end()
             raise
 
 
@@ -482,7 +618,16 @@ class _WatchedLifespan:
         with loops.current().cuttable() as self.end:
             await self._run(scope, receive, send)
 
+    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except (SystemExit, asyncio.CancelledError) as error:
+            if not isinstance(error, SystemExit) and loops.current().cancelling():
+                raise
+            raise _EndedError from error
+
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _in_lifespan.set(True)
         self.state = scope["state"]
         scope["asgi"] = {"version": "3.0", "spec_version": "2.0"}
         asked = answered = mistaken = False
@@ -501,12 +646,12 @@ class _WatchedLifespan:
                 raise _NoLifespanError
             answered = answered or kind.startswith("lifespan.startup.")
             if kind.endswith(".failed"):
-                failed = _ReportedError(message.get("message") or "the app gave no reason")
+                failed = _ReportedError(message.get("message") or "")
                 raise failed
             await send(message)
 
         try:
-            await self.app(scope, watched_receive, watched_send)
+            await self._call(scope, watched_receive, watched_send)
         except Exception as error:
             if mistaken and not answered:  # an error handler of the app may have made another error of ours
                 raise _NoLifespanError from error
@@ -531,13 +676,21 @@ def _timed_out(phase: str, timeout_s: Seconds) -> str:
 
 
 def _failed(phase: str, error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, _ReportedError):
+        said = f": the app reported {text!r}" if text else ": the app reported so, without a reason"
+    else:
+        said = f" with {type(error).__name__}" + (f": {text}" if text else "")
     return (
-        f"the app's lifespan {phase} failed with {type(error).__name__}: {error}; correct it, or leave the lifespan"
-        f" alone with lifespan=False in the marker or mw_budget_lifespan = false in the configuration"
+        f"the app's lifespan {phase} failed{said}; correct it, or leave the lifespan alone with lifespan=False in the"
+        f" marker or mw_budget_lifespan = false in the configuration"
     )
 
 
 # ---- os._exit ---------------------------------------------------------------------------------------------------
+
+# Whether what runs was started by the app's lifespan.
+_in_lifespan: ContextVar[bool] = ContextVar("pytest_mwbudget_lifespan", default=False)
 
 
 @contextmanager
@@ -557,10 +710,13 @@ def exit_refused() -> Iterator[None]:
     def refuse(status: int) -> None:
         was_there = before.get(threading.get_ident(), refuse) in (None, threading.current_thread())
         if os.getpid() == process and not was_there:
-            raise LifespanError(
-                f"the app called os._exit({status}), which would have ended the test run with that status and no"
-                f" report; leave its lifespan alone with lifespan=False, or keep the call out of the test environment"
-            )
+            called = f"called os._exit({status}), which would have ended the test run with that status and no report"
+            if _in_lifespan.get():
+                raise LifespanError(
+                    f"the app's lifespan {called}; leave it alone with lifespan=False, or keep the call out of the test"
+                    f" environment"
+                )
+            raise MeasurementError(f"the app {called}; keep the call out of the test environment")
         real(status)
 
     os._exit = refuse  # type: ignore[assignment]

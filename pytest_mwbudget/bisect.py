@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .asgi import Observer
-from .boundaries import BLANKS, HARNESS, WRAPPING_EVERY, BlankLayers, Clock, Probes, TaskLayer
+from .boundaries import BLANKS, HARNESS, WRAPPING_EVERY, BlankLayers, Probes, TaskLayer
+from .clocks import Clock
+from .errors import of_the_app
 from .instruments import uncollected
 from .machine import reference_ns
 from .model import Nanoseconds
@@ -189,7 +191,7 @@ class Bisection:
         """Refuse the last of the layers that a request went past when it failed; it failed for itself without one."""
         if not left_out:
             raise error
-        self.refuse(left_out[-1].index, f"{type(error).__name__} without it")
+        self.refuse(left_out[-1].index, f"{type(of_the_app(error)).__name__} without it")
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect what piled up at its end."""
@@ -217,9 +219,10 @@ class Bisection:
                 return
 
     def _as_in_split(self, aside: Split, reference: float) -> None:
-        null = Null(self.rng.choice(self.probes.probed), self._blanks(wrapping=True))
+        index = self.rng.choice(self.probes.probed)
+        null = Null(index, self._blanks(index, wrapping=True))
         with self.probes.stepping_set(on=True):
-            used = spent(list(self.full_log), self.probes.null_owner + 1)
+            used = spent(list(self.full_log), self.probes.owners)
         aside.add(reference, null, used.ns[self.probes.null_owner], used)
 
     async def split_leg(
@@ -243,7 +246,7 @@ class Bisection:
             fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
             share = max(count * len(segment) // len(self.probes.probed), fewest)
             for number, index in enumerate(self._in_turns(segment, share), 1):
-                null = Null(index, self._blanks(wrapping=cpu_clock is None))
+                null = Null(index, self._blanks(index, wrapping=cpu_clock is None))
                 with self.probes.doubled(null.index, null.blanks):
                     if cpu_clock is None:
                         await self._split_request(null, owners, level)
@@ -253,7 +256,8 @@ class Bisection:
                     return
                 self.samples.rounds += cpu_clock is None and number % len(segment) == 0
 
-    def _blanks(self, *, wrapping: bool) -> BlankLayers:
+    def _blanks(self, index: int, *, wrapping: bool) -> BlankLayers:
+        wrapping = wrapping and index in self.probes.wrappable
         return BlankLayers(self.rng.choice(BLANKS), wrapping and self.rng.randrange(WRAPPING_EVERY) == 0)
 
     def _in_turns(self, segment: Sequence[int], count: int) -> Iterator[int]:
@@ -279,7 +283,7 @@ class Bisection:
             await self.call(probes.watch)
         samples.requests += 1
         log = probes.read()
-        used = spent(log, probes.null_owner + 1)
+        used = spent(log, probes.owners)
         if not level:
             self.full_log = log
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
@@ -293,7 +297,7 @@ class Bisection:
         reference = reference_ns(self.clock)
         await self.call(probes.watch)
         self.samples.requests += 1
-        used = spent(probes.read(), probes.null_owner + 1)
+        used = spent(probes.read(), probes.owners)
         self._split(self.samples.cpu, level, owners).add(reference, null, used.ns[probes.null_owner], used)
 
     @staticmethod
@@ -339,7 +343,7 @@ class Bisection:
             for number in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
                 await self.call(self.probes.watch)
                 self.samples.requests += 1
-                inside_ns = spent(self.probes.read(), self.probes.null_owner + 1).ns[layer.index + 1]
+                inside_ns = spent(self.probes.read(), self.probes.owners).ns[layer.index + 1]
                 # Once a request: right after itself it would be quicker.
                 after = reference_ns(self.clock)
                 if number >= BLOCK_SETTLE_CALLS:

@@ -16,31 +16,32 @@ whose time it is, so that tasks which take turns cannot charge one another.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns
-from types import CodeType
+from functools import partial
+from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from .asgi import ASGIApp
+from .calls import Call, Key, Reader
+from .clocks import Clock, perf_counter_ns
 from .discovery import Entry, Stack
-from .exchange import Function, Parameters, exchanged, mentioned_cells, trampoline, twin
+from .exchange import Function, compiled, detour, exchanged, is_plain, mentioned_cells, trampoline, twin
 from .instruments import deeper
+from .passing import alike, awaited_alike
 
-Clock: TypeAlias = Callable[[], int]
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
 # A deque, because a list that grows is moved now and then, in the time of whoever happens to own it.
 Log: TypeAlias = deque[int]
-Key: TypeAlias = int | tuple[int, ...]
-# By the layer's key: whose time it is inside, and what to call.
-Targets: TypeAlias = dict[Key, tuple[int, Callable[..., Awaitable[Any]]]]
-# How a layer is called; see `shape_of`.
-Shape: TypeAlias = int
+# Whose time it is inside, and what to call.
+Target: TypeAlias = tuple[int, Callable[..., Any]]
+# By the layer's key.
+Targets: TypeAlias = dict[Key, Target]
+# What is called for a layer: with its target, the arguments before the scope, and ASGI's.
+Entering: TypeAlias = Callable[[Target, tuple[Any, ...], Any, Any, Any], Any]
 
 # A null layer has so many blank layers (layers that do nothing) between its probes, one of these numbers at random.
 # What a probe costs round a layer is not what it costs right round another probe; and what more blank layers add tells
@@ -58,117 +59,206 @@ SUSPENDED = -1  # from a suspension to the next resumption, which tells whose ti
 
 # What a trampoline calls stands among its constants, in place of these: it runs with the user's globals and must not
 # look up a name in them.
-_PROBE = "the probe stands here"
-_PASSING = "the function stands here"
+_ENTER = "what enters the probe stands here"
+_UNTOUCHED = "the function stands here"
+_HIT = "what finds the layer stands here"
+_ID = "id() stands here"
 
-# With a variable number of arguments, a call that has not three in their places is none of ASGI that was seen.
-_SHAPES = {
-    False: """
+# A plain function also where the original is a coroutine function: what it returns is to be awaited, and a coroutine of
+# its own would be one more to step through.
+_SHAPE = """
 def make({cells}):
-    {kind} shape({signature}):
+    def shape({signature}):
         if False: ({cells})
-        _probe_ = {probe!r}
-        return {wait} _probe_(({leads}), {last}{named})
-""",
-    True: """
-def make({cells}):
-    {kind} shape({signature}):
-        if False: ({cells})
-        _probe_ = {probe!r}
-        _all_ = ({positional}{starred},)
-        if not _all_[2:]:
-            _probe_ = {passing!r}
-            return {wait} _probe_(*_all_{named})
-        return {wait} _probe_(_all_[:-3], *_all_[-3:]{named})
-""",
-}
+        _id_ = {identity!r}
+        _hit_ = {hit!r}
+        _hit_ = _hit_({key})
+        if _hit_ is None:
+            _pass_ = {passing!r}
+            return _pass_({passed})
+        _enter_ = {enter!r}
+        return _enter_(_hit_, ({leads}), {last})
+"""
 
 
-def _trampoline(original: CodeType, probe: Callable[..., Awaitable[Any]], passing: Function) -> CodeType:
-    """Code that can stand in for `original` in its function and calls `probe` instead."""
-    return trampoline(original, _source(original), {_PROBE: probe, _PASSING: passing})
+def _trampoline(
+    original: CodeType, reader: Reader, enter: Entering, targets: Targets, passing: Function, aside: _Aside
+) -> CodeType:
+    """Code that can stand in for `original` in its function and comes to the probe, if it is called for a layer.
 
-
-def _source(original: CodeType) -> str:
-    parameters = Parameters.of(original)
-    named = "".join(f", {name}={name}" for name in parameters.keywords)
-    if parameters.double_starred:
-        named += f", **{parameters.double_starred}"
-    coroutine = bool(original.co_flags & inspect.CO_COROUTINE)
-    return _SHAPES[bool(parameters.starred)].format(
+    Where ASGI's arguments are the last ones, the code finds the layer itself; elsewhere the arguments must be searched.
+    """
+    if not reader.ordinary:
+        return detour(original, aside.search(reader, enter, targets, passing))
+    names = reader.parameters.positional
+    identities = [f"_id_({name})" for name in names[:-3]]
+    source = _SHAPE.format(
         cells=mentioned_cells(original),
-        kind="async def" if coroutine else "def",
-        wait="await" if coroutine else "",
-        signature=parameters.signature,
-        positional="".join(f"{name}, " for name in parameters.positional),
-        starred=f"*{parameters.starred}",
-        leads="".join(f"{name}, " for name in parameters.positional[:-3]),
-        last=", ".join(parameters.positional[-3:]),
-        named=named,
-        probe=_PROBE,
-        passing=_PASSING,
+        signature=reader.parameters.signature,
+        passed=reader.parameters.passed,
+        key=identities[0] if len(identities) == 1 else f"({''.join(one + ', ' for one in identities)})",
+        leads="".join(f"{name}, " for name in names[:-3]),
+        last=", ".join(names[-3:]),
+        identity=_ID,
+        hit=_HIT,
+        passing=_UNTOUCHED,
+        enter=_ENTER,
     )
+    return trampoline(original, source, {_ID: id, _HIT: targets.get, _UNTOUCHED: passing, _ENTER: enter})
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """Searches the arguments of functions that have them in other places, which takes longer than all of a probe.
+
+    That is nobody's time: it is logged as `owner`, which is no row's. Half of a null layer is what the inside and the
+    outside of a probe each take off; this would all be outside.
+    """
+
+    owner: int
+    timeline: Log
+    clock: Clock
+
+    def begin(self) -> int:
+        """Note that the time is nobody's; returns whose it was, SUSPENDED where nothing was noted."""
+        before = self.timeline[-2]
+        # After a suspension nobody has said yet whose time it is, and who does so first would get the suspension. What
+        # is done before the outermost probe is in no log.
+        if before == SUSPENDED or len(self.timeline) == 2:
+            return SUSPENDED
+        self.timeline.extend((self.owner, self.clock()))
+        return before
+
+    def end(self, before: int) -> None:
+        """Note that the time is that owner's again."""
+        if before != SUSPENDED:
+            self.timeline.extend((before, self.clock()))
+
+    def search(self, reader: Reader, enter: Entering, targets: Targets, passing: Function) -> Callable[..., Any]:
+        """What takes the arguments of any function; targets get the call in place of the leading ones."""
+        gathered, read, begin, end = reader.parameters.gathered, reader.read, self.begin, self.end
+
+        def search(*flat: Any) -> Any:
+            before = begin()
+            positional, named, _ = gathered(flat)
+            call = read(positional, named)
+            hit = None if call is None else targets.get(call.key)
+            end(before)
+            if call is None or hit is None:
+                return passing(*positional, **named)
+            return enter(hit, (call,), call.scope, call.receive, call.send)
+
+        return search
+
+    def as_target(self, reader: Reader, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, called as a target is: with the call in place of what leads, if the arguments were searched."""
+        if reader.ordinary:
+            return function
+        begin, end = self.begin, self.end
+
+        def target(call: Call, scope: Any, receive: Any, send: Any) -> Any:
+            before = begin()
+            positional, named = call.replaced(scope, receive, send)
+            end(before)
+            return function(*positional, **named)
+
+        return target
 
 
 # ---- probes -----------------------------------------------------------------------------------------------------
 
 
-def _probe(targets: Targets, original: Function, timeline: Log, clock: Clock) -> Callable[..., Awaitable[Any]]:
-    """A probe for the layers in `targets`; other objects that share the function pass untouched."""
-    log, hit_for = timeline.append, targets.get
+def _messages(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What makes the probes for messages: of an owner, with the one outside it, round a `receive` or a `send`."""
+    log = timeline.append
 
-    async def probe(leads: tuple[object, ...], scope: Any, receive: Any, send: Any, **named: Any) -> Any:
-        hit = hit_for(key_of(leads))
-        if hit is None:
-            return await original(*leads, scope, receive, send, **named)
-        owner, target = hit
-        outer = timeline[-2]
+    def receiving(owner: int, outer: int, receive: Any) -> Any:
         body_over = False
 
-        async def probed_receive() -> Any:
+        async def probed_receive(*arguments: Any, **named: Any) -> Any:
             nonlocal body_over
             if body_over:
                 # From here on it waits for the disconnect, most often in a task of its own: nobody works meanwhile.
-                return await receive()
+                return await ask(*arguments, **named)
             if timeline[-2] == SUSPENDED:  # a task that the layer made for itself: what it did before is the layer's
                 log(owner)
                 log(clock())
             log(outer)
             log(clock())
             try:
-                message = await receive()
-                body_over = not message.get("more_body", False)
+                message = await ask(*arguments, **named)
+                body_over = isinstance(message, dict) and not message.get("more_body", False)
                 return message
             finally:
                 log(owner)
                 log(clock())
 
-        async def probed_send(message: Any) -> Any:
+        ask, stand_in = alike(receive, probed_receive)
+        return stand_in
+
+    def sending(owner: int, outer: int, send: Any) -> Any:
+        async def probed_send(*arguments: Any, **named: Any) -> Any:
             if timeline[-2] == SUSPENDED:
                 log(owner)
                 log(clock())
             log(outer)
             log(clock())
             try:
-                return await send(message)
+                return await give(*arguments, **named)
             finally:
                 log(owner)
                 log(clock())
 
+        give, stand_in = alike(send, probed_send)
+        return stand_in
+
+    return receiving, sending
+
+
+def _probe(timeline: Log, clock: Clock, *, plain: bool) -> Entering:
+    """A probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called."""
+    log = timeline.append
+    # One of the two is called inside the layer and one outside, because half of a probe is taken to be each.
+    receiving, sending = _messages(timeline, clock)
+
+    async def awaited(owner: int, awaitable: Awaitable[Any]) -> Any:
+        outer = timeline[-2]
         log(owner)
         log(clock())
         try:
-            return await target(*leads, scope, probed_receive, probed_send, **named)
+            return await awaitable
         finally:
             log(outer)
             log(clock())
 
-    return probe
+    async def probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
+        owner, target = hit
+        outer = timeline[-2]
+        probed_receive = receiving(owner, outer, receive)
+        log(owner)
+        log(clock())
+        try:
+            probed_send = sending(owner, outer, send)
+            return await target(*leads, scope, probed_receive, probed_send)
+        finally:
+            log(outer)
+            log(clock())
 
+    def plain_probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
+        owner, target = hit
+        outer = timeline[-2]
+        probed_receive = receiving(owner, outer, receive)
+        log(owner)
+        log(clock())
+        try:
+            probed_send = sending(owner, outer, send)
+            answer = target(*leads, scope, probed_receive, probed_send)
+            return awaited_alike(answer, partial(awaited, owner))
+        finally:
+            log(outer)
+            log(clock())
 
-def key_of(leads: tuple[object, ...]) -> Key:
-    """What tells the layers that share a function from one another: the arguments before the scope, by identity."""
-    return id(leads[0]) if len(leads) == 1 else tuple(map(id, leads))
+    return plain_probe if plain else probe
 
 
 @types.coroutine
@@ -211,8 +301,9 @@ class _Site:
 
     function: Function
     twin: Function
+    reader: Reader
     targets: Targets = field(default_factory=dict)
-    outer_owners: dict[Key, int] = field(default_factory=dict)
+    outer_owners: dict[int, int] = field(default_factory=dict)  # by the layer's own
     code: CodeType | None = None
 
 
@@ -228,11 +319,11 @@ class BlankLayers:
 class _Inside:
     """What is inside the outer probe of a null layer: a probe, and by their number blank layers round it.
 
-    One for all functions whose parameters have the same shape, so that it runs in as many requests as the probes that
-    it stands for; what runs once in thirty requests costs more.
+    One for all functions that are called in the same way, so that it runs in as many requests as the probes that it
+    stands for; what runs once in thirty requests costs more. A function whose arguments must be searched has its own.
     """
 
-    doubled: Mapping[BlankLayers, Function]
+    doubled: Mapping[BlankLayers, Callable[..., Any]]
     targets: Targets
 
 
@@ -249,7 +340,7 @@ class _Kit:
 
     clock: Clock
     sites: dict[int, _Site] = field(default_factory=dict)
-    insides: dict[Shape, _Inside] = field(default_factory=dict)
+    insides: dict[tuple[object, ...], _Inside] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +357,19 @@ def task_layers(stack: Stack) -> list[TaskLayer]:
     for child, entry in enumerate(stack.entries):
         if entry.own_task and entry.parent is not None and entry.function is not None:
             parent = stack.entries[entry.parent]
-            alone = sum(other.parent == entry.parent for other in stack.entries) == 1
-            if alone and parent.function is not None:
+            alone = sum(entry.parent in other.parents for other in stack.entries) == 1 and len(entry.parents) == 1
+            if alone and parent.function is not None and entry.enterable:
                 found.append(TaskLayer(entry.parent, child))
+    return found
+
+
+def callers(entries: Sequence[Entry], index: int, probed: Sequence[int]) -> Counter[int]:
+    """How often each owner enters an entry in one request; entries without a probe stand for their parents."""
+    found: Counter[int] = Counter()
+    for parent in entries[index].parents:
+        while parent is not None and parent not in probed:
+            parent = entries[parent].parent
+        found[HARNESS if parent is None else parent + 1] += 1
     return found
 
 
@@ -284,9 +385,9 @@ def probed_parent(entries: Sequence[Entry], index: int, probed: Sequence[int]) -
 class Probes:
     """The probes of one stack: one for each entry that has a function, down to the endpoint's.
 
-    Entry `i` owns the time as owner `i + 1`, the null layer as `null_owner`, the last of all. `log` holds the current
-    request and is the same object for ever; begin it with `start`. The stack must be traced after the app has started,
-    and its objects stay alive as long as this does.
+    Entry `i` owns the time as owner `i + 1`, the null layer as `null_owner`; the last owner is nobody. `log` holds the
+    current request and is the same object for ever; begin it with `start`. The stack must be traced after the app has
+    started, and its objects stay alive as long as this does.
     """
 
     def __init__(self, stack: Stack, clock: Clock = perf_counter_ns, *, suspending: bool = False) -> None:
@@ -298,7 +399,14 @@ class Probes:
         self.null_owner = len(stack.entries) + 1
         self._steppers = _Steppers(on=self.steppable)
         self.probed = stack.probeable
+        # The entries whose blank layers can wrap `send`.
+        self.wrappable = frozenset(i for i in self.probed if stack.entries[i].ordinary)
         self._kits: dict[int, _Kit] = {}  # by the identity of the clock
+
+    @property
+    def owners(self) -> int:
+        """How many owners a log has."""
+        return self.null_owner + 2
 
     @property
     def stepping(self) -> bool:
@@ -318,13 +426,12 @@ class Probes:
         """The log of the latest request: owners and nanoseconds in turn."""
         return list(self.log)
 
-    async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> None:
+    async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> Any:
         """Call the app with a log of its own."""
         self.start()
         if self.stepping:
-            await stepped(app(scope, receive, send), self.log, self.clock)
-        else:
-            await app(scope, receive, send)
+            return await stepped(app(scope, receive, send), self.log, self.clock)
+        return await app(scope, receive, send)
 
     @contextmanager
     def installed(self, indexes: Iterable[int], clock: Clock | None = None) -> Iterator[None]:
@@ -351,6 +458,10 @@ class Probes:
             self.clock = own_clock
 
     @property
+    def _aside(self) -> _Aside:
+        return _Aside(self.null_owner + 1, self.log, self.clock)
+
+    @property
     def _kit(self) -> _Kit:
         return self._kits.setdefault(id(self.clock), _Kit(self.clock))
 
@@ -360,36 +471,38 @@ class Probes:
         site = self._kit.sites.get(id(entry.function))
         if site is None:
             code = entry.function.__code__
-            site = self._kit.sites[id(entry.function)] = _Site(entry.function, twin(entry.function, code))
-            site.code = _trampoline(code, self._outermost(site), site.twin)
-        key = key_of(entry.leads)
-        site.targets[key] = (index + 1, site.twin)
+            reader = Reader.of(entry.function, entry.telling)
+            site = self._kit.sites[id(entry.function)] = _Site(entry.function, twin(entry.function, code), reader)
+            site.code = _trampoline(code, reader, self._outermost(site), site.targets, site.twin, self._aside)
+        site.targets[entry.key] = (index + 1, self._aside.as_target(site.reader, site.twin))
         if entry.own_task:
-            site.outer_owners[key] = self.owner_of_parent(index)
+            site.outer_owners[index + 1] = self.owner_of_parent(index)
 
-    def _outermost(self, site: _Site) -> Callable[..., Awaitable[Any]]:
+    def _outermost(self, site: _Site) -> Entering:
         """The site's probe, with a stepper outside it for layers that begin a task of the request."""
-        probe = _probe(site.targets, site.twin, self.log, self.clock)
+        probe = _probe(self.log, self.clock, plain=is_plain(site.function))
         if not any(entry.own_task for entry in self.stack.entries if entry.function is site.function):
             return probe
         # Neither the site nor this object itself: both hold the code that holds what is made here, and the garbage
         # collector does not look into code.
         log, clock, steppers, outer_owners = self.log, self.clock, self._steppers, site.outer_owners
 
-        async def first_of_its_task(
-            leads: tuple[object, ...], scope: Any, receive: Any, send: Any, **named: Any
-        ) -> Any:
-            outer = outer_owners.get(key_of(leads))
-            if outer is None or not steppers.on:
-                return await probe(leads, scope, receive, send, **named)
+        async def first_of_its_task(outer: int, awaitable: Awaitable[Any]) -> Any:
             log.extend((outer, clock()))
-            return await stepped(probe(leads, scope, receive, send, **named), log, clock)
+            return await stepped(awaitable, log, clock)
 
-        return first_of_its_task
+        def enter(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
+            answer = probe(hit, leads, scope, receive, send)
+            outer = outer_owners.get(hit[0])
+            if outer is None or not steppers.on:
+                return answer
+            return awaited_alike(answer, partial(first_of_its_task, outer))
+
+        return enter
 
     def _site_of(self, index: int) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
-        return self._kit.sites[id(entry.function)], key_of(entry.leads)
+        return self._kit.sites[id(entry.function)], entry.key
 
     @contextmanager
     def doubled(self, index: int, blanks: BlankLayers) -> Iterator[None]:
@@ -398,24 +511,32 @@ class Probes:
         One boundary at a time.
         """
         site, key = self._site_of(index)
-        inside = self._inside(shape_of(site.twin.__code__))
+        inside = self._inside(site)
         own = site.targets[key]
         inside.targets[key] = own
         site.targets[key] = (self.null_owner, inside.doubled[blanks])
+        outer = site.outer_owners.get(index + 1)
+        if outer is not None:  # the task begins with the null layer
+            site.outer_owners[self.null_owner] = outer
         try:
             yield
         finally:
+            site.outer_owners.pop(self.null_owner, None)
             site.targets[key] = own
             inside.targets.clear()
 
-    def _inside(self, shape: Shape) -> _Inside:
-        if shape not in self._kit.insides:
+    def _inside(self, site: _Site) -> _Inside:
+        reader, plain = site.reader, is_plain(site.function)
+        way = (len(reader.parameters.positional), plain) if reader.ordinary else (id(site.function), plain)
+        if way not in self._kit.insides:
             targets: Targets = {}
-            layer = layer_of(shape)
-            inner = _probe(targets, layer, self.log, self.clock)
-            doubled = with_blanks(twin(layer, _trampoline(layer.__code__, inner, layer)), shape)
-            self._kit.insides[shape] = _Inside(doubled, targets)
-        return self._kit.insides[shape]
+            layer = blank_layer(reader, _nowhere, plain=plain)
+            probe = _probe(self.log, self.clock, plain=plain)
+            code = _trampoline(layer.__code__, reader, probe, targets, layer, self._aside)
+            blanks = with_blanks(twin(layer, code), reader, plain=plain)
+            doubled = {count: self._aside.as_target(reader, function) for count, function in blanks.items()}
+            self._kit.insides[way] = _Inside(doubled, targets)
+        return self._kit.insides[way]
 
     @contextmanager
     def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:
@@ -441,20 +562,14 @@ class Probes:
             self._steppers.on = before
 
 
-def shape_of(code: CodeType) -> Shape:
-    """How many parameters a function has that is a layer with none or one before the scope; 0 for any other."""
-    parameters = Parameters.of(code)
-    plain = not (parameters.keywords or parameters.starred or parameters.double_starred)
-    return len(parameters.positional) if plain and len(parameters.positional) in (3, 4) else 0
-
-
-def with_blanks(inner: Function, shape: Shape) -> dict[BlankLayers, Function]:
+def with_blanks(inner: Callable[..., Any], reader: Reader, *, plain: bool) -> dict[BlankLayers, Callable[..., Any]]:
     """`inner` with all the blank layers round it that a null layer may have."""
     found = {}
-    for wrapping in (False, True):
+    for wrapping in (False, True) if reader.ordinary else (False,):
         function = inner
         for count in range(1, max(BLANKS) + 1):
-            function = found[BlankLayers(count, wrapping)] = layer_of(shape, function, wrapping=wrapping)
+            function = blank_layer(reader, function, plain=plain, wrapping=wrapping)
+            found[BlankLayers(count, wrapping)] = function
     return found
 
 
@@ -462,47 +577,50 @@ async def _nowhere(*arguments: object, **named: object) -> None:
     """What is inside a layer that is never entered as it is."""
 
 
-def layer_of(shape: Shape, inner: Callable[..., Awaitable[Any]] = _nowhere, *, wrapping: bool = False) -> Function:
-    """A blank layer, with parameters of this shape: it does nothing but call `inner`, and wrap `send` if it should."""
+_INNER = "what is inside stands here"
+_ALIKE = "what makes a stand-in stands here"
+_BLANK = """
+def make():
+    {kind} shape({signature}):
+        _inner_ = {inner!r}
+        return {wait} _inner_({passed})
+"""
+_WRAPPING_BLANK = """
+def make():
+    {kind} shape({signature}):
+        _inner_ = {inner!r}
+        async def _wrapping_(*arguments, **named):
+            return await _given_(*arguments, **named)
+        _alike_ = {alike!r}
+        _given_, _wrapped_ = _alike_({send}, _wrapping_)
+        return {wait} _inner_({passed})
+"""
 
-    async def function(scope: Any, receive: Any, send: Any) -> None:
-        await inner(scope, receive, send)
 
-    async def method(lead: Any, scope: Any, receive: Any, send: Any) -> None:
-        await inner(lead, scope, receive, send)
+def blank_layer(
+    reader: Reader, inner: Callable[..., Any], *, plain: bool = False, wrapping: bool = False
+) -> Callable[..., Any]:
+    """A layer that does nothing but call `inner`, and wrap `send` if it should; called as the reader's function is.
 
-    async def any_other(*arguments: Any, **named: Any) -> None:
-        await inner(*arguments, **named)
+    `send` can be wrapped where ASGI's arguments are the last ones.
 
-    async def wrapping_function(scope: Any, receive: Any, send: Any) -> None:
-        async def wrapped(message: Any) -> None:
-            await send(message)
-
-        await inner(scope, receive, wrapped)
-
-    async def wrapping_method(lead: Any, scope: Any, receive: Any, send: Any) -> None:
-        async def wrapped(message: Any) -> None:
-            await send(message)
-
-        await inner(lead, scope, receive, wrapped)
-
-    async def any_other_wrapping(*arguments: Any, **named: Any) -> None:
-        async def wrapped(message: Any) -> None:
-            await arguments[-1](message)
-
-        await inner(*arguments[:-1], wrapped, **named)
-
-    shapes: dict[tuple[Shape, bool], Any] = {
-        (0, False): any_other,
-        (3, False): function,
-        (4, False): method,
-        (0, True): any_other_wrapping,
-        (3, True): wrapping_function,
-        (4, True): wrapping_method,
+    Its code is its own: CPython specialises code by running it.
+    """
+    parameters = reader.parameters
+    shown = {
+        "kind": "def" if plain else "async def",
+        "wait": "" if plain else "await",
+        "signature": parameters.signature,
+        "passed": parameters.passed,
+        "inner": _INNER,
+        "alike": _ALIKE,
     }
-    blank: Function = shapes[shape, wrapping]
-    blank.__code__ = _own(blank.__code__)
-    return blank
+    source = _BLANK.format(**shown)
+    if wrapping:
+        *others, send = parameters.positional
+        source = _WRAPPING_BLANK.format(**shown | {"passed": ", ".join([*others, "_wrapped_"]), "send": send})
+    made = compiled(source, {_INNER: inner, _ALIKE: alike})
+    return FunctionType(_own(made), {})
 
 
 def _own(code: CodeType) -> CodeType:
@@ -512,11 +630,12 @@ def _own(code: CodeType) -> CodeType:
 
 
 def straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
-    """What can be called in place of the layer outside `entry`, with its arguments, and goes on to `entry`."""
-    assert entry.function is not None
-    child = functools.partial(entry.function, *entry.leads)
+    """What can be called in place of the layer outside `entry`, as a target is, and goes on to `entry`."""
+    function, call = entry.function, entry.call
+    assert function is not None
 
-    async def straight(*arguments: Any, **_: Any) -> Any:
-        return await child(*arguments[-3:])
+    async def straight(*arguments: Any) -> Any:
+        positional, named = call.replaced(*arguments[-3:])
+        return await function(*positional, **named)
 
     return straight

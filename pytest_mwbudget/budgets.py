@@ -15,10 +15,13 @@ from .model import COUNTED, Count, Estimate, Layer, Microseconds, Quantity, Verd
 
 # Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for what is counted.
 Bounds: TypeAlias = Mapping[Quantity, float]
+# Those of a named layer: None takes the default of a quantity away from it.
+LayerBounds: TypeAlias = Mapping[Quantity, float | None]
 
 # The same layer reads higher in one process than in another, by where its code and data lie and by which caches its
-# neighbours leave cold: by so much as a rule, by twice that at worst. No interval of one process holds it.
-BETWEEN_RUNS = 0.04
+# neighbours leave cold: by 4 per cent as a rule, by twice that at worst. And a layer that wraps `send` reads up to a
+# tenth higher than removing it saves (docs/decisions/0001). No interval of one process holds either.
+BETWEEN_RUNS = 0.08
 # A neighbour slows apps by more than the reference workload: by up to this power of it (docs/design.md, "Slowdown").
 APPS_SLOWED = 2
 
@@ -28,19 +31,28 @@ class Budgets:
     """Upper bounds per request: for every middleware, for named layers, and of time for the whole request."""
 
     default: Bounds = field(default_factory=dict)
-    layers: Mapping[str, Bounds] = field(default_factory=dict)
+    layers: Mapping[str, LayerBounds] = field(default_factory=dict)
     total_us: Microseconds | None = None
 
     @property
     def quantities(self) -> set[Quantity]:
         """Every quantity that has a bound somewhere."""
-        return set(self.default).union(*self.layers.values())
+        return {
+            quantity
+            for bounds in (self.default, *self.layers.values())
+            for quantity, most in bounds.items()
+            if most is not None
+        }
 
     @property
     def need_clock(self) -> bool:
         """Whether time has to be measured; also when nothing has a bound, to be reported."""
-        counted = self.quantities and self.quantities.issubset(COUNTED)
-        return not counted or self.total_us is not None
+        return self.bound_time or not self.quantities
+
+    @property
+    def bound_time(self) -> bool:
+        """Whether there is a budget of time."""
+        return self.total_us is not None or not self.quantities.issubset(COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +117,34 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
 
     A name is a layer's name in the table, its class name, or its qualified name (`module:Class` or `module.Class`);
     the more exact name wins over the less exact. Without a name the default applies to middleware, not to routing.
-    Raises LayerNameError when a name matches nothing.
+    Raises LayerNameError when a name with a bound matches nothing; one that only takes bounds away may.
     """
-    assigned: dict[int, dict[Quantity, float]] = {
-        layer.index: dict(budgets.default) for layer in stack if budgets.default and layer.kind == "middleware"
+    assigned: dict[int, dict[Quantity, float | None]] = {
+        layer.index: dict(budgets.default) for layer in stack if layer.kind == "middleware"
     }
     ranked: dict[tuple[int, Quantity], int] = {}
     for name, bounds in budgets.layers.items():
         ranks = {layer.index: _rank(name, layer) for layer in stack}
         matches = {index: rank for index, rank in ranks.items() if rank is not None}
-        if not matches:
+        if not matches and (not bounds or any(most is not None for most in bounds.values())):
             raise LayerNameError(_no_such_layer(name, stack))
         for index, rank in matches.items():
             for quantity, value in bounds.items():
                 if rank >= ranked.get((index, quantity), 0):
                     assigned.setdefault(index, {})[quantity] = value
                     ranked[index, quantity] = rank
-    return assigned
+    kept: dict[int, dict[Quantity, float]] = {
+        index: {quantity: most for quantity, most in bounds.items() if most is not None}
+        for index, bounds in assigned.items()
+    }
+    return {index: bounds for index, bounds in kept.items() if bounds}
 
 
 def named(budgets: Budgets, layer: Layer, quantity: Quantity) -> bool:
     """Whether a budget of the quantity names the layer, and not only the default applies to it."""
-    return any(_rank(name, layer) is not None and quantity in bounds for name, bounds in budgets.layers.items())
+    return any(
+        _rank(name, layer) is not None and bounds.get(quantity) is not None for name, bounds in budgets.layers.items()
+    )
 
 
 def _rank(name: str, layer: Layer) -> int | None:

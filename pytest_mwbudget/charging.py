@@ -13,15 +13,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 from typing import Any, TypeAlias
 
 from .asgi import Observer
-from .boundaries import HARNESS, Key, key_of
+from .boundaries import HARNESS
+from .calls import Key, Reader
 from .counters import Charger, Owner
 from .discovery import Stack
-from .exchange import Function, Parameters, detour, exchanged, twin
+from .exchange import Function, detour, exchanged, twin
+from .instruments import deeper
 from .loops import Library
+from .passing import alike, awaited_alike
 from .spawning import Spawning
 
 # Makes one request under an observer.
@@ -33,6 +37,7 @@ class _Site:
     """One function that enters one or more layers."""
 
     function: Function
+    reader: Reader
     owners: dict[Key, Owner] = field(default_factory=dict)
 
 
@@ -61,6 +66,7 @@ class Charging:
     def placed(self) -> Iterator[None]:
         """Charge from here on, the core having been started; everything is as it was at the end, whatever happens."""
         with ExitStack() as stack:
+            stack.enter_context(deeper(len(self.stack.entries)))
             stack.enter_context(self.spawning.watched(self.library))
             for site in self._sites():
                 entered = self.core.aside(self._entered(site))
@@ -71,9 +77,9 @@ class Charging:
         """Make a request. What is done here round it is charged to nobody, whoever was charged before a suspension."""
         await self.core.passage(self.aside, call(self._watch), True)
 
-    async def _watch(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+    async def _watch(self, app: Any, scope: Any, receive: Any, send: Any) -> Any:
         """Call the app, and charge whom it concerns."""
-        await self.core.passage(HARNESS, self.core.run(HARNESS, app, scope, receive, send))
+        return await self.core.passage(HARNESS, self.core.run(HARNESS, app, scope, receive, send))
 
     def messages(self) -> tuple[Counter[Owner], Counter[Owner]]:
         """Received and sent by owner since the last time; begins anew."""
@@ -86,31 +92,33 @@ class Charging:
         for index in self.stack.probeable:
             entry = self.stack.entries[index]
             assert entry.function is not None
-            site = sites.setdefault(id(entry.function), _Site(entry.function))
-            site.owners[key_of(entry.leads)] = index + 1
+            reader = Reader.of(entry.function, entry.telling)
+            site = sites.setdefault(id(entry.function), _Site(entry.function, reader))
+            site.owners[entry.key] = index + 1
         return list(sites.values())
 
     # ---- probes -----------------------------------------------------------------------------------------------------
 
     def _entered(self, site: _Site) -> Callable[..., Any]:
         """What is called, aside, in place of the site's function."""
-        core, parameters = self.core, Parameters.of(site.function.__code__)
+        core, reader = self.core, site.reader
         original = twin(site.function, site.function.__code__)
 
         def entered(caller: Owner, *flat: Any) -> Any:
-            arguments, named, containers = parameters.gathered(flat)
+            positional, named, containers = reader.parameters.gathered(flat)
             if caller < 0:
-                return original(*arguments, **named)
+                return original(*positional, **named)
             for container in containers:
                 core.discount(caller, container)
-            owner = site.owners.get(key_of(arguments[:-3])) if len(arguments) >= 3 else None
-            if owner is None:
-                return core.run(caller, original, *arguments, **named)
-            *leads, scope, receive, send = arguments
-            receive = self._receive(caller, owner, receive)
-            send = self._send(caller, owner, send)
-            answer = core.run(owner, original, *leads, scope, receive, send, **named)
-            return core.passage(owner, answer)
+            call = reader.read(positional, named)
+            owner = None if call is None else site.owners.get(call.key)
+            if call is None or owner is None:
+                return core.run(caller, original, *positional, **named)
+            receive = self._receive(caller, owner, call.receive)
+            send = self._send(caller, owner, call.send)
+            positional, named = call.replaced(call.scope, receive, send)
+            answer = core.run(owner, original, *positional, **named)
+            return awaited_alike(answer, partial(core.passage, owner))
 
         return entered
 
@@ -121,12 +129,14 @@ class Charging:
         def came() -> None:
             self.received[owner] += 1
 
-        def asked(caller: Owner) -> Any:
+        def asked(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
             if caller < 0:
-                return receive()
-            return core.passage(outer, core.run(outer, receive), False, came)
+                return ask(*arguments, **named)
+            self._discount(caller, arguments, named)
+            return core.passage(outer, core.run(outer, ask, *arguments, **named), False, came)
 
-        return _receiving(core.aside(asked))
+        ask, stand_in = alike(receive, _receiving(core.aside(asked)))
+        return stand_in
 
     def _send(self, outer: Owner, owner: Owner, send: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
         """The layer's `send`: what is done in it is the outer one's."""
@@ -135,12 +145,20 @@ class Charging:
         def went() -> None:
             self.sent[owner] += 1
 
-        def given(caller: Owner, message: Any) -> Any:
+        def given(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
             if caller < 0:
-                return send(message)
-            return core.passage(outer, core.run(outer, send, message), False, went)
+                return give(*arguments, **named)
+            self._discount(caller, arguments, named)
+            return core.passage(outer, core.run(outer, give, *arguments, **named), False, went)
 
-        return _sending(core.aside(given))
+        give, stand_in = alike(send, _sending(core.aside(given)))
+        return stand_in
+
+    def _discount(self, caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Take off the caller what a probe in its place made for its own arguments."""
+        self.core.discount(caller, named)
+        if arguments:
+            self.core.discount(caller, arguments)
 
 
 def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callable[..., Any]]:
@@ -155,15 +173,15 @@ def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callabl
 
 @_coroutine_functions
 def _receiving(guard: Callable[..., Any]) -> Any:
-    def receive() -> Any:
-        return guard()
+    def receive(*arguments: Any, **named: Any) -> Any:
+        return guard(arguments, named)
 
     return receive
 
 
 @_coroutine_functions
 def _sending(guard: Callable[..., Any]) -> Any:
-    def send(message: Any) -> Any:
-        return guard(message)
+    def send(*arguments: Any, **named: Any) -> Any:
+        return guard(arguments, named)
 
     return send

@@ -267,6 +267,9 @@ class _Passage(Coroutine[Any, Any, Any]):
         value = yield from self._delegated()
         return value
 
+    # A generator-based coroutine says `yield from` where another one says `await`.
+    __iter__ = __await__
+
     def _delegated(self) -> Generator[Any, Any, Any]:
         sent: Any = None
         thrown: BaseException | None = None

@@ -7,11 +7,12 @@ holds the inner part of its probe and the outer part of its child's, so half of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .boundaries import HARNESS, probed_parent
+from .boundaries import HARNESS, callers
 from .discovery import Entry
 from .machine import STEADY, Machine
 from .model import Estimate, Microseconds
@@ -108,7 +109,8 @@ def estimate(
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
         # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
-        probes_around.append(wall.probes.halves(probed[:1], samples.messages / (samples.messages + 1)))
+        share = samples.messages / (samples.messages + 1)
+        probes_around.append(wall.probes.halves({i: n * share for i, n in wall.inside[HARNESS].items()}))
     if outside and 0 in probed:
         around.append(1)
         probes_around.append(wall.probes_at(0))
@@ -164,14 +166,16 @@ class _Legs:
         self.splits = [split.steady(quick_ns) for split in taken]
         self.alpha = alpha
         self.whole_us = whole_us
-        self.probes = ProbeCosts(taken, self.splits, probed, sent, alpha)
+        self.probes = ProbeCosts(taken, self.splits, entries, probed, sent, alpha)
         self.handovers = handovers(entries, probed, sent)
         self.tempo = [paces(split.null_paces()) for split in self.splits]
-        self.children = _children(entries, probed)
+        self.inside = _inside(entries, probed)
+        self.entries = entries
 
     def probes_at(self, index: int) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        return self.probes.halves((index, *self.children[index]))
+        crossings: Counter[int] = Counter({index: len(self.entries[index].parents)})
+        return self.probes.halves(crossings + self.inside[index + 1])
 
     def row(self, owners: Sequence[int], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
         """What these owners spent together, less what the probes and the steppers cost them.
@@ -273,11 +277,10 @@ def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
     return median(2 * interval(own, alpha).half_width for own in enough)
 
 
-def _children(entries: Sequence[Entry], probed: Sequence[int]) -> dict[int, list[int]]:
-    """The probed entries right inside each probed entry, those between them having no probe."""
-    found: dict[int, list[int]] = {index: [] for index in probed}
+def _inside(entries: Sequence[Entry], probed: Sequence[int]) -> dict[int, Counter[int]]:
+    """By owner, which probed entries it enters, how often in one request; entries between without a probe left out."""
+    found: dict[int, Counter[int]] = {owner: Counter() for owner in (HARNESS, *(index + 1 for index in probed))}
     for index in probed:
-        outer, _ = probed_parent(entries, index, probed)
-        if outer != HARNESS:
-            found[outer - 1].append(index)
+        for owner, times in callers(entries, index, probed).items():
+            found[owner][index] += times
     return found

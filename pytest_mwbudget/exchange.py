@@ -41,6 +41,11 @@ class Function(Protocol):
         """Call it."""
 
 
+def is_plain(function: Function) -> bool:
+    """Whether calling it runs its code at once; what a coroutine function returns runs it when it is awaited."""
+    return not function.__code__.co_flags & inspect.CO_COROUTINE
+
+
 @contextmanager
 def exchanged(function: Function, code: CodeType) -> Iterator[None]:
     """Give `function` this code, and its own back at the end."""
@@ -126,9 +131,8 @@ def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, objec
     runs with the user's globals and must not look up a name in them. It gets the cells, names and kind of the
     original: a function refuses code with other cells, and some ask whether a function is a coroutine function.
     """
-    code = _compiled(source)
+    code = compiled(source, stand_ins)
     return code.replace(
-        co_consts=tuple(stand_ins.get(constant, constant) for constant in code.co_consts),
         co_flags=code.co_flags | original.co_flags & KIND,
         co_freevars=original.co_freevars,
         co_posonlyargcount=original.co_posonlyargcount,
@@ -142,6 +146,12 @@ def mentioned_cells(original: CodeType) -> str:
     return "".join(f"_cell_{number}_, " for number in range(len(original.co_freevars)))
 
 
+def compiled(source: str, stand_ins: Mapping[object, object]) -> CodeType:
+    """The code of the function that is defined in a function in `source`, with these for constants."""
+    code = _compiled(source)
+    return code.replace(co_consts=tuple(stand_ins.get(constant, constant) for constant in code.co_consts))
+
+
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> CodeType:
     """The code of the function inside the function in `source`. The layers of a stack have few signatures."""
@@ -152,13 +162,6 @@ def _compiled(source: str) -> CodeType:
 
 
 _TARGET = "the target stands here"
-_RELAY = """
-def make({cells}):
-    def shape({signature}):
-        if False: ({cells})
-        _target_ = {target!r}
-        return _target_({passed})
-"""
 # A plain function also where the original is a coroutine function: what it returns is to be awaited, and a coroutine
 # of its own would be one more object, created before anybody could say whose it is.
 _DETOUR = """
@@ -168,15 +171,6 @@ def make({cells}):
         _target_ = {target!r}
         return _target_({flat})
 """
-
-
-def relay(original: CodeType, target: Callable[..., Any]) -> CodeType:
-    """Code that calls `target` as the function was called, and returns its answer."""
-    parameters = Parameters.of(original)
-    source = _RELAY.format(
-        cells=mentioned_cells(original), signature=parameters.signature, target=_TARGET, passed=parameters.passed
-    )
-    return trampoline(original, source, {_TARGET: target})
 
 
 def detour(original: CodeType, target: Callable[..., Any]) -> CodeType:

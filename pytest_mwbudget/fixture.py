@@ -22,7 +22,8 @@ class MwBudget:
     `data`, `files`, `content`; and `expect_status` for this request. They return a `Measurement` with the response.
     The methods that begin with `a` do the same on the running event loop. A budget that is not kept fails the test
     when the test function ends, so that everything after a request still runs. `publisher` says what keeps the profile
-    of the request with that number. `made` counts the requests, `reported` the results that a report has taken along.
+    of the request with that number, `current` the settings at the time of a request. `tried` says whether a request was
+    asked for, `made` counts those that were sent, `reported` the results that a report has taken along.
     """
 
     app: object
@@ -30,13 +31,16 @@ class MwBudget:
     enforce: bool
     bench: Bench
     publisher: Callable[[int], Publish] | None = None
+    current: Callable[[], Settings] | None = None
     results: list[Measurement] = field(default_factory=list)
+    tried: bool = False
     made: int = 0
     reported: int = 0
 
     async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
         """Make and measure a request on the running event loop."""
         __tracebackhide__ = True
+        self._begin()
         self._require_loop()
         app = asgi.checked_app(self.app)
         settings = self.settings
@@ -55,8 +59,15 @@ class MwBudget:
     def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
         """Make and measure a request on an event loop of its own."""
         __tracebackhide__ = True
+        self._begin()
         _require_no_loop(method)
         return loops.run(self.settings.loop, lambda: self.arequest(method, url, expect_status=expect_status, **options))
+
+    def _begin(self) -> None:
+        """Note that a request is tried, and take the settings as they are now."""
+        self.tried = True
+        if self.current is not None:
+            self.settings = self.current()
 
     def _require_loop(self) -> None:
         try:
@@ -144,9 +155,11 @@ class MwBudget:
         return await self.arequest("DELETE", url, **options)
 
 
-def _require_no_loop(method: str) -> None:
+def _require_no_loop(method: object) -> None:
     if loops.running():
+        shorthand = str(method).lower()
+        name = shorthand if hasattr(MwBudget, f"a{shorthand}") else "request"
         raise MeasurementError(
-            f"mw_budget.{method.lower()}(...) was called while an event loop runs in this thread; in an async test"
-            f" write await mw_budget.a{method.lower()}(...)"
+            f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
+            f" write await mw_budget.a{name}(...)"
         )

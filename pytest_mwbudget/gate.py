@@ -6,19 +6,23 @@ import math
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .errors import BudgetWarning, MwBudgetError, SettingError
-from .settings import MARKER_KEYS, RUN_KEYS, Settings, merge
+from .markers import closest_first, note_start
+from .settings import MARKER_KEYS, RUN_KEYS, Settings, WhenUndecided, merge
+from .tracebacks import Tracebacks, entered, raise_at
 
 if TYPE_CHECKING:
     from .budgets import Budgets
     from .fixture import MwBudget
     from .machine import Machine
     from .model import Measurement
+    from .turns import Turns
 
 CONFIGURABLE = (*MARKER_KEYS, *RUN_KEYS)
 ON_COMMAND_LINE = ("loop", "max_time", "undecided", "flamegraph")
@@ -29,6 +33,7 @@ FAILURE_WIDTH = 79
 
 _client: pytest.StashKey[MwBudget] = pytest.StashKey()
 _machine: pytest.StashKey[Machine] = pytest.StashKey()
+_turns: pytest.StashKey[Turns] = pytest.StashKey()
 
 
 # ---- the run ----------------------------------------------------------------------------------------------------
@@ -53,9 +58,9 @@ def _check_folder(config: pytest.Config) -> None:
         if value is not None and not enforced(config):
             raise SettingError(f"{said} draws nothing without measuring; add --mw-budget")
         if value is not None and option == "dir":
-            from .publishing import ready
+            from .publishing import check
 
-            ready(_folder(config), said)
+            check(_folder(config), said)
 
 
 def _folder(config: pytest.Config) -> Path:
@@ -71,9 +76,35 @@ def take_part(config: pytest.Config) -> None:
     """Register the hooks that run with every test, once."""
     from .recall import Recall
 
-    for hooks in (Gate, Recall):
+    for hooks in (Gate(), Recall(), Tracebacks(_concerned)):
         if not config.pluginmanager.has_plugin(hooks.NAME):
-            config.pluginmanager.register(hooks(), hooks.NAME)
+            config.pluginmanager.register(hooks, hooks.NAME)
+    if enforced(config) and _turns not in config.stash:
+        from .turns import TakesTurns, Turns
+
+        alone, told = not hasattr(config, "workerinput"), _Progress(config).waiting
+        config.stash[_turns] = Turns(alone=alone, told=told)
+        config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
+
+
+def _times(item: pytest.Item) -> bool:
+    """Whether a test takes the fixture and needs a clock; one whose settings are unusable measures nothing."""
+    if _skipped(item):
+        return False
+    try:
+        return "mw_budget" in getattr(item, "fixturenames", ()) and _settings_of(item).budgets.need_clock
+    except SettingError:
+        return False
+
+
+def _skipped(item: pytest.Item) -> bool:
+    """Whether a marker surely skips the test. A condition that is a string is pytest's to evaluate."""
+    conditions = [
+        condition
+        for marker in item.iter_markers("skipif")
+        for condition in (marker.args or (marker.kwargs.get("condition"),))
+    ]
+    return item.get_closest_marker("skip") is not None or any(condition is True for condition in conditions)
 
 
 def enforced(config: pytest.Config) -> bool:
@@ -103,15 +134,29 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
-    bench = Bench(machine=_shared_machine(config), progress=_Progress(config), apart=lambda: set_apart(config))
+    bench = Bench(
+        machine=_shared_machine(config),
+        progress=_Progress(config),
+        apart=lambda: set_apart(config),
+        precise=_figures_read(config),
+    )
+    if enforced(config):
+        bench = replace(bench, turns=config.stash[_turns].measuring)
     try:
         settings = _settings_of(item)
     except SettingError:
         settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
     publisher = Publisher(_folder(config), item.nodeid, config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), bench, publisher)
+    client = MwBudget(app, settings, enforced(config), bench, publisher, lambda: _settings_of(item))
     item.stash[_client] = client
     return client
+
+
+def _figures_read(config: pytest.Config) -> bool:
+    """Whether the figures of requests that keep their budgets are asked for, by verbosity or as a file."""
+    options = [f"mw_budget_{name}" for name in ("json", "html", "markdown", "benchmark_json")]
+    files = (config.getoption(name, None) for name in (*options, "xmlpath"))
+    return config.get_verbosity() > 0 or any(files) or _configured(config)["flamegraph"] == "always"
 
 
 def _shared_machine(config: pytest.Config) -> Machine:
@@ -129,26 +174,31 @@ class _Progress:
     FROM_SHARE = 0.1
 
     def __init__(self, config: pytest.Config) -> None:
-        self.reporter = config.pluginmanager.getplugin("terminalreporter")
-        self.capture = config.pluginmanager.getplugin("capturemanager")
+        self.plugins = config.pluginmanager
         self.shown = 0
 
     def __call__(self, share: float | None) -> None:
-        if self.reporter is None or not self.reporter.isatty:
-            return
         if share is None:
             self._write(" " * self.shown)
             self.shown = 0
         elif share >= self.FROM_SHARE:
             self._write(f" measuring, {share:.0%} of the time limit".ljust(self.shown))
 
+    def waiting(self, waits: bool) -> None:
+        """Say that a test waits for another process to end its measurement, or take that back."""
+        self._write(" waiting for another process that measures" if waits else " " * self.shown)
+        self.shown *= waits
+
     def _write(self, text: str) -> None:
         """Write the text and put the cursor back, so that what comes next overwrites it."""
-        if not text:
+        # Looked up here: pytest registers the reporter after the plugins have been configured.
+        reporter = self.plugins.getplugin("terminalreporter")
+        if not text or reporter is None or not reporter.isatty:
             return
         self.shown = len(text)
         # Past the reporter, which counts what it writes to know where the line ends.
-        with self.capture.global_and_fixture_disabled() if self.capture else nullcontext():
+        capture = self.plugins.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
             sys.stdout.write(text + "\b" * len(text))
             sys.stdout.flush()
 
@@ -164,6 +214,9 @@ class Gate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what the fixtures of a test raise."""
+        if _client in item.stash:  # of an earlier attempt, where a plugin runs a test again
+            del item.stash[_client]
+        note_start(item)
         return (yield from _explained(item))
 
     # Those with trylast stand inside the wrappers of conftest files, which were there before: these see the verdict.
@@ -201,11 +254,19 @@ class Gate:
             from .report.json import to_json
 
             # Plain attributes of plain data travel with the report, also from pytest-xdist's workers.
-            # Once each: there are reports also for subtests.
+            # Once each: there are reports also for subtests. Told are those whose table stands in this report, by their
+            # number in the test.
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
             report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
-            report.mw_budget_undecided = client.settings.when_undecided  # type: ignore[attr-defined]
+            report.mw_budget_undecided = [  # type: ignore[attr-defined]
+                _when_undecided(result, client.settings) for result in fresh
+            ]
+            # Of a verdict only: the `__getattr__` of a user's exception may raise anything.
+            excinfo = call.excinfo
+            verdict = excinfo.value if excinfo and issubclass(excinfo.type, pytest.fail.Exception) else None
+            told = getattr(verdict, "mw_budget_told", ())
+            report.mw_budget_told = list(told)  # type: ignore[attr-defined]
             seen_ns = _shared_machine(item.config).seen_ns
             if math.isfinite(seen_ns):
                 report.mw_budget_seen_ns = seen_ns  # type: ignore[attr-defined]
@@ -221,7 +282,10 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
             _settings_of(item)
         return (yield)
     except MwBudgetError as error:
-        raise _failed(error) from error.__cause__
+        failure = _failed(error)
+        if entered(error):
+            raise failure.with_traceback(error.__traceback__) from failure.__cause__
+        raise_at(item, failure)
 
 
 def _concerned(item: pytest.Item) -> bool:
@@ -231,7 +295,9 @@ def _concerned(item: pytest.Item) -> bool:
 
 def _failed(error: Exception) -> BaseException:
     """A test failure that says what `error` says, and nothing of where in this package it was raised."""
-    return pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
+    failure = pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
+    failure.__cause__ = error.__cause__
+    return failure
 
 
 def _note_properties(item: pytest.Item) -> None:
@@ -251,14 +317,14 @@ def _require_request(item: pytest.Item) -> None:
     A marker on a class or module is for the tests there that take the fixture; one on a function means that function.
     """
     client = item.stash.get(_client, None)
-    if (client is not None and client.results) or not enforced(item.config):
+    if (client is not None and client.tried) or not enforced(item.config):
         return
     if client is not None or any(marker.name == "mw_budget" for marker in item.own_markers):
-        pytest.fail(
+        message = (
             "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
-            " take the fixture as an argument and call for example mw_budget.get('/health')",
-            pytrace=False,
+            " take the fixture as an argument and call for example mw_budget.get('/health')"
         )
+        raise_at(item, pytest.fail.Exception(message, pytrace=False))
 
 
 def _enforce(item: pytest.Item, first: int = 0) -> None:
@@ -266,19 +332,40 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
-    from .report.terminal import failure, printable
+    from .report.terminal import printable
 
     results = client.results[first:]
-    action, budgets = client.settings.when_undecided, client.settings.budgets
-    failing = {"fail", "undecided"} if action == "fail" else {"fail"}
-    broken = [result for result in results if result.verdict in failing]
-    texts = [failure(result, FAILURE_WIDTH, undecided_fails=action == "fail") for result in broken]
-    if action == "fail":
+    settings, budgets = client.settings, client.settings.budgets
+    broken = [number for number in range(first, len(client.results)) if _fails(client.results[number], settings)]
+    texts = [_failure_of(client.results[number], item, settings) for number in broken]
+    if settings.when_undecided == "fail":
         texts += [printable(f"{result.request}: {one}") for result in results for one in _unbound(result, budgets)]
     if texts:
-        pytest.fail("\n\n".join(texts), pytrace=False)
-    if action == "warn":
+        verdict = pytest.fail.Exception("\n\n".join(texts), pytrace=False)
+        verdict.mw_budget_told = broken  # type: ignore[attr-defined]
+        raise_at(item, verdict)
+    if settings.when_undecided == "warn":
         _warn_of(item, results, budgets)
+
+
+def _failure_of(result: Measurement, item: pytest.Item, settings: Settings) -> str:
+    """What the test's report says of a request that fails it; the table is in the summary where it has only a line."""
+    from .report.terminal import failure, headline, printable
+
+    if item.config.getoption("tbstyle", "auto") == "line":
+        return printable(f"{result.request}: {headline(result)}")
+    fails = _when_undecided(result, settings) == "fail"
+    return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=item.config.get_verbosity() > 0)
+
+
+def _fails(result: Measurement, settings: Settings) -> bool:
+    """Whether a request fails its test."""
+    return result.verdict == "fail" or (result.verdict == "undecided" and _when_undecided(result, settings) == "fail")
+
+
+def _when_undecided(result: Measurement, settings: Settings) -> WhenUndecided:
+    """What the settings do about an undecided request: more time decides nothing on what cannot be counted."""
+    return settings.when_uncountable if result.uncountable else settings.when_undecided
 
 
 def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
@@ -308,12 +395,12 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
             " what does so (the last of filterwarnings, or a last -W), or undecided='pass', keeps it from failing the"
             " test."
         )
-        pytest.fail("\n\n".join([*errors, remedy]), pytrace=False)
+        raise_at(item, pytest.fail.Exception("\n\n".join([*errors, remedy]), pytrace=False))
 
 
 def _settings_of(item: pytest.Item) -> Settings:
     """What the test's markers, the command line and the configuration say; SettingError when one is unusable."""
-    markers = list(item.iter_markers("mw_budget"))
+    markers = list(closest_first(item))
     for marker in markers:
         if marker.args:
             raise SettingError(

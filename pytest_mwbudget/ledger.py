@@ -5,15 +5,15 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .boundaries import Clock
 from .charging import Call, Charging
-from .counters import Counters, Owner, PythonCore, Tally
+from .clocks import Clock
+from .counters import Counters, Owner, Tally
 from .discovery import Stack
 from .errors import MeasurementError
-from .instruments import deeper, uncollected
+from .instruments import uncollected
 from .loops import Library
 from .retention import retained
 
@@ -56,9 +56,8 @@ class Ledger:
             self.other_tracer = self.core.start(self.charging.aside)
         except RuntimeError as error:
             raise MeasurementError(f"nothing can be counted: {error}; measure one request at a time") from error
-        in_python = isinstance(self.core, PythonCore)
         try:
-            with deeper(len(self.charging.stack.entries)) if in_python else nullcontext(), self.charging.placed():
+            with self.charging.placed():
                 yield
         finally:
             self._note_lost(*self.core.stop())
@@ -99,7 +98,8 @@ class Ledger:
 
     def _with_retained(self, pages: list[Page]) -> list[Page]:
         if "objects" not in self.why_not:
-            for page, alive in zip(pages, retained(self.core, len(pages), classes=self.made_classes), strict=True):
+            left = retained(self.core, len(pages), self.charging.aside, classes=self.made_classes)
+            for page, alive in zip(pages, left, strict=True):
                 for owner, kinds in alive.items():
                     page.retained[owner] = Counter()
                     for kind, number in kinds.items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
+from _thread import TIMEOUT_MAX, allocate_lock, start_new_thread
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -15,6 +17,7 @@ from contextlib import (
 )
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from .clocks import perf_counter, runs
 from .model import LoopName, Seconds
 
 Library: TypeAlias = Literal["asyncio", "trio"]
@@ -67,8 +70,96 @@ class Loop(Protocol):
     def limited(self, seconds: Seconds) -> AbstractAsyncContextManager[Extend]:
         """A block that may take so long; then it is cancelled and OutOfTimeError raised."""
 
+    def cancelling(self) -> bool:
+        """Whether the running task has been asked to end by an `asyncio.CancelledError`."""
+
     def cuttable(self) -> AbstractContextManager[Callable[[], None]]:
         """A block of a task that another task can end by calling what it gives: it is cancelled, and that is all."""
+
+
+class _Deadline:
+    """A moment of the real clock, `seconds` from now; it can be moved."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self.extend(seconds)
+
+    def extend(self, seconds: Seconds) -> None:
+        """Move it to so many seconds from now."""
+        self._at_s = perf_counter() + seconds
+
+    def left_s(self) -> Seconds:
+        """How far away it is; negative when it is over."""
+        return self._at_s - perf_counter()
+
+
+class _Sleeper:
+    """A thread that calls `wake` at the deadline. It sleeps on a lock, whose timeout no test can freeze.
+
+    The interpreter starts it and not `threading`: it is not the app's, it is not traced, and nobody joins it.
+    """
+
+    def __init__(self, deadline: _Deadline, wake: Callable[[], object]) -> None:
+        self._told, self._gone = allocate_lock(), allocate_lock()
+        self._told.acquire()
+        self._gone.acquire()
+        start_new_thread(self._sleep, (deadline, wake))
+
+    def _sleep(self, deadline: _Deadline, wake: Callable[[], object]) -> None:
+        try:
+            while (left_s := deadline.left_s()) > 0:
+                if self._told.acquire(timeout=min(left_s, TIMEOUT_MAX)):
+                    return
+            with suppress(RuntimeError):  # the loop is closed
+                wake()
+        finally:
+            self._gone.release()
+
+    def end(self) -> None:
+        """End the thread, unless it is over, and wait for that."""
+        self._told.release()
+        self._gone.acquire()
+
+
+class _Alarm:
+    """Calls `ring` on a loop of asyncio at the deadline, whatever the loop's clock says.
+
+    The loop's own timer where its clock runs. A thread where it does not, and only there: an app that forks while
+    there is a second thread is warned by Python.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: _Deadline, ring: Callable[[], object]) -> None:
+        self._loop, self._deadline, self._ring = loop, deadline, ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._sleeper: _Sleeper | None = None
+        self._on = True
+        self._set()
+
+    def _set(self) -> None:
+        # The timers of uvloop are in C, out of reach, and it looks at its clock only now and then.
+        if not isinstance(self._loop, asyncio.BaseEventLoop) or runs(self._loop.time):
+            self._timer = self._loop.call_later(self._deadline.left_s(), self._due)
+        elif self._sleeper is None:
+            self._sleeper = _Sleeper(self._deadline, lambda: self._loop.call_soon_threadsafe(self._due))
+
+    def _due(self) -> None:
+        if not self._on:
+            return
+        if self._deadline.left_s() > 0:  # it was moved, or the loop's clock has leapt
+            if self._sleeper is not None:  # it has called this, and is over
+                self._sleeper.end()
+                self._sleeper = None
+            self._set()
+            return
+        self._on = False
+        self._ring()
+
+    def off(self) -> None:
+        """Never ring from here on."""
+        self._on = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sleeper is not None:
+            self._sleeper.end()
 
 
 class AsyncioLoop:
@@ -114,20 +205,29 @@ class AsyncioLoop:
     async def limited(self, seconds: Seconds) -> AsyncIterator[Extend]:
         """See `Loop`."""
         __tracebackhide__ = True
-        limit = asyncio.timeout(seconds)
+        limit, deadline = asyncio.timeout(None), _Deadline(seconds)
 
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
                 raise OutOfTimeError
-            limit.reschedule(self.loop.time() + seconds)
+            deadline.extend(seconds)
 
         try:
             async with limit:
-                yield extend
+                alarm = _Alarm(self.loop, deadline, lambda: limit.reschedule(-math.inf))
+                try:
+                    yield extend
+                finally:
+                    alarm.off()
         except TimeoutError:
             if limit.expired():
                 raise OutOfTimeError from None
             raise  # the app's own
+
+    def cancelling(self) -> bool:
+        """See `Loop`."""
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
 
     @contextmanager
     def cuttable(self) -> Iterator[Callable[[], None]]:
@@ -197,14 +297,20 @@ class TrioLoop:
     async def limited(self, seconds: Seconds) -> AsyncIterator[Extend]:
         """See `Loop`."""
         __tracebackhide__ = True
-        with self.trio.CancelScope(deadline=self.trio.current_time() + seconds) as scope:
-
-            def extend(seconds: Seconds) -> None:
-                scope.deadline = self.trio.current_time() + seconds
-
-            yield extend
+        deadline, token = _Deadline(seconds), self.trio.lowlevel.current_trio_token()
+        with self.trio.CancelScope() as scope:
+            # trio's clock can be frozen, and be another one from the start.
+            sleeper = _Sleeper(deadline, lambda: token.run_sync_soon(scope.cancel))
+            try:
+                yield deadline.extend
+            finally:
+                sleeper.end()
         if scope.cancelled_caught:
             raise OutOfTimeError
+
+    def cancelling(self) -> bool:
+        """See `Loop`."""
+        return False  # trio cancels by an exception of its own
 
     @contextmanager
     def cuttable(self) -> Iterator[Callable[[], None]]:

@@ -38,13 +38,14 @@ def _same(number: int) -> int:
 class Machine:
     """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones.
 
-    `watched_s` is for how many seconds it was timed before the measurement that is under way.
+    `watched_s` is for how many seconds it was timed before the measurement that is under way: by runs that made it
+    known, and in this process.
     """
 
-    def __init__(self, known_ns: float = math.inf) -> None:
+    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf) -> None:
         self.known_ns = known_ns
         self.seen_ns = math.inf
-        self.watched_s = math.inf if math.isfinite(known_ns) else 0.0
+        self.watched_s = watched_s if math.isfinite(known_ns) else 0.0
 
     def slowdown(self, quick_ns: float, kept: Sequence[float]) -> float:
         """How much slower than at its best it ran in the moments of a series that count; at least 1.

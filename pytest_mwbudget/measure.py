@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median, median_low
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 
 from . import asgi, budgets, discovery, loops
-from .boundaries import HARNESS, Clock
+from .boundaries import HARNESS
+from .clocks import Clock
 from .counters import counters
 from .counts import row_counts, with_own_types
-from .errors import MeasurementError, MwBudgetError
-from .instruments import Instruments, suspended, threads_untraced
+from .errors import MeasurementError, MwBudgetError, of_the_app
+from .instruments import Instruments, suspended
 from .ledger import Ledger, Page
 from .model import (
     COUNTED,
@@ -36,7 +38,8 @@ from .model import (
 )
 from .model import Ledger as LedgerReport
 from .settings import Settings
-from .timing import Bench, Pace, Row, Timing, Together, at_work, merged
+from .timing import Bench, Pace, Row, Timing, Together, merged
+from .tracers import threads_untraced
 
 if TYPE_CHECKING:
     from .profiling import Profiled
@@ -44,11 +47,14 @@ if TYPE_CHECKING:
 # Keeps what was sampled for a result where it can be read.
 Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 
-# Until caches are filled and the bytecode is specialised. What is counted depends less on it than what is timed.
+# Until caches are filled and the bytecode is specialised. What is counted depends less on it than what is timed, and so
+# does a budget of time that is kept with room.
 WARM_CALLS, WARM_NS = 1000, 300_000_000
-COUNTING_WARM_CALLS, COUNTING_WARM_NS = 100, 100_000_000
+BRIEF_WARM_CALLS, BRIEF_WARM_NS = 100, 100_000_000
 # So many requests are counted, after some that are not; of a slow app as many as there is time for.
 COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS = 21, 8, 1_000_000_000
+# What is charged for the objects that a tracer or profiler creates at each event.
+IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
 # Held by whoever makes a request.
 _busy = threading.Lock()
 
@@ -73,16 +79,18 @@ async def measure(
     Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
     """
     __tracebackhide__ = True
-    with _alone(), threads_untraced():
+    turns = bench.turns() if settings.budgets.need_clock else nullcontext(bench.turn)
+    with _alone(), threads_untraced() as hooks, turns as turn:
+        bench = replace(bench, turn=turn)
         async with _running(app, request, settings) as caller:
             caller.clock = bench.clock
             response = (await _first_call(caller, settings)).response()
-            with bench.apart(), suspended() as instruments, caller.loop.undebugged() as debugged:
+            with bench.apart(), suspended(hooks) as instruments, caller.loop.undebugged() as debugged:
                 if debugged:
                     instruments.suspended.append("asyncio's debug mode")
                 run = await _Run.prepared(caller, settings, bench, instruments)
                 await run.count()
-                if settings.budgets.need_clock:
+                if settings.budgets.need_clock and not instruments.active:
                     await run.time()
                 measurement = run.measurement(_line(request), response)
                 if publish is None or not _profile_wanted(settings, measurement):
@@ -157,6 +165,7 @@ class _Run:
     instruments: Instruments
     bounds: Mapping[int, Mapping[Quantity, float]]
     request_ns: float
+    warm: bool
     counted: _Counted | None = None
     timing: Timing | None = None
     rows: list[Row] = field(default_factory=list)
@@ -165,26 +174,21 @@ class _Run:
     async def prepared(cls, caller: asgi.Caller, settings: Settings, bench: Bench, instruments: Instruments) -> _Run:
         """Warm the app, find its layers and their budgets."""
         __tracebackhide__ = True
-        timed, limit_s = settings.budgets.need_clock, settings.startup_timeout_s
-        limits = (WARM_CALLS, WARM_NS) if timed else (COUNTING_WARM_CALLS, COUNTING_WARM_NS)
-        message = (
-            f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
-            " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"
-            " for this test, or raise mw_budget_startup_timeout if a request may need longer"
-        )
-        async with caller.limited(limit_s, message) as extend:
-
-            async def call(*arguments: Any) -> asgi.Exchange:
-                exchange = await caller(*arguments)
-                extend(limit_s)
-                return exchange
-
-            request_ns = await _warm(call, bench.clock, *limits)
+        thorough = settings.budgets.need_clock and (bench.precise or not settings.budgets.bound_time)
+        async with _called_again(caller, settings) as call:
+            warm, request_ns = False, 0.0
+            if not thorough:
+                request_ns = await _warm(call, bench.clock, BRIEF_WARM_CALLS, BRIEF_WARM_NS)
+                # Above a slow app a look takes as long as warming up does: one that may be thrown away is dear.
+                thorough = settings.budgets.need_clock and request_ns * BRIEF_WARM_CALLS > BRIEF_WARM_NS
+            if thorough:
+                warm, request_ns = True, await _warm(call, bench.clock, WARM_CALLS, WARM_NS)
             stack = await discovery.discover(call)
         if stack.displaced:
             instruments.active.append("a profiler of the app")
+        instruments.check()
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
-        return cls(stack, caller, settings, bench, instruments, bounds, request_ns)
+        return cls(stack, caller, settings, bench, instruments, bounds, request_ns, warm)
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
@@ -202,7 +206,17 @@ class _Run:
             pages = await ledger.count(
                 self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
             )
-        self.counted = self._counted(pages, ledger.why_not, list(ledger.notes()))
+        self.instruments.check(self._codes())
+        why_not = self._why_no_figures() | dict(ledger.why_not)
+        self.counted = self._counted(pages, why_not, list(ledger.notes()))
+
+    def _codes(self) -> list[CodeType]:
+        """The code that enters the layers."""
+        return [entry.function.__code__ for entry in self.stack.entries if entry.function is not None]
+
+    def _why_no_figures(self) -> dict[str, str]:
+        """Why there is no figure of memory, by quantity: a tool that is at work creates objects."""
+        return dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.active else {}
 
     def _counted(self, pages: list[Page], why_not: Mapping[str, str], notes: list[str]) -> _Counted:
         stack = self.stack
@@ -223,13 +237,16 @@ class _Run:
     def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
         assert self.counted is not None
         own = self.counted.layers.get(layer.index)
-        if self.instruments.active:
-            return Judged(bound, "undecided", at_work(self.instruments))
+        if self.stack.displaced:  # so that layers may be missing
+            return Judged(bound, "undecided", self.instruments.why_no_figures)
+        why = self.counted.report.why.get(quantity)
+        if why is not None:
+            return Judged(
+                bound, "undecided", why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
+            )
         if own is not None:
             count = own.of(quantity)
-            if count is None:
-                why = self.counted.report.why[quantity]
-                return Judged(bound, "undecided", f"{quantity} cannot be counted here: {why}")
+            assert count is not None
             judge = partial(budgets.judge_count, count)
             verdict = judge(bound).verdict
             together = self._together(layer) if verdict == "fail" else None
@@ -246,8 +263,47 @@ class _Run:
     # ---- timing ---------------------------------------------------------------------------------------------------
 
     async def time(self) -> None:
-        """Time the layers until the verdicts are known."""
+        """Time the layers, unless a tool turns out to be at work meanwhile: then there is no figure."""
         __tracebackhide__ = True
+        if not self.request_ns:
+            raise MeasurementError(
+                "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
+                " process, as libfaketime does; run this test without it"
+            )
+        await self._until_known()
+        self.instruments.check(self._codes())
+        if self.instruments.active:
+            self.timing, self.rows = None, []
+
+    async def _until_known(self) -> None:
+        """Time the layers until the verdicts are known, and the figures where somebody reads them."""
+        __tracebackhide__ = True
+        if self._breaks_count():
+            self.bench = replace(self.bench, precise=True)  # the test fails, and its report has a table
+        looks = 0
+        if not self.warm:
+            if not self.bench.precise:
+                self.timing = self._new_timing()
+                if await self.timing.kept_at_first_sight():
+                    return
+                looks = self.timing.look
+            async with _called_again(self.caller, self.settings) as call:
+                self.request_ns = await _warm(call, self.bench.clock, WARM_CALLS, WARM_NS)
+        self.timing = self._new_timing(looks)
+        await self.timing.until_known()
+
+    def _breaks_count(self) -> bool:
+        """Whether a budget of a count is not kept for certain."""
+        return any(
+            self._judge_count(layer, quantity, bound).verdict != "pass"
+            for _, layer in self.stack.layers
+            if layer.entered
+            for quantity, bound in self._bounds(layer).items()
+            if quantity in COUNTED
+        )
+
+    def _new_timing(self, looks_before: int = 0) -> Timing:
+        """Rows and a timing of them without any sample."""
         assert self.counted is not None
         report = self.counted.report
         parts = [*self.counted.layers.values(), report.outside, *([report.endpoint] if report.endpoint else [])]
@@ -262,21 +318,21 @@ class _Run:
             for entry, layer in self.stack.layers
             if layer.entered
         ]
-        self.timing = Timing(self.stack, self.caller, self.rows, self.settings, self.bench, self.instruments, pace)
-        await self.timing.until_known()
+        return Timing(self.stack, self.caller, self.rows, self.settings, self.bench, pace, looks_before)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
     async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
         """The same, with where its time goes; with a note where that cannot be told. The measurement stands."""
         if self.instruments.active:
-            return _without_profile(measurement, at_work(self.instruments))
+            return _without_profile(measurement, self.instruments.why_no_figures)
         try:
             found = await self._profile(measurement)
         except loops.OutOfTimeError:
             why = f"under the profiler a request did not end within {self.settings.startup_timeout_s:g} s"
             return _without_profile(measurement, why)
-        except Exception as error:  # whatever it is, the app's or the profiler's
+        except Exception as raised:  # whatever it is, the app's or the profiler's
+            error = of_the_app(raised)
             return _without_profile(measurement, f"under the profiler: {type(error).__name__}: {error}")
         try:
             return replace(measurement, profile=publish(found, measurement))
@@ -300,7 +356,7 @@ class _Run:
         assert self.counted is not None
         reports = tuple(self._report(layer) for _, layer in self.stack.layers)
         timing = self.timing
-        total = timing.judged_total() if timing else None
+        total = timing.judged_total() if timing else self._untimed_total()
         verdicts = [report.verdict for report in reports] + [total.verdict if total else None]
         return Measurement(
             request=line,
@@ -318,6 +374,7 @@ class _Run:
             total_reason=total.reason if total else None,
             verdict=worst(verdict for verdict in verdicts if verdict is not None),
             notes=tuple(self._notes()),
+            disturbed=self.instruments.why_no_figures if self.instruments.active else None,
         )
 
     def _bounds(self, layer: Layer) -> dict[Quantity, float]:
@@ -330,6 +387,10 @@ class _Run:
     def _together(self, layer: Layer) -> Together | None:
         """What is measured with a layer, None where nothing is."""
         others = [other for _, other in self.stack.layers if other.merged_with == layer.name]
+        handed_on = self.stack.handed_on
+        if handed_on is not None and handed_on.to_layer == layer.name:
+            # The endpoint has no budget, so nothing bounds what all of it may take.
+            return Together(f"what is inside it is measured together with it: {handed_on.because}", {})
         if not others:
             return None
         bounds = [self._bounds(one) for one in (layer, *others)]
@@ -347,7 +408,7 @@ class _Run:
             reason = "the request did not come to it: a layer outside answered"
             return LayerReport(layer, judged={q: Judged(most, "undecided", reason) for q, most in bounds.items()})
         row = next((row for row in self.rows if row.layer is layer), None)
-        timed = self.timing.judged(row) if self.timing and row else {}
+        timed = self.timing.judged(row) if self.timing and row else self._untimed(bounds)
         judged: dict[Quantity, Judged] = {q: self._judge_count(layer, q, bounds[q]) for q in COUNTED if q in bounds}
         us = row.us if row and row.us is not None and math.isfinite(row.us.half_width) else None
         return LayerReport(
@@ -359,10 +420,21 @@ class _Run:
             {**timed, **judged},
         )
 
+    def _untimed(self, bounds: Mapping[Quantity, float]) -> dict[Quantity, Judged]:
+        """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
+        why = self.instruments.why_no_figures if self.instruments.active else None
+        return {q: Judged(most, "undecided", why) for q, most in bounds.items() if q not in COUNTED}
+
+    def _untimed_total(self) -> Judged | None:
+        bound = self.settings.budgets.total_us
+        return None if bound is None else Judged(bound, "undecided", self.instruments.why_no_figures)
+
     def _notes(self) -> Iterator[str]:
         assert self.counted is not None
         if self.instruments.suspended:
-            yield f"{', '.join(self.instruments.suspended)} was suspended during the measurement."
+            names = ", ".join(self.instruments.suspended)
+            missed = "; it saw nothing of what other threads did meanwhile" if self.instruments.missed else ""
+            yield f"{names} was suspended during the measurement{missed}."
         if self.stack.displaced:
             yield "The app runs a profiler of its own, which hides the layers inside of it."
         if not self.stack.entries:
@@ -370,8 +442,11 @@ class _Run:
         for _, layer in self.stack.layers:
             if layer.merged_with is not None:
                 yield f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}."
+        if (handed_on := self.stack.handed_on) is not None:
+            missing = "" if handed_on.complete else " Layers inside it may have no row."
+            yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
         for active in self.instruments.active:
-            yield f"{active} was at work: the figures are too high, and no budget was enforced."
+            yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
         yield from self.counted.notes
         if self.timing is not None:
             yield from self.timing.notes()
@@ -379,6 +454,28 @@ class _Run:
 
 def _without_profile(measurement: Measurement, why: str) -> Measurement:
     return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
+
+
+@asynccontextmanager
+async def _called_again(
+    caller: asgi.Caller, settings: Settings
+) -> AsyncIterator[Callable[..., Awaitable[asgi.Exchange]]]:
+    """What calls the app, each time within the limit for one request."""
+    __tracebackhide__ = True
+    limit_s = settings.startup_timeout_s
+    message = (
+        f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
+        " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"
+        " for this test, or raise mw_budget_startup_timeout if a request may need longer"
+    )
+    async with caller.limited(limit_s, message) as extend:
+
+        async def call(*arguments: Any) -> asgi.Exchange:
+            exchange = await caller(*arguments)
+            extend(limit_s)
+            return exchange
+
+        yield call
 
 
 async def _warm(call: Callable[[], Awaitable[object]], clock: Clock, calls: int, limit_ns: int) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from .errors import near_miss
+
 if TYPE_CHECKING:
     import httpx
 
@@ -207,6 +209,17 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """How a measurement stands to those of other processes.
+
+    `crowded` is why a failure is not to be believed, None where nobody else measures; `note` is what to know of it.
+    """
+
+    crowded: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Effort:
     """What a measurement took: `requests` measured, in `rounds` over all boundaries, in `seconds`."""
 
@@ -279,6 +292,7 @@ class Result:
     slower than at its best the machine ran, at the slowest figure; 1 where that is less than a tenth.
     `total_budget_us` and `total_verdict` belong to the budget on the whole request. `notes` are remarks on how far the
     figures can be trusted, one sentence each. `profile` is there where the request was called again under a profiler.
+    `disturbed` says which tool was at work, so that there are no figures of time and memory.
     """
 
     request: RequestLine
@@ -296,13 +310,29 @@ class Result:
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
+    disturbed: str | None = None
+
+    @property
+    def uncountable(self) -> tuple[Quantity, ...]:
+        """The quantities with a budget on a layer that the request entered which cannot be counted here."""
+        why = self.ledger.why if self.ledger is not None and self.disturbed is None else {}
+        judged = {quantity for report in self.layers if report.layer.entered for quantity in report.judged}
+        return tuple(quantity for quantity in COUNTED if quantity in why and quantity in judged)
 
     def layer(self, name: str) -> LayerReport:
         """The report of the layer that the table calls `name`; KeyError with the names that exist."""
+        __tracebackhide__ = True
         for report in self.layers:
             if report.name == name:
                 return report
-        raise KeyError(f"no layer {name!r}; the stack has {', '.join(r.name for r in self.layers) or 'no layers'}")
+        if self.ledger is None:
+            raise KeyError(
+                f"no layer {name!r}: nothing was measured; run pytest with --mw-budget, or ask for layers only where"
+                " there are some (if measurement.layers: ...)"
+            )
+        names = [report.name for report in self.layers]
+        have = f"The layers are: {', '.join(names)}" if names else "The stack has no layers"
+        raise KeyError(f"no layer {name!r}.{near_miss(name, names)} {have}")
 
 
 @dataclass(frozen=True, kw_only=True)

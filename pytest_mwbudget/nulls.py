@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
 
-from .boundaries import HARNESS, BlankLayers, probed_parent
+from .boundaries import HARNESS, BlankLayers, callers, probed_parent
 from .discovery import Entry
 from .model import Estimate, Microseconds
 from .samples import Null, Split
 from .stats import batched_interval, independent, negative, scaled
 
-# A null layer with fewer readings of its own borrows those of all boundaries.
+# A null layer with fewer readings of its own has no interval of its own.
 OWN_NULLS = 32
+# A null layer with fewer readings of its own has no typical value of its own either.
+FEWEST_NULLS = 4
 
 US_PER_NS = 1e-3
 ZERO = Estimate(0.0, 0.0, 0.0)
@@ -39,24 +41,25 @@ class ProbeCosts:
         self,
         taken: Sequence[Split],
         steady: Sequence[Split],
+        entries: Sequence[Entry],
         probed: Sequence[int],
         sent: Mapping[int, int],
         alpha: float,
     ) -> None:
-        levels = [_Level(one, quiet, alpha) for one, quiet in zip(taken, steady, strict=True) if quiet.null]
+        levels = [_Level(one, quiet, entries, alpha) for one, quiet in zip(taken, steady, strict=True) if quiet.null]
         self.readings = _readings(levels, probed)
         self._nulls = _null_estimates(self.readings, alpha)
         self._unsure = _widest(levels)
         self.handing = scaled(_handed(levels, sent, alpha), 0.5)
 
-    def halves(self, indexes: Sequence[int], share: float = 1.0) -> Estimate:
-        """Microseconds for the inside or the outside of the probe at each of these boundaries, or a `share` of them.
+    def halves(self, crossings: Mapping[int, float]) -> Estimate:
+        """Microseconds for the inside or the outside of the probes at these boundaries, each crossed so many times.
 
         Their null layers were read in different requests, but what a blank layer takes is off all of them alike.
         """
-        unsure = max((self._unsure.get(i, ZERO) for i in indexes), key=lambda us: us.half_width)
-        own = independent(*(scaled(self._nulls[i], share / 2) for i in indexes))
-        return independent(own, negative(scaled(spread(unsure), share / 2 * len(indexes))))
+        unsure = max((self._unsure.get(i, ZERO) for i in crossings), key=lambda us: us.half_width)
+        own = independent(*(scaled(self._nulls[i], times / 2) for i, times in crossings.items()))
+        return independent(own, negative(scaled(spread(unsure), sum(crossings.values()) / 2)))
 
     @property
     def typical_us(self) -> Microseconds:
@@ -75,14 +78,28 @@ class _Above:
 class _Level:
     """The null layers of requests that went past the same task layers."""
 
-    def __init__(self, taken: Split, steady: Split, alpha: float) -> None:
+    def __init__(self, taken: Split, steady: Split, entries: Sequence[Entry], alpha: float) -> None:
         self.steady = steady
+        self.entries = entries
         self.typical = steady.typical_nulls()
         self.fewest = min(null.blanks.count for null in self.typical)
         # No part of a null layer takes more than all of it.
         self.most_us = max(self.typical.values()) * US_PER_NS
         self.above = self._above(taken, self.typical)
-        self.blank = self._blank(alpha) if self.fewest else ZERO
+        kinds = {self.kind(null) for null in self.typical}
+        self.blanks = {plain: self._blank(alpha, plain) if self.fewest else ZERO for plain in kinds}
+
+    def kind(self, null: Null) -> bool:
+        """Whether the blank layers are plain functions, as what they stand for is: these cost less."""
+        return self.entries[null.index].plain
+
+    def blank(self, null: Null) -> Estimate:
+        """What a blank layer takes in such a null layer each time that it is entered."""
+        return self.blanks[self.kind(null)]
+
+    def times(self, null: Null) -> int:
+        """How often the null layer is entered in a request."""
+        return len(self.entries[null.index].parents)
 
     def _above(self, taken: Split, typical: Mapping[Null, float]) -> list[_Above]:
         """Of all requests that were taken, at the tempo of the steady ones: what is looked for is small, needs many."""
@@ -91,31 +108,32 @@ class _Level:
         at_tempo = zip(known.null, known.nulls_at_typical_tempo(typical), strict=True)
         return [_Above(null, ns - typical[Null(null.index, plain)]) for null, ns in at_tempo]
 
-    def _blank(self, alpha: float) -> Estimate:
+    def _blank(self, alpha: float, plain: bool) -> Estimate:
         """What a blank layer takes: null layers with more of them against those with the fewest."""
-        plain = [one for one in self.above if not one.null.blanks.wrapping]
-        fewest = [one.ns for one in plain if one.null.blanks.count == self.fewest]
-        more = [one.ns / (one.null.blanks.count - self.fewest) for one in plain if one.null.blanks.count > self.fewest]
-        blank = independent(interval(more, alpha), negative(interval(fewest, alpha)))
-        return between(blank, 0.0, self._most_of_a_blank())
+        bare = [one for one in self.above if not one.null.blanks.wrapping and self.kind(one.null) == plain]
+        added = [(one.null.blanks.count - self.fewest, one.ns / self.times(one.null)) for one in bare]
+        fewest = [ns for more, ns in added if not more]
+        each = [ns / more for more, ns in added if more]
+        blank = independent(interval(each, alpha), negative(interval(fewest, alpha)))
+        return between(blank, 0.0, self._most_of_a_blank(plain))
 
-    def _most_of_a_blank(self) -> Microseconds:
+    def _most_of_a_blank(self, plain: bool) -> Microseconds:
         """Each of several blank layers takes its share of their null layer at most.
 
         That at the typical boundary: many are known by few readings, and one that is not always entered reads nothing.
         """
         shares: dict[int, list[float]] = {}
         for null, ns in self.typical.items():
-            if ns and not null.blanks.wrapping:
-                shares.setdefault(null.blanks.count, []).append(ns / null.blanks.count)
+            if ns and not null.blanks.wrapping and self.kind(null) == plain:
+                shares.setdefault(null.blanks.count, []).append(ns / null.blanks.count / self.times(null))
         return min(map(median, shares.values()), default=self.most_us / US_PER_NS) * US_PER_NS
 
     def wrapped_ns(self, sent: Mapping[int, int]) -> Iterable[tuple[int, float]]:
         """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""
         for one in self.above:
             if one.null.blanks.wrapping and sent.get(one.null.index):
-                plain_ns = self.fewest * self.blank.estimate / US_PER_NS
-                yield one.null.blanks.count, (one.ns + plain_ns) / sent[one.null.index]
+                bare_ns = self.fewest * self.times(one.null) * self.blank(one.null).estimate / US_PER_NS
+                yield one.null.blanks.count, (one.ns + bare_ns) / sent[one.null.index]
 
 
 def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> Estimate:
@@ -135,7 +153,8 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
     if len(by_count) < 2:
         return Estimate(0.0, 0.0, most_us)
     # Where the blank layer is not known, it is not known once for all messages of a request.
-    unsure = max((spread(level.blank) for level in levels), key=lambda us: us.half_width)
+    blanks = [blank for level in levels for blank in level.blanks.values()]
+    unsure = max((spread(blank) for blank in blanks), key=lambda us: us.half_width)
     unsure = scaled(unsure, 1 / fewest_sent)
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
@@ -143,18 +162,18 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
     return between(independent(*nothing_wrapped, unsure), 0.0, most_us)
 
 
-def handovers(entries: Sequence[Entry], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, int]:
+def handovers(entries: Sequence[Entry], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, float]:
     """How often functions of each owner hand a message to a probe, or are handed one by a probe, in one request.
 
     An owner that does not wrap the `send` it got has no part in what is sent inside it: that goes from probe to probe.
     """
-    found = {HARNESS: 0} | {index + 1: sent.get(index, 0) for index in probed}
+    found: dict[int, float] = {HARNESS: 0.0, **{index + 1: sent.get(index, 0) for index in probed}}
     for index in probed:
-        outer, same_send = probed_parent(entries, index, probed)
-        if same_send:
-            found[outer] = max(0, found[outer] - sent.get(index, 0))
-        else:
-            found[outer] += sent.get(index, 0)
+        _, same_send = probed_parent(entries, index, probed)
+        outside = callers(entries, index, probed)
+        for outer, times in outside.items():
+            messages = sent.get(index, 0) * times / outside.total()
+            found[outer] = max(0.0, found[outer] - messages) if same_send else found[outer] + messages
     return found
 
 
@@ -181,12 +200,13 @@ def between(us: Estimate, least: Microseconds, most: Microseconds) -> Estimate:
 
 
 def _readings(levels: Sequence[_Level], probed: Sequence[int]) -> dict[int, list[float]]:
-    """What the probes of null layers cost at each boundary, in nanoseconds at the typical tempo."""
+    """What the probes of null layers cost each time that a boundary is crossed, in nanoseconds at the typical tempo."""
     found: dict[int, list[float]] = {index: [] for index in probed}
     for level in levels:
         for null, ns in zip(level.steady.null, level.steady.nulls_at_typical_tempo(level.typical), strict=True):
             if not null.blanks.wrapping:
-                found[null.index].append(ns - null.blanks.count * level.blank.estimate / US_PER_NS)
+                blanks_ns = null.blanks.count * level.blank(null).estimate / US_PER_NS
+                found[null.index].append(ns / level.times(null) - blanks_ns)
     return found
 
 
@@ -194,12 +214,24 @@ def _widest(levels: Sequence[_Level]) -> dict[int, Estimate]:
     """For each boundary what a blank layer takes, by the least sure of the levels that had null layers there."""
     found: dict[int, Estimate] = {}
     for level in levels:
-        for index in {null.index for null in level.steady.null}:
-            found[index] = max(found.get(index, level.blank), level.blank, key=lambda us: us.half_width)
+        for null in set(level.steady.null):
+            blank = level.blank(null)
+            found[null.index] = max(found.get(null.index, blank), blank, key=lambda us: us.half_width)
     return found
 
 
 def _null_estimates(readings: Mapping[int, list[float]], alpha: float) -> dict[int, Estimate]:
-    """What a probe costs at each boundary; where there are few readings, what it costs at any boundary."""
+    """What a probe costs at each boundary.
+
+    Where there are few readings, the interval also holds what is typical of every other boundary: boundaries differ by
+    their function, their task and how often they are entered.
+    """
     pooled = interval(interleaved(readings.values()), alpha)
-    return {index: interval(own, alpha) if len(own) >= OWN_NULLS else pooled for index, own in readings.items()}
+    typical = {index: median(own) * US_PER_NS for index, own in readings.items() if len(own) >= FEWEST_NULLS}
+    low, high = min([pooled.low, *typical.values()]), max([pooled.high, *typical.values()])
+    return {
+        index: interval(own, alpha)
+        if len(own) >= OWN_NULLS
+        else Estimate(typical.get(index, pooled.estimate), low, high)
+        for index, own in readings.items()
+    }

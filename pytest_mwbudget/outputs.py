@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import Any
 
 from .errors import SettingError
@@ -24,16 +27,14 @@ class Output:
     package: str | None = None
 
     def check(self, path: Path, said: str) -> None:
-        """Make sure, before there is any work to lose, that the file can be made.
+        """Make sure, before there is any work to lose, that the file can be made; nothing is left behind.
 
         `said` is the option as the user wrote it. Raises SettingError where a package is missing or `path` cannot be
-        written; a file that is not there yet is made, and the directories above it.
+        written.
         """
         self.check_package(said)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a"):
-                pass
+            _try(path)
         except OSError as error:
             raise SettingError(f"{said} cannot be written: {error}; give the path of a file to write") from None
 
@@ -46,8 +47,55 @@ class Output:
             )
 
     def write(self, path: Path, document: Mapping[str, Any]) -> None:
-        """Write the document to `path`."""
-        path.write_text(self.render(document, path), encoding="utf-8")
+        """Write the document to `path`, all of it or nothing, and make the directories above it."""
+        put(path, self.render(document, path))
+
+
+def put(path: Path, text: str) -> None:
+    """Write the text to `path`: to a file beside it, which then takes its place, so that no half of it ever stands."""
+    if _is_special(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _replace(target, text)
+    except OSError as error:
+        if not target.is_file():
+            # The user knows nothing of the file beside it.
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        # A file that is a mount of its own, or stands where no other can be made, can only be written over.
+        target.write_text(text, encoding="utf-8")
+
+
+def _replace(target: Path, text: str) -> None:
+    beside = target.with_name(f".mw-budget-{os.getpid()}-{token_hex(4)}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, whose place nothing may take."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _try(path: Path) -> None:
+    """Raise OSError where no file can be written at `path`, and leave nothing behind."""
+    if _is_special(path):
+        return  # opening a pipe waits for its reader
+    target = Path(os.path.realpath(path))
+    try:
+        target.stat()
+    except FileNotFoundError:
+        with TemporaryFile(dir=next(above for above in target.parents if above.exists())):
+            return
+    with target.open("a"):
+        pass
 
 
 def check_distinct(files: Mapping[str, Path]) -> None:

@@ -18,7 +18,8 @@ MARKER = (
     "mw_budget(us=..., busy_us=..., objects=..., allocations=..., bytes=..., tasks=..., threads=..., retained=..., "
     "layers={...}, total_us=..., expect_status=..., lifespan=..., loop=..., max_time=..., undecided=...): measure "
     "every middleware layer of the app on the requests made through the fixture mw_budget, and with --mw-budget fail "
-    "the test when a layer takes or creates more per request than its budget"
+    "the test when a layer takes or creates more per request than its budget; the marker closest to a test wins, and "
+    "None takes an inherited value away"
 )
 # What the command line may say after --mw-budget-: the name of the value, and what it means.
 OPTIONS = {
@@ -35,7 +36,7 @@ OPTIONS = {
     "max-time": ("SECONDS", "time at most this long for one request (default: 5)"),
     "undecided": (
         "warn|fail|pass",
-        "what to do about a budget on which there was no verdict in time (default: warn)",
+        "what to do about a budget without a verdict (default: warn, and fail for what cannot be counted here)",
     ),
 }
 # What the configuration may say, and what that means; but for the first four, defaults for the keywords of the marker.
@@ -60,7 +61,7 @@ INI = {
     "mw_budget_lifespan": "false to leave the app's lifespan alone",
     "mw_budget_loop": "asyncio, uvloop or trio: the event loop of tests that are not async",
     "mw_budget_max_time": "seconds of timing for one request, at most (default: 5)",
-    "mw_budget_undecided": "warn, fail or pass when there is no verdict in time (default: warn)",
+    "mw_budget_undecided": "warn, fail or pass without a verdict (default: warn, and fail for what cannot be counted)",
     "mw_budget_startup_timeout": "seconds for the app's startup, for its shutdown, and for one request (default: 30)",
 }
 INI_TYPES: dict[str, Literal["bool", "linelist"]] = {"mw_budget": "bool", "mw_budget_layers": "linelist"}
@@ -96,6 +97,15 @@ def _addressed(config: pytest.Config) -> bool:
     return any(value is not None for value in options) or any(map(config.getini, INI))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Before pytest selects by -m: `pytest --mw-budget -m mw_budget` runs every test that measures. No more than a
+    # glance at each item, most have nothing to do with it.
+    for item in items:
+        if "mw_budget" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("mw_budget"):
+            item.add_marker("mw_budget")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     # The hooks that run with every test are there only where a test needs them: else all tests would pay for them.
     if _used(session.items):
@@ -105,12 +115,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _used(items: list[pytest.Item]) -> bool:
-    """Whether a test takes the fixture or is marked; no more than a glance at each, most have nothing to do with it."""
+    """Whether a test is marked, as those that take the fixture are; again no more than a glance at each."""
     parents = {item.parent for item in items if item.parent}
-    return (
-        any("mw_budget" in getattr(item, "fixturenames", ()) for item in items)
-        or any(marker.name == "mw_budget" for item in items for marker in item.own_markers)
-        or any(parent.get_closest_marker("mw_budget") for parent in parents)
+    return any(marker.name == "mw_budget" for item in items for marker in item.own_markers) or any(
+        parent.get_closest_marker("mw_budget") for parent in parents
     )
 
 

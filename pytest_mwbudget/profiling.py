@@ -9,9 +9,11 @@ import math
 import os
 import random
 import sys
+import timeit
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,8 +21,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from . import frames
 from .asgi import Caller
-from .boundaries import HARNESS, Clock, probed_parent
+from .boundaries import HARNESS, probed_parent
 from .charging import Charging, owner_count
+from .clocks import Clock, perf_counter, runs
 from .counters import Owner
 from .discovery import Stack
 from .exchange import PROBE_FILE
@@ -89,7 +92,7 @@ async def profile(
     wanted = [blocks.get(entry + 1, ()) for entry, layer in stack.layers if layer.index in over and entry is not None]
     chance, requests, begin = random.Random(), 0, clock()
     placed, iterations = charging.placed(), marks.iterations(caller.loop.library)
-    with uncollected(), warnings.catch_warnings(), placed, iterations as iterating:
+    with uncollected(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
         # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
         warnings.simplefilter("ignore", RuntimeWarning)
         while True:
@@ -107,6 +110,25 @@ async def profile(
         events = await _events(lambda: charging.request(caller.settled))
     sampled = _Sampled(session, requests, events, _row_s(stack, result, waiting=iterating))
     return _profiled(sampled, blocks, plain_us, str(result.request))
+
+
+@contextmanager
+def _own_sampler() -> Iterator[None]:
+    """Give this thread a sampler of its own: pyinstrument has one a thread, and `pyinstrument -m pytest` uses it.
+
+    Its clock is one that runs where a test has frozen pyinstrument's.
+    """
+    from pyinstrument import stack_sampler
+
+    local = stack_sampler.thread_locals
+    before = stack_sampler.get_stack_sampler()
+    local.stack_sampler = own = stack_sampler.StackSampler()
+    if not runs(timeit.default_timer):
+        own.timer_func = perf_counter
+    try:
+        yield
+    finally:
+        local.stack_sampler = before
 
 
 def _pause(seconds: Seconds, clock: Clock) -> None:
@@ -195,12 +217,14 @@ def _profiled(sampled: _Sampled, blocks: Mapping[Owner, Block], plain_us: Micros
     rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(wanted.values()))
     records = frames.fitted(records, frames.attributed(sampled.events, blocks, MACHINERY), wanted, rest)
     total_s = math.fsum(seconds for _, seconds in records)
+    # Not the session's own: that is by the clock that tells the date, which tests freeze.
+    duration_s = math.fsum(seconds for _, seconds in session.frame_records)
     samples = sum(frames.owner_of(stack) in blocks for stack, _ in session.frame_records)
     told = session.to_json(include_frame_records=False) | {
         "frame_records": records,
         "start_call_stack": [""],
         "duration": total_s,
-        "cpu_time": total_s * session.cpu_time / session.duration,
+        "cpu_time": total_s * session.cpu_time / duration_s,
         "target_description": f"{about}, {requests} requests",
         "sample_count": samples,
     }

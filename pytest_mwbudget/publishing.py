@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from .errors import SettingError
 from .measure import Publish
@@ -15,18 +16,31 @@ from .profiling import Profiled
 SLUG = 80
 
 
-def ready(folder: Path, said: str) -> None:
-    """Make the directory, of which version control is to know nothing.
+def check(folder: Path, said: str) -> None:
+    """Make sure, before there is any work to lose, that files can be kept below the directory; nothing is left behind.
 
     `said` is the option as the user wrote it. Raises SettingError where nothing can be written there.
     """
+    try:
+        with TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())):
+            pass
+    except OSError as error:
+        raise _unwritable(said, error) from None
+
+
+def ready(folder: Path) -> None:
+    """Make the directory, of which version control is to know nothing; SettingError where that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n", encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"{said} cannot be written: {error}; give the path of a directory for flamegraphs") from None
+        raise _unwritable(str(folder), error) from None
+
+
+def _unwritable(said: str, error: OSError) -> SettingError:
+    return SettingError(f"{said} cannot be written: {error}; give the path of a directory for flamegraphs")
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Publisher:
     def _published(self, name: str, profiled: Profiled, result: Result) -> Profile:
         from .report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope, thinned
 
-        ready(self.folder, str(self.folder))
+        ready(self.folder)
         session = thinned(profiled.session)
         page = FlamegraphRenderer(result, self.nodeid, profiled.requests, profiled.request_us)
         over = [report.layer for report in result.layers if report.verdict == "fail"]

@@ -1,18 +1,19 @@
 """Marker, command line, configuration and defaults, merged and checked into one frozen record.
 
-The nearest word wins, key by key: the marker closest to the test, then wider markers, then the command line, then
-the configuration, then the defaults.
+The closest value wins, key by key: the marker closest to the test (`markers` has their order), then wider markers,
+then the command line, then the configuration, then the defaults. `None` in a marker takes away what all wider places
+say of that key.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from .budgets import Bounds, Budgets, bound, budget_us
+from .budgets import Budgets, LayerBounds, bound, budget_us
 from .errors import SettingError, near_miss
 from .model import QUANTITIES, LoopName, Quantity, Seconds
 
@@ -21,6 +22,8 @@ WhenProfiled: TypeAlias = Literal["failing", "always", "never"]
 
 # What the command line and the configuration alone may say.
 RUN_KEYS = ("startup_timeout", "flamegraph")
+# Deadlines are nanoseconds in integers and timers of event loops, which do not take any number of seconds.
+MOST_SECONDS = 86_400
 MARKER_KEYS = (*QUANTITIES, "layers", "total_us", "expect_status", "lifespan", "loop", "max_time", "undecided")
 
 
@@ -30,7 +33,8 @@ class Settings:
 
     `max_time_s` bounds the timing of one request, `startup_timeout_s` the app's startup, its shutdown, and one
     request. `expect_status` None means any status below 400; `loop` None means what asyncio takes, in an async test the
-    test's own. `flamegraph` says which requests are called again under a profiler.
+    test's own. `flamegraph` says which requests are called again under a profiler. `when_uncountable` is for a budget
+    of a count that cannot be counted here: `when_undecided` where somebody said that, else `"fail"`.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -40,6 +44,7 @@ class Settings:
     max_time_s: Seconds = 5.0
     startup_timeout_s: Seconds = 30.0
     when_undecided: WhenUndecided = "warn"
+    when_uncountable: WhenUndecided = "fail"
     flamegraph: WhenProfiled = "failing"
 
 
@@ -51,30 +56,43 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     have `startup_timeout` and `flamegraph`. Raises SettingError for an unknown keyword or an unusable value.
     """
     said: dict[str, tuple[str, Any]] = {}
-    layers: dict[str, Bounds] = {}
-    sources: list[tuple[str, tuple[str, ...], Mapping[str, Any]]] = [
-        ("mw_budget marker: {}", MARKER_KEYS, marker) for marker in markers
-    ]
-    sources.append(("mw_budget_{}", (*MARKER_KEYS, *RUN_KEYS), configured))
-    for place, known, values in sources:
+    named: list[tuple[str, Any]] = []
+    for place, values in _places(markers, configured):
         for key, value in values.items():
-            where = place.format(key)
-            if key not in known:
+            if key == "layers":
+                named.append((place.format(key), value))
+            else:
+                said.setdefault(key, (place.format(key), value))
+    return _checked({key: found for key, found in said.items() if found[1] is not None}, _merged_layers(named))
+
+
+def _places(
+    markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The values of each place with the pattern of its name, closest first; SettingError for an unknown keyword."""
+    for marker in markers:
+        for key in marker:
+            if key not in MARKER_KEYS:
                 raise SettingError(
                     f"unknown keyword {key!r} in the mw_budget marker.{near_miss(key, MARKER_KEYS)}"
                     f" The keywords are: {', '.join(MARKER_KEYS)}"
                 )
-            if value is None:
-                continue
-            if key == "layers":
-                wider = layer_budgets(value, where)
-                layers = {name: {**wider.get(name, {}), **layers.get(name, {})} for name in {**wider, **layers}}
-            else:
-                said.setdefault(key, (where, value))
-    return _checked(said, layers)
+        yield "mw_budget marker: {}", marker
+    yield "mw_budget_{}", {key: value for key, value in configured.items() if value is not None}
 
 
-def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Bounds]) -> Settings:
+def _merged_layers(named: Iterable[tuple[str, Any]]) -> dict[str, LayerBounds]:
+    """Budgets by layer name from all places, closest first, quantity by quantity."""
+    layers: dict[str, LayerBounds] = {}
+    for where, value in named:
+        if value is None:
+            break  # it takes away all wider ones
+        wider = layer_budgets(value, where)
+        layers = {name: {**wider.get(name, {}), **layers.get(name, {})} for name in {**wider, **layers}}
+    return layers
+
+
+def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, LayerBounds]) -> Settings:
     """The record, every value checked with the name of the place it came from."""
 
     def get(key: str, default: Any, check: Any) -> Any:
@@ -95,15 +113,16 @@ def _checked(said: Mapping[str, tuple[str, Any]], layers: Mapping[str, Bounds]) 
         max_time_s=get("max_time", default.max_time_s, seconds),
         startup_timeout_s=get("startup_timeout", default.startup_timeout_s, seconds),
         when_undecided=get("undecided", default.when_undecided, when_undecided),
+        when_uncountable=get("undecided", default.when_uncountable, when_undecided),
         flamegraph=get("flamegraph", default.flamegraph, when_profiled),
     )
 
 
-def layer_budgets(value: object, where: str) -> dict[str, Bounds]:
+def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     """Budgets by layer name, from a mapping or from lines.
 
     A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. Lines say the same:
-    `A = 80`, `B = us: 80, tasks: 0`.
+    `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping means no budget of that layer, or of that quantity.
     """
     if isinstance(value, Mapping):
         return {_layer_name(name, where): _bounds(bounds, f"{where}[{name!r}]") for name, bounds in value.items()}
@@ -115,7 +134,7 @@ def layer_budgets(value: object, where: str) -> dict[str, Bounds]:
     )
 
 
-def _line(line: str, where: str) -> tuple[str, Bounds]:
+def _line(line: str, where: str) -> tuple[str, LayerBounds]:
     name, equals, text = (part.strip() for part in line.rpartition("="))
     if not (equals and name):
         raise SettingError(
@@ -129,8 +148,10 @@ def _line(line: str, where: str) -> tuple[str, Bounds]:
     return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place)
 
 
-def _bounds(value: object, where: str) -> Bounds:
+def _bounds(value: object, where: str) -> LayerBounds:
     """Bounds by quantity; a plain number is one of microseconds."""
+    if value is None:
+        return dict.fromkeys(QUANTITIES)
     if not isinstance(value, Mapping):
         return {"us": budget_us(value, where)}
     for quantity in value:
@@ -140,7 +161,10 @@ def _bounds(value: object, where: str) -> Bounds:
                 f" {', '.join(QUANTITIES)}"
             )
     known: dict[Quantity, Any] = dict(value)
-    return {quantity: bound(quantity, most, f"{where}[{quantity!r}]") for quantity, most in known.items()}
+    return {
+        quantity: None if most is None else bound(quantity, most, f"{where}[{quantity!r}]")
+        for quantity, most in known.items()
+    }
 
 
 def _layer_name(name: object, where: str) -> str:
@@ -171,13 +195,16 @@ def truth(value: object, where: str) -> bool:
 
 
 def seconds(value: object, where: str) -> Seconds:
-    """`value` as a finite number of seconds above zero."""
+    """`value` as a number of seconds above zero and of at most `MOST_SECONDS`."""
     try:
         number = math.nan if isinstance(value, bool) else float(cast("float", value))
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number) or number <= 0:
-        raise SettingError(f"{where} is {value!r}; give a number of seconds above 0, for example 5")
+    if not 0 < number <= MOST_SECONDS:
+        raise SettingError(
+            f"{where} is {value!r}; give a number of seconds above 0, for example 5, and of at most {MOST_SECONDS},"
+            " which is a day"
+        )
     return number
 
 

@@ -1,7 +1,8 @@
 """See who hands work to a task or to a thread, and keep charging what a task does to whoever spawned it.
 
-asyncio (and uvloop): the loop's own `create_task`, `call_soon` and their like, for the time of a pass. trio: the
-functions that spawn. Threads: the functions that hand work to one. Each sees the owner that is charged at that moment.
+asyncio: the loop's `create_task`, `call_soon` and their like. uvloop, which is in C: attributes of the loop in their
+place, and a task factory. trio: the functions that spawn. Threads: the functions that hand work to one. Each sees the
+owner that is charged at that moment.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
-from types import CoroutineType
+from types import CoroutineType, FunctionType
 from typing import Any, TypeAlias
 
 from .counters import Charger, Owner
@@ -25,9 +26,12 @@ from .loops import Library
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
+# Is shown a call that an owner makes, and returns the arguments with which to make it.
+Seen: TypeAlias = Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
 
-# What these start and hand on is their own: the work is counted where it is handed to them.
-POOLS = ("anyio.", "concurrent.futures.", "trio.")
+# The modules in which pools of threads are written. What these hand on was counted where it was handed to them; what
+# they export, such as `anyio.from_thread.run`, is work like any other.
+POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.", "trio._")
 # The event loop's methods that take a callback, and the place of the callback among the arguments.
 SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
 
@@ -70,9 +74,7 @@ class Spawning:
     # ---- detours --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _detoured(
-        self, function: Function, seen: Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
-    ) -> Iterator[None]:
+    def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
         """Show every call of `function` to `seen`, which returns the arguments to call it with."""
         core, parameters, original = self.core, Parameters.of(function.__code__), twin(function, function.__code__)
 
@@ -90,7 +92,7 @@ class Spawning:
 
     # ---- threads --------------------------------------------------------------------------------------------------
 
-    def _handing(self, position: int) -> Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]:
+    def _handing(self, position: int) -> Seen:
         """For a function whose argument at `position` is to run in a worker thread."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
@@ -111,60 +113,121 @@ class Spawning:
 
     @contextmanager
     def _asyncio_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Attributes of the loop object stand before the methods of its class, also for asyncio's code in C."""
+        """Watch what makes tasks and takes callbacks; the code of a method is also seen by who keeps it bound."""
         strangers = dict.fromkeys(asyncio.all_tasks(loop), self.background)
         watching = asyncio.current_task(loop)
         if watching is not None:
             strangers[watching] = self.aside
-        factory = loop.get_task_factory()
-        constructor = _eager_constructor(factory)
-        replaced: dict[str, Callable[..., Any]] = {}
-        if constructor is None:
-            replaced["create_task"] = self._create_task(loop.create_task)
-        else:
-            # anyio goes round `create_task` there, and calls what the factory calls.
-            seen = self.core.aside(self._create_task(constructor))
-            loop.set_task_factory(asyncio.create_eager_task_factory(seen))  # type: ignore[attr-defined, unused-ignore]
-        for name, position in SCHEDULING.items():
-            replaced[name] = self._schedule(getattr(loop, name), position, strangers)
-        present = {name: vars(loop)[name] for name in replaced if name in vars(loop)}
-        for name, function in replaced.items():
-            setattr(loop, name, self.core.aside(function))
+        with ExitStack() as stack:
+            for name, position in SCHEDULING.items():
+                seen = self._scheduling(position + 1, strangers)
+                if isinstance(method := _method(loop, name), FunctionType):
+                    stack.enter_context(self._detoured(method, seen))
+                else:
+                    stack.enter_context(_replaced(loop, name, self.core.aside(self._shown(loop, name, seen))))
+            constructor = _eager_constructor(loop.get_task_factory())
+            if constructor is not None:
+                stack.enter_context(self._eager_factory(loop, constructor))
+            elif isinstance(method := _method(loop, "create_task"), FunctionType):
+                stack.enter_context(self._detoured(method, self._creating))
+            else:
+                stack.enter_context(self._task_factory(loop))
+            yield
+
+    def _shown(self, loop: asyncio.AbstractEventLoop, name: str, seen: Seen) -> Callable[..., Any]:
+        """What shows every call of a method in C to `seen`, and calls it with what that returns."""
+        method = getattr(loop, name)
+
+        def called(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            if caller < 0:
+                return method(*arguments, **named)
+            (_, *arguments), named = seen(caller, (loop, *arguments), named)  # type: ignore[assignment]
+            return self.core.run(caller, method, *arguments, **named)
+
+        return called
+
+    @contextmanager
+    def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
+        """A factory like the loop's eager one: anyio goes round `create_task`, and calls what the factory calls."""
+        own = loop.get_task_factory()
+
+        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            if caller < 0:
+                return constructor(*arguments, **named)
+            (_, *arguments), named = self._creating(caller, (loop, *arguments), named)  # type: ignore[assignment]
+            return self.core.run(caller, constructor, *arguments, **named)
+
+        loop.set_task_factory(asyncio.create_eager_task_factory(self.core.aside(make)))  # type: ignore[attr-defined, unused-ignore]
         try:
             yield
         finally:
-            for name in replaced:
-                delattr(loop, name)
-            vars(loop).update(present)
-            loop.set_task_factory(factory)
+            loop.set_task_factory(own)
 
-    def _create_task(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    @contextmanager
+    def _task_factory(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Watch a `create_task` in C: by an attribute of the loop, and by a factory for who keeps the bound method.
+
+        The factory is out while the attribute is called: what a factory is called with would be counted. The app sees
+        the factory that it has set itself.
+        """
+        own, set_factory = loop.get_task_factory(), loop.set_task_factory
+        shown = self._shown(loop, "create_task", self._creating)
+
+        def set_own(factory: Any) -> None:
+            nonlocal own
+            set_factory(factory)  # it may refuse it
+            set_factory(watching)
+            own = factory
+
+        def make(caller: Owner, its_loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> Any:
+            factory: Callable[..., Any] = own or _plain_task
+            if caller < 0:
+                return factory(its_loop, coro, **named)
+            (_, coro), named = self._creating(caller, (its_loop, coro), named)
+            return self.core.run(caller, factory, its_loop, coro, **named)
+
         def create_task(caller: Owner, *arguments: Any, **named: Any) -> Any:
-            if caller < 0:
-                return original(*arguments, **named)
-            coro, *rest = arguments or (named.pop("coro"),)
-            if asyncio.iscoroutine(coro):
-                self.tasks[caller][coroutine_name(coro)] += 1
-                coro = self.core.passage(caller, coro, True)
-            return self.core.run(caller, original, coro, *rest, **named)
+            set_factory(own)
+            try:
+                return shown(caller, *arguments, **named)
+            finally:
+                set_factory(watching)
 
-        return create_task
+        watching = self.core.aside(make)
+        set_factory(watching)
+        try:
+            with (
+                _replaced(loop, "create_task", self.core.aside(create_task)),
+                _replaced(loop, "get_task_factory", lambda: own),
+                _replaced(loop, "set_task_factory", set_own),
+            ):
+                yield
+        finally:
+            set_factory(own)
 
-    def _schedule(
-        self, original: Callable[..., Any], position: int, strangers: dict[asyncio.Task[Any], Owner]
-    ) -> Callable[..., Any]:
-        def schedule(caller: Owner, *arguments: Any, **named: Any) -> Any:
-            if caller < 0:
-                return original(*arguments, **named)
+    def _creating(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        """For a call of `create_task`, the loop being its first argument."""
+        if "coro" in named:
+            arguments = (*arguments, named.pop("coro"))
+        if len(arguments) > 1 and asyncio.iscoroutine(arguments[1]):
+            loop, coro, *rest = arguments
+            self.tasks[caller][coroutine_name(coro)] += 1
+            arguments = (loop, self.core.passage(caller, coro, True), *rest)
+        return arguments, named
+
+    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
+        """For a method whose argument at `position` is a callback."""
+
+        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if len(arguments) > position and callable(arguments[position]):
                 callback = arguments[position]
                 task = getattr(callback, "__self__", None)
                 owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
                 guarded = self.core.callback(owner, callback)
                 arguments = (*arguments[:position], guarded, *arguments[position + 1 :])
-            return self.core.run(caller, original, *arguments, **named)
+            return arguments, named
 
-        return schedule
+        return seen
 
     # ---- trio -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +242,7 @@ class Spawning:
         ):
             stack.enter_context(self._detoured(_function(function), self._spawning(position)))
 
-    def _spawning(self, position: int) -> Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]:
+    def _spawning(self, position: int) -> Seen:
         """For a function of trio whose argument at `position` makes the coroutine of the new task."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
@@ -199,6 +262,28 @@ class Spawning:
             return (*arguments[:position], self.core.aside(rooted), *arguments[position + 1 :]), named
 
         return seen
+
+
+@contextmanager
+def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
+    """An attribute of the loop object stands before the method of its class, also for asyncio's code in C."""
+    present = {name: vars(loop)[name]} if name in vars(loop) else {}
+    setattr(loop, name, value)
+    try:
+        yield
+    finally:
+        delattr(loop, name)
+        vars(loop).update(present)
+
+
+def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
+    """What a loop without a task factory makes."""
+    return asyncio.Task(coro, loop=loop, **named)
+
+
+def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
+    """The function behind a method of the loop's class."""
+    return inspect.unwrap(getattr(type(loop), name))
 
 
 def _eager_constructor(factory: Any) -> Callable[..., Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,10 @@ import pytest
 from .errors import SettingError
 from .gate import enforced
 from .outputs import JSON, RENDERED, Output, check_distinct
+
+# What pytest itself says of a test; with these of --tb it shows no failure in full.
+OUTCOMES = ("passed", "failed", "skipped")
+WITHOUT_FAILURES = ("line", "no")
 
 
 def configure(config: pytest.Config) -> None:
@@ -42,39 +46,77 @@ def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
         yield output, files[option]
 
 
+@dataclass
+class Attempt:
+    """One run of a test. Plugins that repeat tests report another outcome than pytest's for one that is repeated."""
+
+    requests: list[Request] = field(default_factory=list)
+    repeated: bool = False
+
+
+@dataclass
+class Request:
+    """A measurement with the report that brought it.
+
+    `undecided` says what the settings do about an undecided one, `told` that its table stands in a failure.
+    """
+
+    measurement: dict[str, Any]
+    report: pytest.TestReport
+    undecided: str
+    attempt: Attempt
+    told: bool = False
+
+
 class Summary:
     """What the tests of this run measured. `files` are to be written at its end."""
 
     def __init__(self, config: pytest.Config, files: Mapping[Output, Path]) -> None:
         self.config = config
         self.files = files
-        self.measurements: list[dict[str, Any]] = []
-        # The report that brought each measurement, and the tests that failed.
-        self.reports: list[pytest.TestReport] = []
+        self.requests: list[Request] = []
+        # The latest of each test, by its id and the worker that ran it; and the tests that failed.
+        self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
         self.remarks: list[str] = []
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        """All of it, once the tests are over."""
-        from .report.json import document
-
-        return document(self.measurements)
+        # All of it, once the tests are over. No property: pytest before 8.3.3 reads every attribute of a plugin, and so
+        # would have made it before the first test.
+        self.document: dict[str, Any] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what a report brings, also from another process."""
-        for measurement in getattr(report, "mw_budget", ()):
-            self.measurements.append(measurement)
-            self.reports.append(report)
+        test = (report.nodeid, getattr(report, "worker_id", ""))
+        if report.when == "setup" or test not in self.attempts:
+            self.attempts[test] = Attempt()
+        attempt = self.attempts[test]
+        undecided = getattr(report, "mw_budget_undecided", ())
+        fresh = [
+            Request(measurement, report, when_undecided, attempt)
+            for measurement, when_undecided in zip(getattr(report, "mw_budget", ()), undecided, strict=True)
+        ]
+        self.requests += fresh
+        attempt.requests += fresh
+        attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
         # With subtests another report than that of the measurement tells; an expected failure is none.
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
+            style = self.config.getoption("tbstyle", "auto")  # an option of the terminal plugin, which can be off
+            told = getattr(report, "mw_budget_told", ()) if style not in WITHOUT_FAILURES else ()
+            for number, request in enumerate(attempt.requests):
+                request.told = request.told or number in told
+
+    def _lasting(self) -> list[Request]:
+        """Those of attempts that were not repeated."""
+        return [request for request in self.requests if not request.attempt.repeated]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the files that were asked for, and the summary of GitHub's job.
 
         A file that cannot be written fails the run, and takes nothing else from it.
         """
+        from .report.json import document
+
+        self.document = document([request.measurement for request in self._lasting()])
         for output, path in self.files.items():
             try:
                 output.write(path, self.document)
@@ -83,7 +125,7 @@ class Summary:
                 if session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.TESTS_FAILED
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
-        if step_summary and self.measurements:
+        if step_summary and self.requests:
             self._add_to(Path(step_summary))
 
     def _add_to(self, step_summary: Path) -> None:
@@ -101,40 +143,42 @@ class Summary:
             self.remarks.append(f"GITHUB_STEP_SUMMARY cannot be written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table of each request, or a line in a quiet run; below them GitHub's annotations."""
-        verbosity = self.config.get_verbosity()
-        if self.measurements and verbosity >= -1:
-            self._print_tables(terminalreporter, verbosity)
+        """Print a line for each request, and the tables that stand in no failure; below them GitHub's annotations."""
+        if self.requests:
+            self._print_requests(terminalreporter)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
-        if self.measurements and os.environ.get("GITHUB_ACTIONS") == "true":
+        if os.environ.get("GITHUB_ACTIONS") == "true":
             for line in self._annotations():
                 terminalreporter.write_line(line)
 
-    def _print_tables(self, terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
-        from .report.json import measured
+    def _print_requests(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from .report.json import from_json
         from .report.terminal import run
 
         environment = self.document["environment"]
-        python = f"{environment['implementation']} {environment['python']}"
-        width = self.config.get_terminal_writer().fullwidth
+        lines = run(
+            [(request.measurement["nodeid"], from_json(request.measurement)) for request in self.requests],
+            f"{environment['implementation']} {environment['python']}",
+            self.config.get_terminal_writer().fullwidth,
+            self.config.get_verbosity(),
+            told={place for place, request in enumerate(self.requests) if request.told},
+            repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
+        )
         terminalreporter.write_sep("=", "mw-budget")
-        for line in run(measured(self.document), python, width, verbosity):
+        for line in lines:
             terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))
 
     def _annotations(self) -> Iterator[str]:
         from .report.github import annotation, level
-        from .report.json import measured
+        from .report.json import from_json
 
-        for (_, result), report in zip(measured(self.document), self.reports, strict=True):
-            severity = level(result.verdict, report.mw_budget_undecided)
-            if severity == "warning" or (severity == "error" and self._failed(report)):
+        for request in self._lasting():
+            result, report = from_json(request.measurement), request.report
+            severity = level(result.verdict, request.undecided)
+            if severity == "warning" or (severity == "error" and report.nodeid in self.failed):
                 file, line, _ = report.location
                 yield annotation(result, severity, self._in_workspace(file), None if line is None else line + 1)
-
-    def _failed(self, report: pytest.TestReport) -> bool:
-        """Whether the test failed in the end. pytest-rerunfailures marks an attempt that it repeats by its outcome."""
-        return report.nodeid in self.failed and str(report.outcome) != "rerun"
 
     def _in_workspace(self, file: str) -> str:
         """A path below pytest's root as GitHub knows it, from the root of the repository."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from time import get_clock_info, perf_counter_ns, thread_time_ns
 from typing import TypeAlias
 
 from . import asgi, budgets, loops
 from .bisect import MIN_SHARE, Bisection, Deadline, Wanted
-from .boundaries import Clock, task_layers
+from .boundaries import Probes, task_layers
 from .budgets import Judgement
-from .crossings import best_probes
+from .clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from .discovery import Stack
 from .estimates import ENOUGH_REQUESTS, SHARED_SHARE, Estimates, estimate, wider
-from .instruments import Instruments
 from .machine import Machine
 from .model import (
     Books,
@@ -32,10 +30,11 @@ from .model import (
     Occupation,
     Quantity,
     Seconds,
+    Turn,
 )
 from .nulls import ZERO
 from .settings import Settings
-from .stats import minus, plus
+from .stats import independent, minus, negative, plus
 
 # Told the share of the time limit that is over, and None at the end.
 Progress: TypeAlias = Callable[[float | None], None]
@@ -52,6 +51,9 @@ FIRST_LOOK_PAIRS = 16
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 # Precision alone is worth no more than this; an open verdict is worth all the time there is.
 PRECISION_TIME_S: Seconds = 2.0
+# Before the app is warm there are this many looks at most, in this share of the time limit at most. On a busy machine
+# the first one may have too few quick moments.
+FIRST_SIGHT_LOOKS, FIRST_SIGHT_SHARE = 2, 0.2
 # A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long,
 # when the machine was watched for so long, and when the look before it said so as well, unless there is time for no
 # other.
@@ -73,6 +75,17 @@ BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
 # Outside of all layers an app object takes a few microseconds. So much, and so much of the request, is done by what was
 # put round it.
 OUTSIDE_SHARE, OUTSIDE_US = 0.25, 50.0
+# Rows that do not add up to the total are worth a note from this share and this much on, where their intervals do not
+# explain it: on the apps that the method was tried on they add up within 1 to 6 per cent.
+UNEXPLAINED_SHARE, UNEXPLAINED_US = 0.06, 2.0
+# An interval this wide says little: a budget of 1.3 times the figure, as the docs advise, lies within it. Of a few
+# microseconds nobody decides on so much less.
+WIDE_SHARE, WIDE_US = 0.3, 5.0
+# Nobody waits longer than this for one request: then the advice is something else than more time.
+LONGEST_ADVISED_S: Seconds = 60.0
+# Above an endpoint that waits as long as this, layers cost more than above one that answers at once. A thread that it
+# waits for takes some 60 µs, and doubles the rows.
+COLD_WAIT_US = 40.0
 # So many figures are named in a note; of more it says how many.
 MOST_NAMED = 3
 # A clock of the processor's time that ticks more slowly than this tells nothing about a request.
@@ -97,6 +110,11 @@ class Bench:
     progress: Progress = lambda share: None
     # Round all requests but the first, which the test sees.
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
+    # Whether somebody reads the figures of a request whose budgets are kept, and not only the verdict.
+    precise: bool = True
+    # Round a measurement that needs a clock: waits until no other process measures.
+    turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
+    turn: Turn = field(default_factory=Turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +175,11 @@ class Pace:
 
 
 class Timing:
-    """One stack being timed."""
+    """One stack being timed.
+
+    `looks_before` is the number of looks at samples that were thrown away: they have spent their share of the chance
+    to err.
+    """
 
     def __init__(
         self,
@@ -166,16 +188,16 @@ class Timing:
         rows: list[Row],
         settings: Settings,
         bench: Bench,
-        instruments: Instruments,
         pace: Pace,
+        looks_before: int = 0,
     ) -> None:
         self.stack = stack
         self.rows = rows
         self.settings = settings
         self.bench = bench
-        self.instruments = instruments
         self.caller = caller
         self.look = 0
+        self.looks_before = looks_before
         self.over = False
         self.total: Judgement | None = None
         self.failed_before: set[BudgetKey] = set()
@@ -191,14 +213,15 @@ class Timing:
         shown = [row.entry for row in self.rows]
         passable = [layer for layer in task_layers(self.stack) if layer.index in shown]
         bisection = Bisection(
-            best_probes(self.stack, self.bench.clock, self.bench.cpu_clock, suspending=pace.suspending),
+            Probes(self.stack, self.bench.clock, suspending=pace.suspending),
             passable,
             timed,
             self.bench.clock,
             self.bench.rng,
             pace.sent,
             round(min(max(TURN_NS / max(pace.request_ns, 1.0), SHORTEST_TURN), LONGEST_TURN)),
-            self.bench.cpu_clock,
+            # Each thread has a clock of its own, and these cannot be compared.
+            None if self.stack.threads else self.bench.cpu_clock,
         )
         why_not = self._no_bypass(caller.template.request.method, len(passable) * BYPASS_CALLS * pace.request_ns)
         if why_not is not None:
@@ -210,14 +233,36 @@ class Timing:
         if method not in SAFE_METHODS:
             return f"a {method} request is sent past no layer"
         if needed_ns > self.settings.max_time_s * NS_PER_S:
-            enough = math.ceil(needed_ns / NS_PER_S)
-            return f"above so slow an app that takes longer: --mw-budget-max-time={enough} may be enough"
+            return f"above so slow an app that takes longer than max_time: {more_time(needed_ns / NS_PER_S)}"
         return None
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
     async def until_known(self) -> None:
         """Look again and again, at twice as many requests each time, until all is known or the time is over."""
+        __tracebackhide__ = True
+        async with self._sampling() as extend:
+            while self.look == 0 or not (self._known() or self.over):
+                await self._sample(extend)
+                # Asked once a look, because judging takes time: the last look is one that knows that it is.
+                self.over = self.seconds >= self.settings.max_time_s
+                self._judge()
+
+    async def kept_at_first_sight(self) -> bool:
+        """Look at an app that need not be warm, and say whether every budget of time is kept for certain.
+
+        What is not warm is slower, so a budget that is kept then is kept. Any other verdict needs samples of a warm
+        app, and another `Timing`.
+        """
+        __tracebackhide__ = True
+        async with self._sampling() as extend:
+            while self.look < FIRST_SIGHT_LOOKS and not (self._kept() or self._seems_broken()):
+                await self._sample(extend, FIRST_SIGHT_SHARE)
+                self._judge()
+        return self._kept()
+
+    @asynccontextmanager
+    async def _sampling(self) -> AsyncIterator[loops.Extend]:
         __tracebackhide__ = True
         limit_s = self.settings.startup_timeout_s
         message = (
@@ -226,11 +271,7 @@ class Timing:
         )
         try:
             async with self.caller.limited(limit_s, message) as extend:
-                while self.look == 0 or not (self._known() or self.over):
-                    await self._sample(extend)
-                    # Asked once a look, because judging takes time: the last look is one that knows that it is.
-                    self.over = self.seconds >= self.settings.max_time_s
-                    self._judge()
+                yield extend
         finally:
             self.bench.progress(None)
             self.bench.machine.watched_s += self.seconds
@@ -245,7 +286,9 @@ class Timing:
         """How long it has been sampling."""
         return (self.bench.clock() - self.begun_ns) / NS_PER_S
 
-    async def _sample(self, extend: loops.Extend) -> None:
+    async def _sample(self, extend: loops.Extend, share: float = 1.0) -> None:
+        """Make the requests of the next look, in this share of the time limit at most."""
+
         def tick() -> None:
             # It answers: from here on it has the whole time again.
             extend(self.settings.startup_timeout_s)
@@ -256,7 +299,7 @@ class Timing:
         precise_enough = self.look > 1 and not self._open()
         limit_s = min(PRECISION_TIME_S, self.settings.max_time_s) if precise_enough else self.settings.max_time_s
         factor = 2 ** max(0, self.look - 2)
-        deadline = Deadline(self.begun_ns + round(limit_s * NS_PER_S), self.bench.clock, tick)
+        deadline = Deadline(self.begun_ns + round(share * limit_s * NS_PER_S), self.bench.clock, tick)
         await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline, wanted)
 
     def _wanted(self) -> Wanted | None:
@@ -264,7 +307,7 @@ class Timing:
 
         A failure that is only fresh wants nothing by itself: the rows that it stands among are shown as well.
         """
-        if not self._bounded() or self.instruments.active:
+        if not self._bounded():
             return None
         wanted = Wanted()
         for row in self.rows:
@@ -326,7 +369,7 @@ class Timing:
             self.bisection.samples,
             self.stack.entries,
             outside=self.stack.outside,
-            look=self.look,
+            look=self.looks_before + self.look,
             machine=self.bench.machine,
             last=self.over,
         )
@@ -363,6 +406,9 @@ class Timing:
 
     def _merged_judgement(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """A merged layer is within its budget when it and its neighbour together are."""
+        if row.layer.merged_with is None:
+            told = "its time" if quantity == "us" else "how long it holds the event loop"
+            return Judgement("undecided", f"there were too few requests to tell {told}; give it more max_time")
         together = self._told_by(row)
         us = together.estimate_of(quantity) if together else None
         if us is not None and us.high <= bound:
@@ -377,15 +423,40 @@ class Timing:
 
     def _judged(self, us: Estimate, bound: Microseconds, slowdown: float, *, probed: bool = True) -> Judgement:
         assert self.estimates is not None
-        if self.instruments.active:
-            return Judgement("undecided", at_work(self.instruments))
         found = self.estimates
         floor_us = found.floor_us if probed else 0.0
-        return budgets.judge(us, bound, floor=floor_us, slowdown=slowdown, least_us=found.least_us)
+        judgement = budgets.judge(us, bound, floor=floor_us, slowdown=slowdown, least_us=found.least_us)
+        if judgement.verdict == "fail" and self.bench.turn.crowded:
+            return Judgement("undecided", self.bench.turn.crowded)
+        return judgement
 
     def _known(self) -> bool:
-        """Whether more requests would change nothing that is shown."""
-        return not self._open() and (self._precise() or self.seconds >= PRECISION_TIME_S)
+        """Whether more requests would change no verdict, and no figure that somebody reads."""
+        if self._open():
+            return False
+        precise_enough = self._precise() or self.seconds >= PRECISION_TIME_S
+        return precise_enough or (not self.bench.precise and self._kept())
+
+    def _kept(self) -> bool:
+        """Whether there are budgets of time, and all of them are kept for certain."""
+        verdicts = {judgement.verdict for judgement in self._judgements().values()}
+        return verdicts == {"pass"} and self._bounded() and not any(map(self._bypass_decides, self.rows))
+
+    def _seems_broken(self) -> bool:
+        """Whether the last look said that a budget of time is not kept."""
+        return any(judgement.verdict == "fail" for judgement in self._judgements().values())
+
+    def _bypass_decides(self, row: Row) -> bool:
+        """Whether a budget is kept by the bypass alone.
+
+        With few requests a bypass that has changed more than its layer is not told from one that has not. The split
+        has every layer in place: what it shows to be kept is kept, whatever becomes of the bypass.
+        """
+        if row.method != "bypass" or row.entry is None or self.estimates is None:
+            return False
+        shared_us = self.estimates.shared_us.get(row.entry, 0.0)
+        clocks = {"us": self.estimates.split[row.entry], "busy_us": _busy(row.entry, self.estimates)}
+        return any(wider(clocks[quantity], shared_us).high > bound for quantity, bound in row.bounds.items())
 
     def _precise(self) -> bool:
         """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
@@ -476,14 +547,17 @@ class Timing:
             return judgement.reason
         if not math.isfinite(us.half_width):
             rate = self.bisection.samples.requests / max(self.seconds, 1e-9)
-            enough = math.ceil(ENOUGH_REQUESTS / max(rate, 1e-9))
-            return f"there were too few requests for an interval; try --mw-budget-max-time={enough}"
+            advice = more_time(ENOUGH_REQUESTS / max(rate, 1e-9))
+            return f"there were too few requests for an interval: {advice}"
         if not judgement.time_tells:
             return judgement.reason
         needed = budgets.seconds_needed(us, bound, self.seconds, slowdown=slowdown, method_us=method_us)
-        if needed is None or needed > 3600:
-            return f"{judgement.reason}; it stands so near its budget that no run would tell"
-        return f"{judgement.reason}; --mw-budget-max-time={math.ceil(needed)} may be enough for a verdict"
+        if needed is None:
+            return (
+                f"{judgement.reason}; it stands so near its budget that no run would tell: a budget of 1.3 times the"
+                " figure leaves room"
+            )
+        return f"{judgement.reason}; {more_time(needed, us)}"
 
     def books(self) -> Books:
         """The rows beside the whole."""
@@ -501,8 +575,19 @@ class Timing:
 
     def notes(self) -> Iterator[str]:
         """How far the times can be trusted, one sentence each."""
+        if self.bench.turn.note:
+            yield self.bench.turn.note
         if self.slowdown > 1:
             yield f"The machine ran {self.slowdown:.2f} times slower than at its best{self._while_read()}."
+        if not self.bench.precise and self._kept() and not self._precise():
+            yield (
+                "Sampling stopped as soon as every budget was known to be kept. For precise figures run with -v, or"
+                " write a report."
+            )
+        else:
+            yield from self._wide()
+        yield from self._unexplained()
+        yield from self._cold()
         if self._much_outside():
             yield (
                 "(outside) is what stands round the app object itself, as Sentry and OpenTelemetry may: no layer, and"
@@ -512,6 +597,57 @@ class Timing:
             if row.entry in self.bisection.refused:
                 because = self.bisection.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
+
+    def _figures(self) -> dict[str, Estimate]:
+        """The figures that are shown, by the name of the row."""
+        books = self.books()
+        figures = {"(outside)": books.outside} if self.bisection.probes.probed else {}
+        figures |= {row.layer.name: row.us for row in self.rows if row.us is not None}
+        if books.endpoint is not None:
+            figures["(endpoint)"] = books.endpoint
+        return figures | {"(total)": books.total}
+
+    def _wide(self) -> Iterator[str]:
+        """Which figures are known so badly that they say little."""
+        wide = [
+            name
+            for name, us in self._figures().items()
+            if math.isfinite(us.half_width) and us.half_width > max(WIDE_US, WIDE_SHARE * abs(us.estimate))
+        ]
+        if wide:
+            named = ", ".join(wide) if len(wide) <= MOST_NAMED else f"{len(wide)} figures"
+            yield (
+                f"The intervals of {named} are too wide to set a budget by, {WIDE_SHARE:.0%} and more to one side."
+                " Measure again when the machine is less busy; if the app waits for a database or a network, with an"
+                " async stand-in for it."
+            )
+
+    def _unexplained(self) -> Iterator[str]:
+        """By how much rows and total do not fit together, where that is more than their intervals explain."""
+        figures = self._figures()
+        total = figures.pop("(total)")
+        residue = independent(*figures.values(), negative(total))
+        if not math.isfinite(residue.half_width) or residue.low <= 0 <= residue.high:
+            return
+        if abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate):
+            more = "more" if residue.estimate > 0 else "less"
+            yield (
+                f"The rows add up to {abs(residue.estimate) / total.estimate:.0%} {more} than the total, which their"
+                " intervals do not explain: some row, or the total, is wrong by up to"
+                f" {abs(residue.estimate):.0f} µs. Measure again when the machine is less busy."
+            )
+
+    def _cold(self) -> Iterator[str]:
+        """That rows above an endpoint that waits are not those above another one."""
+        found, endpoint = self.estimates, self.stack.endpoint
+        assert found is not None
+        waited_us = 0.0 if endpoint is None else found.suspended.get(endpoint, 0.0)
+        if waited_us > COLD_WAIT_US and any(row.us is not None for row in self.rows):
+            yield (
+                f"The endpoint waits, for {_duration(waited_us)}. Caches are cold when it goes on, so the same layer"
+                " costs two to four times what it costs above an endpoint that answers at once. The rows are right for"
+                " this request; compare them, and set budgets, for one request only."
+            )
 
     def _while_read(self) -> str:
         """Which figures were read at a slow time, where only some of them were: they do not add up with the others."""
@@ -540,6 +676,26 @@ class Timing:
         return found.outside.low > max(OUTSIDE_US, OUTSIDE_SHARE * found.whole.estimate)
 
 
+def more_time(seconds: Seconds, us: Estimate | None = None) -> str:
+    """How to get what takes this long: by waiting, or where nobody waits so long, by something else.
+
+    `us` is the figure that a budget is held against, where there is one.
+    """
+    if seconds <= LONGEST_ADVISED_S:
+        return f"--mw-budget-max-time={math.ceil(seconds)} may be enough"
+    roomy = (
+        "" if us is None or us.estimate <= 0 else f", or a budget of 1.3 times the figure ({1.3 * us.estimate:.3g} µs)"
+    )
+    return (
+        f"that would take more than {LONGEST_ADVISED_S:.0f} s; give the app an async stand-in for what it waits for, or"
+        f" use a budget of counts (tasks, objects){roomy}"
+    )
+
+
+def _duration(us: Microseconds) -> str:
+    return f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.0f} µs"
+
+
 def _narrow(us: Estimate, half_width_us: Microseconds) -> bool:
     return half_width_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
@@ -557,11 +713,6 @@ def _contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimat
         return False
     split = found.split[row.entry] if quantity == "us" else _busy(row.entry, found)
     return split.estimate <= bound
-
-
-def at_work(instruments: Instruments) -> str:
-    """Why nothing can be judged."""
-    return f"{' and '.join(instruments.active)} was at work during the measurement; run without it"
 
 
 def merged(layer: Layer) -> str:

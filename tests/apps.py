@@ -25,9 +25,11 @@ from pytest_mwbudget.timing import Bench
 
 App = Callable[..., Any]
 
-# The runs that tests start inside of a run do without the plugins that have no part in it.
-LEAN = ["-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:cov"]
-LEAN += ["-o", "asyncio_default_fixture_loop_scope=function"]
+# The runs that tests start inside of a run do without the plugins that have no part in it, and without rewriting
+# assertions: for that pytest looks for every file of every package with a plugin, which takes most of a short run.
+LEAN_WITH_COVERAGE = ["-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:benchmark"]
+LEAN_WITH_COVERAGE += ["--assert=plain", "-o", "asyncio_default_fixture_loop_scope=function"]
+LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
 
 
 # ---- putting them to work ---------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 #
 #   bash tests/asan.sh python3.13 [more arguments for pytest]
 #
-# Builds both extensions with both sanitizers into a temporary directory, beside a copy of the package and its tests, and
-# runs there the tests of the counting core and of the timing probes. Every object of the interpreter comes from
-# malloc(), so that its use after its end is seen too. The first error ends the run. It needs gcc or clang with their
+# Builds the extensions with both sanitizers into a temporary directory, beside a copy of the package and its tests, and
+# runs the tests of the counting core and of suspended tools there. Every object of the interpreter comes from malloc(),
+# so that its use after its end is seen too. The first error ends the run. It needs gcc or clang with their
 # sanitizers' shared libraries, and a Python that has what the tests need; nothing is installed and nothing is
-# downloaded. Tests that judge how long something takes are left out: the sanitizers cost more than what they judge.
+# downloaded.
 #
 # LEAKS=1 bash tests/asan.sh ... looks for leaks at the end instead of errors. The interpreter leaves much behind when it
 # ends, so only memory counts that an extension asked for on its own behalf. Tests that start processes are left out:
@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 
 cp -r "$root/pytest_mwbudget" "$root/tests" "$root/pyproject.toml" "$work"
 of_python() { "$python" -c "import sysconfig; print($1)"; }
-for extension in _ledger _crossings; do
+for extension in _ledger _tracing; do
     rm -f "$work/pytest_mwbudget/$extension".*.so
     "$compiler" -shared -fPIC -g -O1 -fno-omit-frame-pointer -Wall -Wextra \
         -fsanitize=address,undefined -fno-sanitize-recover=undefined \
@@ -33,28 +33,21 @@ done
 
 cd "$work"
 export PYTHONMALLOC=malloc PYTHONPATH=$work UBSAN_OPTIONS=print_stacktrace=1
-timed='spins or sleeps or take_turns or eager or costs_much_less or whole_measurement or no_memory_behind'
 run_tests() {
     # The tests start processes of their own: those inherit all of this.
     LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libubsan.so)" \
         "$python" -m pytest -q -p no:cacheprovider "$@"
 }
-run_all() {
-    local left_out=$1
-    shift
-    run_tests tests/test_ledger_core.py tests/test_counters.py ${left_out:+-k "not ($left_out)"} "$@"
-    run_tests tests/test_crossings.py -k "not ($timed${left_out:+ or $left_out})" "$@"
-}
+core_tests=(tests/test_ledger_core.py tests/test_counters.py tests/test_instruments.py)
 if [ "${LEAKS:-0}" = 1 ]; then
-    ASAN_OPTIONS=exitcode=0:log_path=report run_all "process or interpreter or tracer or without_a_log" "$@"
+    ASAN_OPTIONS=exitcode=0:log_path=report run_tests "${core_tests[@]}" -k "not (process or interpreter or tracer)" "$@"
     ls report.* >/dev/null  # without a report there was no search: the interpreter always leaves something behind
     # In every report, frame 0 is malloc() or the like and frame 1 its caller. The counting hooks call on behalf of others.
-    # The log of the timing probes is kept for the next request, and reachable: it is in no report.
-    if grep -hE '^ *#1 .*_(ledger|crossings)\.c' report.* | grep -v ' in counting_'; then
+    if grep -hE '^ *#1 .*_(ledger|tracing)\.c' report.* | grep -v ' in counting_'; then
         echo "leaked by an extension" >&2
         exit 1
     fi
-    echo "nothing leaked by either extension"
+    echo "nothing leaked by an extension"
 else
-    ASAN_OPTIONS=detect_leaks=0 run_all "" "$@"
+    ASAN_OPTIONS=detect_leaks=0 run_tests "${core_tests[@]}" "$@"
 fi

@@ -11,14 +11,19 @@ import pytest
 pytest_plugins = ["pytester", "tests.browser"]
 
 
-def needs(package: str, reason: str) -> None:
-    """Skip without a package of the dependency group `bench`; fail where MWBUDGET_REQUIRE_BENCH is set."""
+def required(group: str) -> bool:
+    """Whether all tests of this dependency group must run."""
+    return os.environ.get(f"MWBUDGET_REQUIRE_{group.upper()}", "") not in ("", "0")
+
+
+def needs(package: str, reason: str, group: str = "bench") -> None:
+    """Skip without a package of this dependency group; fail where MWBUDGET_REQUIRE_ and its name is set."""
     try:
         pytest.importorskip(package, reason=reason)
     except pytest.skip.Exception:
-        if os.environ.get("MWBUDGET_REQUIRE_BENCH", "") in ("", "0"):
+        if not required(group):
             raise
-        pytest.fail(f"there is no {package}: {reason} (pip install -e . --group bench)", pytrace=False)
+        pytest.fail(f"there is no {package}: {reason} (pip install -e . --group {group})", pytrace=False)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,19 +16,23 @@ PACKAGE = Path(pytest_mwbudget.__file__).parent
 ORDER = (
     "errors",
     "model",
+    "clocks",
     "stats",
     "advice",
     "frames",
     "budgets",
     "settings",
+    "tracers",
+    "monitoring",
     "instruments",
     "exchange",
+    "calls",
+    "passing",
     "counters",
     "loops",
     "asgi",
     "discovery",
     "boundaries",
-    "crossings",
     "timeline",
     "spawning",
     "charging",
@@ -49,7 +53,10 @@ ORDER = (
     "publishing",
     "outputs",
     "recall",
+    "turns",
     "capturing",
+    "markers",
+    "tracebacks",
     "gate",
     "summary",
     "plugin",
@@ -58,11 +65,16 @@ ORDER = (
 # What writes nothing itself reads nothing but finished records; what knows no app stands alone.
 ONLY: dict[str, set[str]] = {
     "errors": set(),
-    "model": set(),
+    "model": {"errors"},
+    "clocks": {"model"},
     "stats": {"model"},
     "advice": {"model"},
     "frames": set(),
     "exchange": set(),
+    "tracers": set(),
+    "monitoring": set(),
+    "calls": {"exchange"},
+    "passing": set(),
     "counters": set(),
     "report": set(),
     "report.*": {"model", "advice"},
@@ -75,6 +87,7 @@ ONLY: dict[str, set[str]] = {
     "publishing": {"errors", "measure", "model", "profiling", "report.flamegraph"},
     "machine": set(),
     "recall": {"machine"},
+    "turns": {"clocks", "model"},
     "outputs": {"errors", "report.benchmark", "report.html", "report.json", "report.markdown"},
     "gate": {*ORDER, "report.terminal", "report.json", "report.junit"}
     - {"report", "outputs", "gate", "summary", "plugin", "__main__"},
@@ -87,8 +100,8 @@ ONLY: dict[str, set[str]] = {
     "plugin": {"asgi", "fixture", "gate", "summary"},
     "__main__": {"errors", "outputs", "report.json", "report.terminal"},
 }
-EXTENSIONS = ("_ledger", "_crossings")  # in C: they import nothing
-HEAVY = ("httpx", "anyio", "asgi_lifespan", "starlette", "fastapi", "pyinstrument", "hypothesis")
+EXTENSIONS = ("_ledger", "_tracing")  # in C: they import nothing
+HEAVY = ("httpx", "anyio", "asgi_lifespan", "starlette", "fastapi", "pyinstrument", "hypothesis", "filelock")
 
 
 def modules() -> dict[str, Path]:

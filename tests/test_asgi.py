@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from pytest_mwbudget import asgi, loops
-from pytest_mwbudget.errors import AppError, ResponseError
+from pytest_mwbudget.errors import AppError, RepetitionError, ResponseError
 from pytest_mwbudget.model import LoopName
 
 from .apps import App, Endpoint, Noop, RateLimit, caller, echo, hello, measured, respond
@@ -433,6 +433,39 @@ def test_an_incomplete_response(sent: list[dict[str, Any]], said: str) -> None:
         exchanged(app)
 
 
+def start(**values: Any) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": 200, "headers": []} | values
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([start(headers=[("a", "b")])], r"the header \('a', 'b'\), where ASGI wants a name and a value in bytes"),
+        ([start(headers=[(b"a", "b")])], r"the header \(b'a', 'b'\), where"),
+        ([start(headers=[[b"a", b"b"], (b"a",)])], r"the header \(b'a',\), where"),
+        ([start(headers={"a": "b"})], "the header 'a', where"),
+        ([start(headers=None)], "the headers None in http.response.start, where ASGI wants pairs of bytes"),
+        ([start(status="200")], "the status '200' in http.response.start, where ASGI wants an int"),
+        ([start(), {"type": "http.response.body", "body": "text"}], "the body 'text' in .*, where ASGI wants bytes"),
+        ([start(), {"type": "http.response.body", "body": None}], "the body None in .*, where ASGI wants bytes"),
+        ([{"status": 200}], "sent {'status': 200}, where ASGI wants a dict with a 'type'"),
+        (["text"], "sent 'text', where ASGI wants a dict"),
+    ],
+)
+def test_messages_of_other_kinds_than_asgi_wants(sent: list[Any], said: str, swallowed: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            for message in [*sent, {"type": "http.response.body"}]:
+                await send(message)
+        except Exception:
+            if not swallowed:
+                raise
+
+    with pytest.raises(ResponseError, match=f"^GET /: the app .*{said}.*; nothing was measured"):
+        exchanged(app)
+
+
 async def teapot(scope: Any, receive: Any, send: Any) -> None:
     await respond(send, b"short and stout" + b"." * 1000, 418)
 
@@ -475,6 +508,55 @@ def test_an_exception_of_the_app_comes_out_as_it_is() -> None:
         exchanged(app)
     assert caught.value is error
     assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+class Raises:
+    """An app that answers so many calls, and then raises, before its response or after it."""
+
+    def __init__(self, answered: int, after: bool = False, error: type[BaseException] = LookupError) -> None:
+        self.answered, self.after, self.error = answered, after, error
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.answered -= 1
+        if self.answered < 0 and not self.after:
+            raise self.error("the token was used")
+        await respond(send, status=201)
+        if self.answered < 0:
+            raise self.error("the token was used")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_exception_of_a_repeated_call_says_that_it_was_repeated(loop: LoopName, after: bool) -> None:
+    with pytest.raises(RepetitionError) as caught:
+        called(Raises(3, after), loop, calls=10)
+    when = " after its response was complete" if after else ""
+    place = f"{__file__}:{Raises.__call__.__code__.co_firstlineno + (3, 6)[after]}"
+    assert str(caught.value) == (
+        f"GET /: call 4 raised LookupError{when}: the token was used ({place}); the calls before it answered 201."
+        " A measurement repeats the request many times, and only like can be compared with like. For this test, turn"
+        " off what counts requests (a rate limit, a one-time token, a unique key), and use stand-ins that answer any"
+        " number of calls."
+    )
+    assert isinstance(caught.value, ResponseError)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_exception_of_the_first_call_is_the_apps_own(loop: LoopName, after: bool) -> None:
+    with pytest.raises(LookupError) as caught:
+        called(Raises(0, after), loop)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_run_ends_it_in_a_repeated_call_as_well(error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        called(Raises(3, error=error), "asyncio", calls=10)
+
+
+def test_a_measurement_says_that_its_request_was_repeated() -> None:
+    with pytest.raises(RepetitionError, match="call 151 raised LookupError"):
+        measured(Noop(Raises(150)), settings={"lifespan": False})
 
 
 # ---- the app object ---------------------------------------------------------------------------------------------

@@ -29,14 +29,13 @@ def accuracy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def made(accuracy: ModuleType, error_us: float = 0.05, low: float = 0.1) -> list[dict[str, Any]]:
-    """A reading of each kind at each place of two stacks, by each kind of probes, in two processes."""
+    """A reading of each kind at each place of two stacks, in two processes."""
     return [
         {
             "process": process,
             "stack": stack,
             "place": place,
             "kind": kind,
-            "probes": probes,
             "low": low,
             "us": 1.0 + error_us,
             "high": 1.1,
@@ -49,7 +48,6 @@ def made(accuracy: ModuleType, error_us: float = 0.05, low: float = 0.1) -> list
         for stack in ("3 layers", "10 layers")
         for place in ("outermost", "between", "innermost")
         for kind in accuracy.PLAIN
-        for probes in ("C", "Python")
     ]
 
 
@@ -58,10 +56,8 @@ def test_accuracy_reads_every_known_layer(accuracy: ModuleType, monkeypatch: pyt
         accuracy, "STACKS", {name: accuracy.STACKS[name] for name in ("3 layers", "10 layers, a child task")}
     )
     readings = accuracy.worker(number=0, max_time_s=0.25, truth_s=0.01)
-    assert {reading["probes"] for reading in readings} == set(accuracy.PROBES)
     # On a busy machine some rows have no interval in so short a time.
-    for probes in accuracy.PROBES:
-        assert 3 <= sum(reading["probes"] == probes for reading in readings) <= 3 + 8
+    assert 3 <= len(readings) <= 3 + 8
     assert not accuracy.NEIGHBOURS.keys() & {reading["kind"] for reading in readings}
     known = {"process": 0, "truth_half_width_us": 0.0, "slow": False}
     text = str(accuracy.report([{**reading, **known} for reading in readings]))
@@ -101,9 +97,13 @@ def test_accuracy_draws_each_kind_as_often_as_any_other(accuracy: ModuleType) ->
 def test_the_goals_of_accuracy(accuracy: ModuleType, readings: dict[str, float], met: list[bool]) -> None:
     report = accuracy.report(made(accuracy, **readings))
     assert [goal.met for goal in report.goals] == met
-    assert [table.title for table in report.tables] == [
-        f"Probes in {probes}: {by}, µs" for probes in ("C", "Python") for by in ("by layer", "by stack and place")
-    ]
+    assert [table.title for table in report.tables] == ["By layer, µs", "By stack and place, µs"]
+
+
+def test_stored_readings_by_probes_in_c_are_not_shown(accuracy: ModuleType) -> None:
+    plain = made(accuracy)
+    by_retired_probes = [{**reading, "probes": "C"} for reading in made(accuracy, error_us=5.0)]
+    assert str(accuracy.report([*plain, *by_retired_probes])) == str(accuracy.report(plain))
 
 
 @pytest.fixture
@@ -263,10 +263,11 @@ def test_neighbours_end_with_those_who_asked_for_them(harness: ModuleType, monke
     assert None not in [process.poll() for process in started]
 
 
-def test_a_missing_package_skips_and_fails_where_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MWBUDGET_REQUIRE_BENCH", raising=False)
+@pytest.mark.parametrize("group", ["bench", "suites"])
+def test_a_missing_package_skips_and_fails_where_it_is_required(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(f"MWBUDGET_REQUIRE_{group.upper()}", raising=False)
     with pytest.raises(pytest.skip.Exception, match="a reason"):
-        needs("no_such_package", reason="a reason")
-    monkeypatch.setenv("MWBUDGET_REQUIRE_BENCH", "1")
-    with pytest.raises(pytest.fail.Exception, match="there is no no_such_package: a reason"):
-        needs("no_such_package", reason="a reason")
+        needs("no_such_package", reason="a reason", group=group)
+    monkeypatch.setenv(f"MWBUDGET_REQUIRE_{group.upper()}", "1")
+    with pytest.raises(pytest.fail.Exception, match=f"there is no no_such_package: a reason .*--group {group}"):
+        needs("no_such_package", reason="a reason", group=group)

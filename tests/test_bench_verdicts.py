@@ -117,7 +117,7 @@ def test_runs_are_dealt_in_whole_blocks(verdicts: ModuleType, monkeypatch: pytes
 
     monkeypatch.setattr(verdicts, "fresh_process", fresh_process)
     readings = verdicts.measure(quick=False, runs=19)
-    assert asked == [asdict(verdicts.Size(blocks=2))] * verdicts.PROCESSES
+    assert asked == [{"traced": 0, **asdict(verdicts.Size(blocks=2))}] * verdicts.PROCESSES
     assert [reading["layer"] for reading in readings] == ["Work"] * verdicts.PROCESSES
 
 

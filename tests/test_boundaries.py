@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import itertools
+import statistics
 import sys
 import types
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Sim
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
@@ -26,6 +30,7 @@ from starlette.routing import Route
 from pytest_mwbudget import asgi
 from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, BlankLayers, Probes, stepped, task_layers
 from pytest_mwbudget.discovery import Stack
+from pytest_mwbudget.timeline import spent
 
 from . import apps
 from .apps import (
@@ -63,9 +68,10 @@ class Ticks:
 
 def everything_on(probes: Probes, doubled: int = -1, blanks: BlankLayers = BlankLayers(1)) -> ExitStack:  # noqa: B008
     """Every probe in place, and the null layer at one of their boundaries, the innermost unless said otherwise."""
+    index = probes.probed[doubled]
     stack = ExitStack()
     stack.enter_context(probes.installed(probes.probed))
-    stack.enter_context(probes.doubled(probes.probed[doubled], blanks))
+    stack.enter_context(probes.doubled(index, blanks if index in probes.wrappable else BlankLayers(blanks.count)))
     return stack
 
 
@@ -122,8 +128,6 @@ def test_fastapi(url: str) -> None:
 def test_layers_below_partials_that_share_their_last_argument() -> None:
     async def layer(app: App, option: str, scope: Any, receive: Any, send: Any) -> None:
         await app(scope, receive, send)
-
-    import functools
 
     inner = functools.partial(layer, hello, "option")
     app = functools.partial(layer, inner, "option")
@@ -460,6 +464,121 @@ def test_a_background_call_before_the_first_request_is_harmless() -> None:
     asyncio.run(main())
 
 
+# ---- what passes through --------------------------------------------------------------------------------------
+
+
+def test_receive_and_send_by_name() -> None:
+    class Named(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def sending(message: Any) -> None:
+                await send(message=message)
+
+            await self.app(scope, lambda: receive(), sending)
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send(message={"type": "http.response.start", "status": 200})
+        await send(message={"type": "http.response.body", "body": b"ok"})
+
+    same(Named(Noop(Named(endpoint))))
+
+
+@types.coroutine
+def by_generator(app: App, scope: Any, receive: Any, send: Any) -> Generator[Any, Any, None]:
+    yield from app(scope, receive, send)
+
+
+class Custom:
+    """An awaitable that has neither send nor throw."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __await__(self) -> Any:
+        class Steps:
+            def __init__(self, inner: Any) -> None:
+                self.inner = inner
+
+            def __iter__(self) -> Any:
+                return self
+
+            def __next__(self) -> Any:
+                return self.inner.send(None)
+
+        return Steps(self.inner)
+
+
+class Returns(Noop):
+    """Not a coroutine function; what it returns is not a coroutine."""
+
+    def __init__(self, app: App, made_of: Callable[[Any], Any]) -> None:
+        super().__init__(app)
+        self.made_of = made_of
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        return self.made_of(self.app(scope, receive, send))
+
+
+async def suspends(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.sleep(0)
+    await respond(send)
+    await asyncio.sleep(0)
+
+
+def test_awaitables_that_are_no_coroutines() -> None:
+    generated = functools.partial(by_generator, Noop(suspends))
+    same(Returns(Noop(generated), Custom))
+    same(Returns(Noop(suspends), asyncio.ensure_future))
+
+
+def test_a_sync_receive_and_send_that_return_awaitables() -> None:
+    class Sync(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self.app(scope, lambda: Custom(receive()), lambda message: asyncio.ensure_future(send(message)))
+
+    same(Noop(Sync(Noop(apps.echo))), method="POST", content=b"body")
+
+
+def test_a_body_in_pieces_and_a_streaming_response() -> None:
+    async def stream(request: Any) -> StreamingResponse:
+        size = len(await request.body())
+
+        async def pieces() -> Any:
+            for _ in range(size):
+                yield b"x"
+                await asyncio.sleep(0)
+
+        return StreamingResponse(pieces())
+
+    app = Starlette(
+        routes=[Route("/", stream, methods=["POST"])], middleware=[Middleware(Noop), Middleware(GZipMiddleware)]
+    )
+    same(app, method="POST", content=[b"one", b"two", b"three"])
+    same(Noop(InATask(apps.echo)), method="POST", content=[b"a", b"b", b"c"])
+
+
+def test_a_decorator_that_awaits_coroutines_only() -> None:
+    """What a layer returns, and its receive and send, must pass for a coroutine and for coroutine functions."""
+
+    def either(function: Any) -> Any:
+        async def wrapper(*arguments: Any) -> None:
+            result = function(*arguments)
+            assert inspect.getcoroutinestate(result) != inspect.CORO_SUSPENDED
+            if inspect.iscoroutine(result):
+                await result
+
+        return wrapper
+
+    class AsksFirst(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            assert inspect.iscoroutinefunction(receive)
+            assert inspect.iscoroutinefunction(send)
+            assert functools.wraps(send)(lambda: None).__name__ == send.__name__
+            await either(self.app)(scope, receive, send)
+
+    same(AsksFirst(Noop(AsksFirst(hello))))
+
+
 # ---- bypass -----------------------------------------------------------------------------------------------------
 
 
@@ -698,3 +817,100 @@ def test_probes_read_another_clock_for_as_long_as_it_is_given() -> None:
 
     with unchanged_code():
         asyncio.run(main())
+
+
+# ---- whose time it is -------------------------------------------------------------------------------------------
+
+
+def spin(us: int) -> None:
+    end = perf_counter_ns() + us * 1000
+    while perf_counter_ns() < end:
+        pass
+
+
+class Spins(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        spin(200)
+        await self.app(scope, receive, send)
+
+
+def typical_us(app: App, clock: Any = None, field: str = "ns", **options: Any) -> list[float]:
+    """Microseconds by owner, the least of some requests, or what `of` makes of them."""
+
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(options.get("task_factory"))
+        call = await caller(app)
+        probes = Probes(await discovered(call), suspending=True)
+        found = []
+        with probes.installed(probes.probed, clock):
+            for _ in range(25):
+                await call(probes.watch)
+                found.append(getattr(spent(probes.read(), probes.owners), field))
+        of = options.get("of", min)
+        return [of(own) / 1000 for own in zip(*found, strict=True)]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("receiver_first", [False, True])
+def test_what_tasks_of_the_endpoints_own_do_is_the_endpoints(receiver_first: bool) -> None:
+    """Quart receives in one task and handles in another: what these do before they come to a probe is no layer's."""
+
+    async def receiving(receive: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def handling(send: Any) -> None:
+        spin(300)
+        await respond(send)
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        made = [lambda: handling(send), lambda: receiving(receive)]
+        tasks = [asyncio.ensure_future(make()) for make in (reversed(made) if receiver_first else made)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+    harness, outer, inner, own, *_ = typical_us(Noop(Noop(endpoint)))
+    assert own > 300
+    assert max(harness, outer, inner) < 150
+
+
+def test_a_layer_that_spins_among_others() -> None:
+    _, first, second, spins, third, endpoint, *_ = typical_us(Noop(Noop(Spins(Noop(hello)))))
+    assert 195 < spins < 600
+    assert max(first, second, third, endpoint) < 100
+
+
+def test_a_layer_that_sleeps_is_charged_its_suspension() -> None:
+    class Sleeps(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.003)
+            await self.app(scope, receive, send)
+
+    app = Noop(Sleeps(Noop(hello)))
+    assert typical_us(app)[2] > 2900
+    # Not the least: who loses the processor before he suspends sleeps the shorter for it.
+    assert typical_us(app, field="suspended", of=statistics.median)[2] > 2000
+    assert typical_us(app, thread_time_ns)[2] < 1000
+
+
+def test_tasks_that_take_turns_do_not_charge_one_another() -> None:
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(3):
+            spin(100)
+            await asyncio.sleep(0)
+        await respond(send)
+
+    class Concurrent(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            task = asyncio.create_task(self.app(scope, receive, send))
+            for _ in range(3):
+                spin(50)
+                await asyncio.sleep(0)
+            await task
+
+    _, concurrent, inside, *_ = typical_us(Concurrent(endpoint))
+    assert 145 < concurrent < 290
+    assert 295 < inside < 900

@@ -203,7 +203,7 @@ class Breaks(logging.Handler):
         if "50" in record.getMessage():
             raise LookupError("no such shelf")
 log.addHandler(Breaks())
-with pytest.raises(LookupError):
+with pytest.raises(Exception, match="call 50 raised LookupError"):
     mw_budget.get("/")
 assert [one.level for one in handlers] == levels
 assert False, "shown"

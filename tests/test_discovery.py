@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
 from typing import Any
 
 import httpx
@@ -19,7 +23,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from pytest_mwbudget import asgi
+from pytest_mwbudget import asgi, discovery
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.measure import measure
 from pytest_mwbudget.settings import Settings
@@ -184,6 +188,87 @@ def test_a_patched_class_is_one_layer() -> None:
 
     Layer.__call__ = patch(patch(Noop.__call__))  # type: ignore[method-assign]
     assert names_of(Layer(Slots(hello))) == ["Layer", "Slots"]
+
+
+async def allowed(scope: Any, receive: Any, send: Any) -> bool:
+    return True
+
+
+async def refusing(scope: Any, receive: Any, send: Any) -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize("asked", [allowed, refusing])
+def test_what_runs_after_a_call_is_not_inside_it(asked: App) -> None:
+    class AsksFirst(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            with contextlib.suppress(ValueError):
+                await asked(scope, receive, send)
+            await asyncio.create_task(self.app(scope, receive, send))
+
+    stack = stack_of(AsksFirst(Slots(hello)))
+    parents = {getattr(entry.callee, "__name__", type(entry.callee).__name__): entry.parent for entry in stack.entries}
+    assert parents == {"AsksFirst": None, "Slots": 0, "hello": list(parents).index("Slots")} | (
+        {"refusing": 0} if asked is refusing else {}
+    )
+
+
+async def _before(scope: Any, receive: Any, send: Any, app: App, option: str = "") -> None:
+    await app(scope, receive, send)
+
+
+async def _keyword_only(scope: Any, receive: Any, send: Any, *, app: App) -> None:
+    await app(scope, receive, send)
+
+
+class Transparent(wrapt.CallableObjectProxy):  # type: ignore[misc]
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.__wrapped__(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (partial, FUNCTION.format("_with_option")),
+        (lambda app: functools.partial(_before, app=app), f"function[{__name__}._before]"),
+        (lambda app: functools.partial(_keyword_only, app=app), f"function[{__name__}._keyword_only]"),
+        (lambda app: wrapt.CallableObjectProxy(Slots(app)), "Slots"),
+        (Transparent, "Transparent"),
+    ],
+)
+def test_layers_of_every_kind_inside_one_that_answers_are_there(layer: Any, name: str) -> None:
+    stack = stack_of(Noop(Answering(layer(Noop(hello)))), expect_status=401)
+    assert [(layer.name, layer.entered) for _, layer in stack.layers] == [
+        ("Noop#1", True),
+        ("Answering", True),
+        (name, False),
+        ("Noop#2", False),
+    ]
+
+
+def test_a_partial_inside_one_of_the_same_function_that_answers() -> None:
+    async def layer(scope: Any, receive: Any, send: Any, *, app: App, answers: bool) -> None:
+        await (respond(send, b"no", 401) if answers else app(scope, receive, send))
+
+    inner = functools.partial(layer, app=hello, answers=False)
+    stack = stack_of(functools.partial(layer, app=inner, answers=True), expect_status=401)
+    name = FUNCTION.replace("tests.apps", __name__).format(
+        "test_a_partial_inside_one_of_the_same_function_that_answers"
+    )
+    assert [(layer.name, layer.entered) for _, layer in stack.layers] == [(f"{name}#1", True), (f"{name}#2", False)]
+
+
+def test_a_proxy_is_not_named_after_what_it_wraps() -> None:
+    names = names_of(Transparent(BaseHTTPMiddleware(hello, dispatch=add_header)))
+    assert names == ["Transparent", "BaseHTTPMiddleware[add_header]"]
+
+
+def test_a_proxy_that_answers_is_a_layer() -> None:
+    class Refusing(wrapt.CallableObjectProxy):  # type: ignore[misc]
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await respond(send, b"no", 401)
+
+    assert names_of(Noop(Refusing(Slots(hello))), expect_status=401) == ["Noop", "Refusing"]
 
 
 def test_attributes_that_refuse_to_be_read_are_not_read() -> None:
@@ -529,4 +614,373 @@ def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Bench()))
     assert "The app runs a profiler of its own, which hides the layers inside of it." in measurement.notes
     reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
-    assert reasons == {"a profiler of the app was at work during the measurement; run without it"}
+    assert reasons == {
+        "a profiler of the app was at work during the measurement; measure in a job of its own without it"
+    }
+
+
+# ---- where the arguments stand ----------------------------------------------------------------------------------
+
+
+async def app_last(scope: Any, receive: Any, send: Any, app: App) -> None:
+    await app(scope, receive, send)
+
+
+async def app_by_name(scope: Any, receive: Any, send: Any, *, app: App) -> None:
+    await app(scope=scope, receive=receive, send=send)
+
+
+async def app_first(app: App, scope: Any, receive: Any, send: Any) -> None:
+    await app(scope, receive, send)
+
+
+async def app_among_options(scope: Any, receive: Any, send: Any, **options: Any) -> None:
+    await options["app"](scope, receive, send)
+
+
+async def options_last(app: App, scope: Any, receive: Any, send: Any, depth: int = 1) -> None:
+    await app(scope, receive, send)
+
+
+async def all_by_name(*, app: App, scope: Any, receive: Any, send: Any) -> None:
+    await app(scope=scope, receive=receive, send=send)
+
+
+async def in_other_order(send: Any, receive: Any, scope: Any, app: App) -> None:
+    await app(scope, receive, send)
+
+
+def in_positions(app: App) -> App:
+    return functools.partial(app_first, app)
+
+
+def by_name(function: App) -> Callable[[App], App]:
+    return lambda app: functools.partial(function, app=app)
+
+
+def only_by_name(function: App) -> Callable[[App], App]:
+    """Its arguments come as names only, for whatever is outside it."""
+
+    def layer(app: App) -> App:
+        inner = functools.partial(function, app=app)
+
+        async def passing_names(scope: Any, receive: Any, send: Any) -> None:
+            await inner(scope=scope, receive=receive, send=send)
+
+        return passing_names
+
+    return layer
+
+
+PARTIALS = {
+    "app last": by_name(app_last),
+    "by name": by_name(app_by_name),
+    "first": in_positions,
+    "among options": by_name(app_among_options),
+    "options last": lambda app: functools.partial(options_last, app, depth=2),
+}
+ONLY_BY_NAME = {"all by name": only_by_name(all_by_name), "in another order": only_by_name(in_other_order)}
+
+
+@pytest.mark.parametrize("layer", PARTIALS.values(), ids=PARTIALS)
+def test_one_function_is_as_many_layers_as_its_arguments_say(layer: Callable[[App], App]) -> None:
+    stack = stack_of(Noop(layer(layer(Noop(layer(hello))))))
+    names = [found.name.partition("#")[0] for _, found in stack.layers]
+    assert [name.startswith("function[") for name in names] == [False, True, True, False, True]
+    assert [entry.parents for entry in stack.entries] == [(None,), (0,), (1,), (2,), (3,), (4,)]
+    assert len({entry.function for entry in stack.entries}) == 3
+    assert len({(entry.function, entry.key) for entry in stack.entries}) == 6
+
+
+@pytest.mark.parametrize("layer", ONLY_BY_NAME.values(), ids=ONLY_BY_NAME)
+def test_the_three_may_come_by_name_and_in_any_order(layer: Callable[[App], App]) -> None:
+    assert len(names_of(Noop(layer(layer(hello))))) == 5
+
+
+def test_what_is_made_for_each_call_tells_no_layers_apart() -> None:
+    async def with_options(scope: Any, receive: Any, send: Any, *, app: App, options: Any, log: Any) -> None:
+        await app(scope, receive, send)
+
+    class Makes(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await with_options(scope, receive, send, app=self.app, options={}, log=lambda: None)
+
+    found = [name.partition("[")[0].partition("#")[0] for name in names_of(Makes(Makes(hello)))]
+    assert found == ["Makes", "function", "Makes", "function"]
+
+
+def test_a_layer_that_is_made_for_each_request_belongs_to_its_maker() -> None:
+    class Makes(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            inner = functools.partial(app_by_name, app=functools.partial(app_by_name, app=self.app))
+            await inner(scope, receive, send)
+
+    # Of the two that are made, the inner one is called with what lasts.
+    names = [name.partition("[")[0] for name in names_of(Noop(Makes(Slots(hello))))]
+    assert names == ["Noop", "Makes", "function", "Slots"]
+
+
+def test_an_object_is_one_layer_whatever_else_it_is_called_with() -> None:
+    class Depth(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any, depth: int = 0) -> None:
+            await self.app(scope, receive, send)
+
+    class Twice(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def ignore(message: Any) -> None: ...
+
+            await self.app(scope, receive, ignore, depth=1)
+            await self.app(scope, receive, send, depth=2)
+
+    stack = stack_of(Twice(Depth(Slots(hello))))
+    assert [layer.name for _, layer in stack.layers] == ["Twice", "Depth", "Slots"]
+    assert [entry.parents for entry in stack.entries] == [(None,), (0, 0), (1, 1), (2, 2)]
+
+
+def test_the_same_object_twice_in_a_stack() -> None:
+    class Alternates(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            app = hello if scope.get("again") else self.app
+            await app({**scope, "again": True}, receive, send)
+
+    shared = Alternates(None)  # type: ignore[arg-type]
+    shared.app = Noop(shared)
+    stack = stack_of(Slots(shared))
+    assert [layer.name for _, layer in stack.layers] == ["Slots", "Alternates", "Noop"]
+    assert [entry.parents for entry in stack.entries] == [(None,), (0, 2), (1,), (1,)]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def", "both"])
+def test_a_decorator_in_c_is_the_boundary(kind: str) -> None:
+    @wrapt.decorator
+    async def awaiting(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return await wrapped(*args, **kwargs)
+
+    @wrapt.decorator
+    def returning(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return wrapped(*args, **kwargs)
+
+    decorators = {"def": [returning], "async def": [awaiting], "both": [returning, awaiting, returning]}[kind]
+
+    async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope=scope, receive=receive, send=send)
+
+    for decorator in reversed(decorators):
+        call = decorator(call)
+
+    class Layer(Noop):
+        __call__ = call
+
+    async def function(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    inner = Slots(hello)
+    decorated = decorators[0](function)
+    stack = stack_of(Noop(Layer(Layer(decorated))))
+    names = [layer.name for _, layer in stack.layers]
+    assert [*names[:3], names[3].partition(".")[0], names[4]] == [
+        "Noop",
+        "Layer#1",
+        "Layer#2",
+        "function[tests",
+        "Slots",
+    ]
+    boundary = "returning" if kind in ("def", "both") else "awaiting"
+    assert [entry.function.__name__ for entry in stack.entries[1:4] if entry.function] == [boundary] * 3
+
+
+# ---- the same request -------------------------------------------------------------------------------------------
+
+
+def chosen(**wrapped: bool) -> type[Noop]:
+    class Chosen(Noop):
+        """Passes on a scope of its own with some of what is in the one it got."""
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def receiving() -> Any:
+                return await receive()
+
+            async def sending(message: Any) -> None:
+                await send(message)
+
+            own = {"type": scope["type"], "path": scope["path"], "headers": list(scope["headers"])}
+            await self.app(
+                own, receiving if wrapped.get("receive") else receive, sending if wrapped.get("send") else send
+            )
+
+    return Chosen
+
+
+@pytest.mark.parametrize("wrapped", [{}, {"send": True}, {"receive": True}, {"receive": True, "send": True}], ids=str)
+def test_a_new_scope_is_still_of_the_same_request(wrapped: dict[str, bool]) -> None:
+    layer = chosen(**wrapped)
+    assert names_of(Noop(layer(Noop(layer(Slots(hello)))))) == ["Noop#1", "Chosen#1", "Noop#2", "Chosen#2", "Slots"]
+
+
+def test_a_request_that_the_app_makes_with_the_same_headers_is_another_one() -> None:
+    routes = [Route("/", lambda request: PlainTextResponse("ok"))]
+    others = [Starlette(routes=routes, middleware=[Middleware(Slots)])]
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        transport = httpx.ASGITransport(app=others[0])
+        async with httpx.AsyncClient(transport=transport, base_url="http://other") as client:
+            response = await client.get("/", headers=[(name.decode(), "x") for name, _ in scope["headers"]])
+        await respond(send, response.content)
+
+    assert names_of(Noop(chosen()(endpoint))) == ["Noop", "Chosen"]
+
+
+class OtherThread(Noop):
+    """Runs its inside on the event loop of another thread."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app)
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.app(scope, receive, send), self.loop))
+
+
+def test_what_runs_in_another_thread_is_measured_with_the_layer_that_runs_it_there() -> None:
+    stack = stack_of(Noop(OtherThread(Slots(Noop(hello)))))
+    layers = [layer for _, layer in stack.layers]
+    assert [layer.name for layer in layers] == ["Noop#1", "OtherThread", "Slots", "Noop#2"]
+    assert all(layer.entered for layer in layers)
+    assert [layer.merged_with for layer in layers] == [None, None, "OtherThread", "OtherThread"]
+    assert layers[2].merged_because == "OtherThread runs what is inside it in another thread"
+    assert stack.threads
+
+
+def test_a_measurement_says_what_is_measured_together_across_threads() -> None:
+    settings = {"budgets": Budgets({"us": 1e6, "tasks": 100}, {}, None)}
+    measurement = apps.measured(Noop(OtherThread(Slots(hello))), settings=settings)
+    assert measurement.verdict == "pass"
+    assert measurement.layer("Slots").us is None
+    note = "Slots is measured with OtherThread: OtherThread runs what is inside it in another thread."
+    assert note in measurement.notes
+    reasons = [judged.reason or "" for judged in measurement.layer("Slots").judged.values()]
+    assert not any("did not come to it" in reason for reason in reasons)
+
+
+class Collecting(OtherThread):
+    """Sends by itself, and returns a value, after its inside has run on the event loop of another thread."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        messages: list[Any] = []
+
+        async def collect(message: Any) -> None:
+            messages.append(message)
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.app(scope, receive, collect), self.loop))
+        for message in messages:
+            await send(message)
+        return "collected"
+
+
+def rows_of(stack: Any) -> list[tuple[str, bool, str | None]]:
+    return [(layer.name, layer.entered, layer.merged_with) for _, layer in stack.layers]
+
+
+def test_what_a_layer_collects_from_another_thread_was_not_answered_by_it() -> None:
+    router = Router([Mount("/", Slots(hello))])
+    assert rows_of(stack_of(Noop(Collecting(router)))) == [
+        ("Noop", True, None),
+        ("Collecting", True, None),
+        ("Router", True, "Collecting"),
+        ("Slots", True, "Collecting"),
+    ]
+
+
+def test_what_answers_in_another_thread_leaves_out_what_is_inside_it() -> None:
+    stack = stack_of(OtherThread(Answering(Slots(hello), 200)))
+    assert rows_of(stack) == [
+        ("OtherThread", True, None),
+        ("Answering", True, "OtherThread"),
+        ("Slots", False, None),
+    ]
+    assert stack.handed_on is None
+
+
+def test_a_thread_without_the_context_of_the_request_is_watched_as_well() -> None:
+    class InAPool(Noop):
+        """Its thread was there before, and copies no context."""
+
+        pool = ThreadPoolExecutor(1)
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self.pool, lambda: asyncio.run(self.app(scope, receive, send)))
+
+    with InAPool.pool as pool:
+        pool.submit(int).result()
+        stack = stack_of(Noop(InAPool(Slots(hello))))
+        assert rows_of(stack)[1:] == [("InAPool", True, None), ("Slots", True, "InAPool")]
+        assert (pool.submit(sys.getprofile).result(), sys.getprofile(), threading.getprofile()) == (None, None, None)
+
+
+def test_an_endpoint_in_another_thread_makes_no_layer_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def spinning(scope: Any, receive: Any, send: Any) -> None:
+        end_ns = perf_counter_ns() + 500_000
+        while perf_counter_ns() < end_ns:
+            pass
+        await respond(send)
+
+    monkeypatch.setattr(apps, "MOST_S", 1.0)
+    settings = {"budgets": Budgets({"us": 250}, {}, None)}
+    measurement = apps.measured(OtherThread(spinning), settings=settings)
+    assert measurement.books is not None
+    assert measurement.books.endpoint is None
+    why = "OtherThread runs what is inside it in another thread"
+    assert f"The endpoint is measured with OtherThread: {why}." in measurement.notes
+    assert measurement.verdict == "undecided"
+
+
+def unwatched(profiler: Any) -> Any:
+    """As `profiled` is without the extension."""
+
+    @contextlib.contextmanager
+    def own_thread_only() -> Any:
+        sys.setprofile(profiler)
+        try:
+            yield False
+        finally:
+            sys.setprofile(None)
+
+    return own_thread_only()
+
+
+def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "profiled", unwatched)
+    inside = Slots(Noop(hello))
+    for other in (Answering(inside, 200), Collecting(inside)):
+        stack = stack_of(Noop(other))
+        name = type(other).__name__
+        assert rows_of(stack)[2:] == [("Slots", True, name), ("Noop#2", True, name)]
+        assert stack.handed_on is not None
+        assert stack.handed_on.because == (
+            f"{name} answered by itself or ran what is inside it in another thread, which could not be watched"
+        )
+        assert not stack.handed_on.complete
+        notes = apps.measured(Noop(other), settings={"max_time_s": 0.5}).notes
+        assert any(note.endswith(" Layers inside it may have no row.") for note in notes)
+
+
+def test_an_unwatched_layer_that_returns_a_value_is_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Returning(OtherThread):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+            await super().__call__(scope, receive, send)
+            return "a value"
+
+    monkeypatch.setattr(discovery, "profiled", unwatched)
+    assert names_of(Noop(Returning(Slots(hello)))) == ["Noop", "Returning", "Slots"]
+
+
+def test_a_layer_that_answers_from_a_task_of_its_own_answers_by_itself() -> None:
+    class AnswersInATask(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.create_task(respond(send))
+
+    stack = stack_of(Noop(AnswersInATask(Slots(hello))))
+    found = [(layer.name, layer.entered) for _, layer in stack.layers]
+    assert found == [("Noop", True), ("AnswersInATask", True), ("Slots", False)]

@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    page for pattern in ("*.md", "docs/*.md", "examples/*/*.md") for page in ROOT.glob(pattern) if page.is_file()
+    page
+    for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md")
+    for page in ROOT.glob(pattern)
+    if page.is_file()
 )
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
@@ -32,3 +35,11 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_stand_ins_are_async(page: Path) -> None:
+    """FastAPI calls any other one in a thread, in every request, and the rows are those of the test."""
+    text = page.read_text(encoding="utf-8")
+    for stand_in in re.findall(r"dependency_overrides\[\w+\] = (\w+)", text):
+        assert f"async def {stand_in}(" in text

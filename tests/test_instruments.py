@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
+import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
 
-from pytest_mwbudget.instruments import FRAMES_OF_PROBES, deeper, suspended
+from pytest_mwbudget import tracers
+from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.instruments import FRAMES_OF_PROBES, Instruments, deeper, suspended
+from pytest_mwbudget.monitoring import instrumented
+from pytest_mwbudget.tracers import ThreadTool, described, profiled, threads_untraced
 
 from .apps import Noop, hello, measured, measured_async
 
@@ -85,14 +92,13 @@ def test_new_threads_are_left_alone_too(kind: str) -> None:
     install, installed = getattr(threading, f"set{kind}"), getattr(threading, f"get{kind}")
     tool = Tool()
     install(tool)
-    with suspended() as found:
+    with threads_untraced():
         assert installed() is None
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
         assert tool.events == 0
     assert installed() is tool
-    assert any("Tool" in name for name in found.suspended)
 
 
 @pytest.mark.parametrize("kind", ["trace", "profile"])
@@ -124,10 +130,176 @@ def test_cprofile_sleeps_and_wakes() -> None:
     assert found.active == []
 
 
+# ---- other threads ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1, "waiting") as executor:
+        yield executor
+
+
+def in_thread(pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Any:
+    return pool.submit(function, *arguments).result()
+
+
+@needs_monitoring  # before it, a thread's tracer slowed that thread only
+@pytest.mark.parametrize("kind", ["trace", "profile"])
+def test_a_tool_of_a_waiting_thread_sleeps_and_wakes(kind: str, pool: ThreadPoolExecutor) -> None:
+    install, installed = getattr(sys, f"set{kind}"), getattr(sys, f"get{kind}")
+    tool = Tool()
+    with suspended():  # of the test run itself
+        in_thread(pool, work)
+        in_thread(pool, install, tool)
+        assert instrumented(())
+        with suspended() as found:
+            assert not instrumented(())
+            events = tool.events
+            in_thread(pool, work)
+            assert tool.events == events
+        assert found.active == []
+        assert found.suspended == [f"a {kind}r (tests.test_instruments.Tool) of the thread waiting_0"]
+        assert found.missed == ["waiting_0"]
+        assert installed() is None
+        assert in_thread(pool, installed) is tool
+        in_thread(pool, work)
+        assert tool.events > events
+        in_thread(pool, install, None)
+        assert not instrumented(())
+
+
+@needs_monitoring
+def test_a_thread_that_ends_meanwhile_leaves_nothing() -> None:
+    tool = Tool()
+    with suspended():
+        pool = ThreadPoolExecutor(1)
+        in_thread(pool, sys.settrace, tool)
+        with suspended():
+            pool.shutdown()
+        assert not instrumented(())
+        gc.collect()
+        assert sys.getrefcount(tool) == 2
+
+
+@needs_monitoring
+def test_a_tool_that_a_thread_installs_meanwhile_stays(pool: ThreadPoolExecutor) -> None:
+    first, second = Tool(), Tool()
+    with suspended():
+        in_thread(pool, sys.settrace, first)
+        with suspended() as found:
+            in_thread(pool, sys.settrace, second)
+            found.check()
+            assert found.active == ["a tracer (tests.test_instruments.Tool) of the thread waiting_0"]
+        assert in_thread(pool, sys.gettrace) is second
+        in_thread(pool, sys.settrace, None)
+        assert not instrumented(())
+
+
+@needs_monitoring
+def test_the_own_tracer_and_those_of_threads_are_put_back_each_where_it_was(pool: ThreadPoolExecutor) -> None:
+    own, other = Tool(), Tool()
+    with suspended():
+        in_thread(pool, sys.settrace, other)
+        sys.settrace(own)
+        with suspended() as found:
+            assert sys.gettrace() is None
+            assert in_thread(pool, sys.gettrace) is None
+        assert sys.gettrace() is own
+        sys.settrace(None)
+        assert in_thread(pool, sys.gettrace) is other
+        in_thread(pool, sys.settrace, None)
+        assert not instrumented(())
+    assert found.suspended == ["a tracer (tests.test_instruments.Tool), also of the thread waiting_0"]
+
+
+class Beginning:
+    """What new threads begin with, as coverage does: a tool of its own for each thread, installed at its first call."""
+
+    def __init__(self) -> None:
+        self.tools: list[Tool] = []
+
+    def __call__(self, frame: Any, event: str, arg: object) -> Tool:
+        self.tools.append(Tool())
+        sys.settrace(self.tools[-1])
+        return self.tools[-1]
+
+
+def waiting(leave: threading.Event, left: threading.Event, end: threading.Event) -> int:
+    wait_in_a_call(leave)
+    left.set()
+    end.wait()
+    return call_once()
+
+
+def wait_in_a_call(leave: threading.Event) -> None:
+    leave.wait()
+
+
+def call_once() -> int:
+    return 1
+
+
+@needs_monitoring
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_thread_that_has_left_a_call_meanwhile_begins_anew(moves: bool) -> None:
+    """A tool that keeps a stack would take its other functions for that call."""
+    leave, left, end = (threading.Event() for _ in range(3))
+    beginning = Beginning()
+    with suspended():
+        threading.settrace(beginning)
+        thread = threading.Thread(target=waiting, args=(leave, left, end))
+        thread.start()
+        threading.settrace(None)  # type: ignore[arg-type]
+        deadline = perf_counter_ns() + 10**10
+        while "wait_in_a_call" not in (names := [frame.f_code.co_name for frame in stack_of(thread)]):
+            assert perf_counter_ns() < deadline, names
+        with suspended({"tracer": beginning, "profiler": None}):
+            if moves:
+                leave.set()
+                left.wait()
+        assert len(beginning.tools) == 1
+        first = beginning.tools[0]
+        events = first.events
+        leave.set()
+        end.set()
+        thread.join()
+        assert len(beginning.tools) == 1 + moves
+        assert (first.events == events) is moves
+        assert beginning.tools[-1].events > 0
+
+
+def stack_of(thread: threading.Thread) -> list[Any]:
+    frame, found = sys._current_frames().get(thread.ident or 0), []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def test_many_threads_are_counted_in_a_message() -> None:
+    tools = [ThreadTool("tracer", None, f"T{number}") for number in range(5)]
+    assert described(tools) == ["a tracer (builtins.NoneType) of the threads T0, T1, T2 and 2 more"]
+
+
+# ---- without the extension --------------------------------------------------------------------------------------
+
+
 class NotCallable:
     """As the profiler's state that a profiler written in C leaves to be seen."""
 
 
+@pytest.fixture
+def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracers, "native", lambda: None)
+
+
+@pytest.mark.usefixtures("without_extension")
+@pytest.mark.parametrize("kind", ["trace", "profile"])
+def test_without_the_extension_the_own_tool_sleeps_and_wakes(kind: str) -> None:
+    test_a_tracer_or_profiler_sleeps_and_wakes(kind)
+
+
+@pytest.mark.usefixtures("without_extension")
 def test_a_profiler_that_cannot_be_put_back_stays_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     state = NotCallable()
     monkeypatch.setattr(sys, "getprofile", lambda: state)
@@ -136,6 +308,33 @@ def test_a_profiler_that_cannot_be_put_back_stays_and_is_told(monkeypatch: pytes
     with suspended() as found:
         assert found.active == ["a profiler (tests.test_instruments.NotCallable)"]
     assert installed == []
+
+
+@needs_monitoring
+@pytest.mark.usefixtures("without_extension")
+def test_without_the_extension_a_tool_of_another_thread_is_told_and_nothing_measured(pool: ThreadPoolExecutor) -> None:
+    in_thread(pool, sys.settrace, Tool())
+    try:
+        measurement = measured(
+            Noop(hello), settings={"budgets": Budgets({"us": 1000.0, "objects": 1000, "tasks": 0}, {}, 1000.0)}
+        )
+    finally:
+        in_thread(pool, sys.settrace, None)
+    assert (measurement.books, measurement.effort, measurement.floor_us) == (None, None, None)
+    assert measurement.ledger is not None
+    assert measurement.ledger.total.objects is None
+    judged = measurement.layer("Noop").judged
+    assert {quantity: one.verdict for quantity, one in judged.items()} == {
+        "us": "undecided", "objects": "undecided", "tasks": "pass"
+    }  # fmt: skip
+    assert measurement.total_verdict == "undecided"
+    for reason in (judged["us"].reason, measurement.total_reason):
+        assert reason is not None
+        assert "waiting_0" in reason
+        assert "measure in a job of its own without it" in reason
+
+
+# ---- sys.monitoring -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -186,8 +385,10 @@ def test_events_of_a_single_code_object_sleep_and_wake(tool: int) -> None:
         with suspended():
             work()
             assert lines == []
+            assert not instrumented([work.__code__])
         work()
         assert lines
+        assert instrumented([work.__code__])
         assert monitoring.get_local_events(tool, work.__code__) == event
     finally:
         monitoring.set_local_events(tool, work.__code__, 0)
@@ -236,7 +437,96 @@ def test_a_measurement_suspends_what_it_finds_and_says_so() -> None:
     assert any("tests.test_instruments.Tool" in note and "suspended" in note for note in measurement.notes)
 
 
+class SwitchesOn(Noop):
+    """Installs a tracer in its request of this number, as a debugger that attaches, and leaves it there."""
+
+    def __init__(self, app: Any, at: int) -> None:
+        super().__init__(app)
+        self.left = at
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            sys.settrace(Tool())
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("at", [5, 1100])
+def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure(at: int) -> None:
+    """Before or while requests are counted; while they are timed."""
+    measurement = measured(SwitchesOn(Noop(hello), at), settings={"budgets": Budgets({"us": 1000.0})})
+    sys.settrace(None)
+    assert measurement.books is None
+    assert measurement.layer("Noop").us is None
+    assert measurement.verdict == "undecided"
+    assert measurement.layer("Noop").judged["us"].reason == (
+        "a tracer (tests.test_instruments.Tool) was at work during the measurement; measure in a job of its own"
+        " without it"
+    )
+
+
+def test_what_to_do_about_coverage_is_told() -> None:
+    why = Instruments(active=["a tracer (coverage.tracer.CTracer) of the thread worker"]).why_no_figures
+    assert "of the thread worker was at work" in why
+    assert "--no-cov" in why
+    assert "COVERAGE_CORE=sysmon" in why
+
+
 def test_a_measurement_leaves_no_instrument() -> None:
     measured(Noop(hello))
     assert sys.getprofile() is None
     assert sys.gettrace() is None
+
+
+# ---- a profiler in every thread for a while ---------------------------------------------------------------------
+
+
+needs_native = pytest.mark.skipif(tracers.native() is None, reason="needs the extension in C")
+
+
+@needs_native
+def test_every_thread_is_profiled_for_a_while() -> None:
+    threads: set[int] = set()
+
+    def profiler(frame: Any, event: str, arg: object) -> None:
+        threads.add(threading.get_ident())
+
+    references = sys.getrefcount(profiler)
+    with ThreadPoolExecutor(1) as before, ThreadPoolExecutor(1) as meanwhile:
+        idents = {threading.get_ident(), before.submit(threading.get_ident).result()}
+        with profiled(profiler) as every:
+            assert every
+            before.submit(work).result()
+            idents.add(meanwhile.submit(threading.get_ident).result())
+        assert threads == idents
+        assert tracers.at_work() == []
+        assert [pool.submit(sys.getprofile).result() for pool in (before, meanwhile)] == [None, None]
+        threads.clear()
+        for pool in (before, meanwhile):
+            pool.submit(work).result()
+        assert threads == set()
+        assert (sys.getprofile(), threading.getprofile()) == (None, None)
+    assert sys.getrefcount(profiler) == references
+
+
+@needs_native
+def test_a_thread_keeps_its_own_profiler() -> None:
+    tool = Tool()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(sys.setprofile, tool).result()
+        with profiled(Tool()) as every:
+            assert not every
+        assert pool.submit(sys.getprofile).result() is tool
+        pool.submit(sys.setprofile, None).result()
+
+
+def test_without_the_extension_only_this_thread_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracers, "native", lambda: None)
+    own = Tool()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+        with profiled(own) as every:
+            assert not every
+            assert sys.getprofile() is own
+            assert pool.submit(sys.getprofile).result() is None
+            assert threading.getprofile() is None

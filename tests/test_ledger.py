@@ -13,11 +13,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 from starlette.applications import Starlette
@@ -28,9 +29,11 @@ from starlette.routing import Route
 from pytest_mwbudget import asgi, loops, measure
 from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.counters import counters
-from pytest_mwbudget.errors import MeasurementError
+from pytest_mwbudget.errors import MeasurementError, of_the_app
+from pytest_mwbudget.instruments import uncollected
 from pytest_mwbudget.model import Count, Counts, LoopName, Measurement
 from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.spawning import Spawning
 from pytest_mwbudget.timing import Bench
 
 from .apps import Noop, StarArguments, SyncCall, hello, unchanged_code
@@ -371,6 +374,153 @@ def test_tasks_are_seen_however_they_are_made(loop: LoopName) -> None:
     assert dict(found.kinds) == {f"{__name__}.Ways.{name}": number for name, number in names.items()}
 
 
+class Keeps(Noop):
+    """What makes a task was kept by the app, long before anything is counted."""
+
+    kept: tuple[Callable[..., Any], ...] = ()
+    factories: tuple[Any, ...] = ()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        loop = asyncio.get_running_loop()
+        if not self.kept:
+            self.kept = (
+                loop.create_task,
+                functools.partial(loop.create_task),
+                lambda coro: type(loop).create_task(loop, coro, name="named"),
+                asyncio.tasks.create_task,
+                asyncio.tasks.ensure_future,
+                asyncio.create_task,
+            )
+        for keep in self.kept:
+            await keep(self.child())
+        await self.app(scope, receive, send)
+
+    async def child(self) -> None:
+        [Own() for _ in range(5)]
+
+
+def own_factory(loop: Any, coro: Any, **named: Any) -> Any:
+    """A task factory of the app's."""
+    return asyncio.Task(coro, loop=loop, **named)
+
+
+@pytest.mark.parametrize("factory", [None, own_factory])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: Any) -> None:
+    pytest.importorskip(loop)
+
+    async def main() -> Measurement:
+        running = asyncio.get_running_loop()
+        running.set_task_factory(factory)
+        request = asgi.build_request("GET", "/", {})
+        with everything_as_before(running):
+            return await measure.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Bench())
+
+    measurement = loops.run(loop, main)
+    found = counts(measurement, "Keeps")
+    assert dict(found.tasks.kinds) == {f"{__name__}.Keeps.child": 6}
+    assert found.tasks.exact
+    if COUNTS_OBJECTS:
+        assert found.objects is not None
+        assert found.objects.kinds[f"{__name__}.Own"] == 30
+        assert found.objects.kinds["_asyncio.Task"] == 6
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_app_sees_and_sets_its_own_task_factory_while_it_is_counted(loop: LoopName) -> None:
+    pytest.importorskip(loop)
+    seen: list[Any] = []
+
+    class Sets(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            running = asyncio.get_running_loop()
+            seen.append(running.get_task_factory())
+            with pytest.raises(TypeError):
+                running.set_task_factory(5)  # type: ignore[arg-type]
+            running.set_task_factory(own_factory)
+            seen.append(running.get_task_factory())
+            await running.create_task(self.child())
+            running.set_task_factory(None)
+            await running.create_task(self.child())
+            await self.app(scope, receive, send)
+
+        async def child(self) -> None: ...
+
+    measurement = counted(Noop(Sets(hello)), loop=loop)
+    assert seen == [None, own_factory] * (len(seen) // 2)
+    assert number(counts(measurement, "Sets").tasks) == 2
+
+
+def test_a_callback_is_its_layers_where_call_soon_was_kept() -> None:
+    class Soon(Noop):
+        soon: Callable[..., Any] | None = None
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            loop = asyncio.get_running_loop()
+            self.soon = self.soon or loop.call_soon
+            done = loop.create_future()
+            self.soon(self.later, done)
+            # The endpoint is suspended last: without the callback's own owner, this is its task.
+            await self.app(scope, receive, send)
+            await done
+
+        def later(self, done: asyncio.Future[None]) -> None:
+            task = asyncio.ensure_future(self.child())
+            task.add_done_callback(lambda _: done.set_result(None))
+
+        async def child(self) -> None: ...
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.001)
+        await hello(scope, receive, send)
+
+    found = counts(counted(Noop(Soon(Noop(waits)))), "Soon").tasks
+    assert (found.count, found.low, found.high) == (1, 1, 1)
+
+
+@needs_objects
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
+    pytest.importorskip(loop)
+    from pytest_mwbudget import _ledger as core
+
+    async def child() -> None: ...
+
+    def spawns() -> None:
+        asyncio.create_task(child())  # noqa: RUF006
+
+    def schedules() -> None:
+        running = asyncio.get_running_loop()
+        running.call_soon(bool)
+        running.call_later(100, bool).cancel()
+        running.call_at(running.time() + 100, bool).cancel()
+        running.call_soon_threadsafe(bool)
+
+    def made_by(function: Callable[[], None]) -> dict[type, int]:
+        for _ in range(50):  # until the bytecode is specialised
+            core.take()
+            core.run(0, function)
+            _, made = core.take()
+        return {kind: number for owner, kind, number in made if owner == 0}
+
+    async def main() -> None:
+        # How uvloop reaches its own methods is known to nobody outside.
+        for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
+            found = []
+            for watched in (False, True):
+                with uncollected():
+                    core.start(4)
+                    try:
+                        with Spawning(core, 2, 3).watched("asyncio") if watched else nullcontext():
+                            found.append(made_by(function))
+                    finally:
+                        core.stop()
+                await asyncio.sleep(0)
+            assert found[0] == found[1]
+
+    loops.run(loop, main)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
@@ -484,6 +634,19 @@ class HandsOver(Noop):
         await self.app(scope, receive, send)
 
     def own(self) -> None: ...
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_what_a_library_of_threads_exports_is_work_like_any_other(loop: LoopName) -> None:
+    class ComesBack(Noop):
+        """As adapters of WSGI do: a worker thread calls back into the event loop."""
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await anyio.to_thread.run_sync(anyio.from_thread.run, anyio.sleep, 0)
+            await self.app(scope, receive, send)
+
+    found = counts(counted(ComesBack(hello), loop=loop), "ComesBack").threads
+    assert dict(found.kinds) == {"anyio.from_thread.run": 1}
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -612,6 +775,60 @@ def test_what_a_layer_leaves_behind_is_counted(around: Any) -> None:
             assert report.counts.retained.count == 0
 
 
+@needs_objects
+def test_what_hangs_on_older_garbage_is_not_left_alive() -> None:
+    """Not what it holds either: a class of its own in each request."""
+
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    class Evicts(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            class Row: ...
+
+            pool.pop().row = Row()  # type: ignore[attr-defined]
+            await self.app(scope, receive, send)
+
+    pool = [Node() for _ in range(3000)]
+    gc.collect()
+    assert counts(counted(Evicts(hello)), "Evicts").retained == Count(0, 0, 0)
+    assert pool
+
+
+# ---- deep stacks ---------------------------------------------------------------------------------------------------
+
+
+class Wraps(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def own_send(message: Any) -> None:
+            await send(message)
+
+        await self.app(scope, receive, own_send)
+
+
+DEEP = 450  # of which an app by itself has room for twice as many
+RECURSION_IN_C_IS_BOUNDED_LOW = sys.version_info[:2] == (3, 12)
+
+
+@pytest.mark.parametrize("layer", [Noop, Wraps])
+@pytest.mark.parametrize("bounds", [{"tasks": 0}, {"us": 1e6}], ids=["counted", "timed"])
+def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(layer: Any, bounds: Any) -> None:
+    app = functools.reduce(lambda inner, _: layer(inner), range(DEEP), hello)
+    request = asgi.build_request("GET", "/", {})
+    settings = Settings(budgets=Budgets(bounds), lifespan=False, max_time_s=0.1)
+    limit = sys.getrecursionlimit()
+    try:
+        measurement = asyncio.run(measure.measure(app, request, settings, Bench()))
+    except MeasurementError as error:
+        said = "Measure the stack in parts, or on another version of Python" in str(error)
+        assert said and RECURSION_IN_C_IS_BOUNDED_LOW  # noqa: PT018
+    else:
+        assert len(measurement.layers) == DEEP
+        assert measurement.verdict != "fail"
+    assert sys.getrecursionlimit() == limit
+
+
 # ---- in somebody else's process ------------------------------------------------------------------------------------
 
 
@@ -655,7 +872,7 @@ class FailsLater(Noop):
 
 def requests_until_the_ledger() -> int:
     """So many requests come before the ledger opens: warm calls, two traces, the first."""
-    return 1 + measure.COUNTING_WARM_CALLS + 2
+    return 1 + measure.BRIEF_WARM_CALLS + 2
 
 
 @every_loop
@@ -665,13 +882,13 @@ def requests_until_the_ledger() -> int:
 def test_an_exception_in_a_counted_request_leaves_nothing_behind(
     error: type[BaseException], into: int, loop: LoopName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "COUNTING_WARM_NS", 60 * 10**9)
+    monkeypatch.setattr(measure, "BRIEF_WARM_NS", 60 * 10**9)
     # A task layer turns what it does not expect into something else.
     around = Noop if error is asyncio.CancelledError or loop == "trio" else PassThrough
     app = basic(around, Noop, functools.partial(FailsLater, error=error, after=requests_until_the_ledger() + into))
     with unchanged_code(), pytest.raises(BaseException, match="as the test wants it") as raised:
         counted(app, loop=loop)
-    assert isinstance(raised.value, error)
+    assert isinstance(of_the_app(raised.value), error)
     # The next one can count again.
     assert number(counts(counted(basic(PassThrough), loop=loop), "PassThrough").tasks) == 1
 
@@ -686,13 +903,13 @@ class Interrupts(Noop):
 
     async def __call__(self, scope, receive, send):
         self.calls += 1
-        if self.calls == measure.COUNTING_WARM_CALLS + 3 + 10:
+        if self.calls == measure.BRIEF_WARM_CALLS + 3 + 10:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(10)
         await self.app(scope, receive, send)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-measure.COUNTING_WARM_NS = 60 * 10**9
+measure.BRIEF_WARM_NS = 60 * 10**9
 try:
     counted(basic(Interrupts))
 except KeyboardInterrupt:
@@ -789,7 +1006,7 @@ print(json.dumps({
 
 
 @needs_objects
-def test_ten_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
+def test_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", IN_A_FRESH_PROCESS],
@@ -798,7 +1015,7 @@ def test_ten_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for seed in range(10)
+        for seed in range(5)
     ]
     outputs = [process.communicate()[0] for process in processes]
     found = [json.loads(output) for output in outputs]

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 import types
 import weakref
@@ -390,21 +391,22 @@ def test_discounting_finds_the_object_below_many_allocations_of_the_probe() -> N
 
 @counts_objects
 def test_discounting_an_object_out_of_a_free_list_takes_no_allocation_off() -> None:
-    def function(discount: Any) -> None:
+    def function(note: Any, discount: Any) -> None:
         allocated = (A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A)
-        address = id(allocated)
+        note(allocated)
         del allocated
         again = (B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B)
-        addresses.append(id(again) == address)
+        note(again)
         discount(again)
 
-    addresses: list[bool] = []
+    addresses: list[int] = []
     emptying = [tuple(range(17)) for _ in range(3000)]
     with opened():
-        discount = ledger.aside(ledger.discount)
-        ledger.run(0, function, discount)
+        # Aside, because id() makes a tuple where an audit hook is in the process.
+        note = ledger.aside(lambda _, one: addresses.append(id(one)))
+        ledger.run(0, function, note, ledger.aside(ledger.discount))
         spent = Spent()
-    assert addresses == [True]
+    assert addresses[0] == addresses[1]
     assert spent.types[0][tuple] == 1
     assert spent.bytes[0] >= sys.getsizeof(emptying[0])
 
@@ -543,6 +545,71 @@ def test_a_ledger_that_is_closed_while_it_is_asked_answers_what_it_can() -> None
     ledger.period(1)
     made = [Own() for _ in range(10)]
     assert ledger.born(Closing(id(one)) for one in made) == []
+
+
+# ---- reached ------------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int, innermost: object) -> tuple[Any, ...]:
+    """Tuples that the collector does not track: each has the one inside it twice, so there are 2 ** depth paths."""
+    made = (innermost, innermost)
+    for _ in range(depth - 1):
+        made = (made, made)
+    for _ in range(depth):
+        if not gc.is_tracked(made):
+            break
+        gc.collect()
+    return made
+
+
+@pytest.mark.parametrize("depth", [1, 30, 60, 200])
+def test_containers_that_share_their_parts_are_looked_into_once(depth: int) -> None:
+    with opened():
+        ledger.period(7)
+        leaf = ledger.run(0, float, "2.5")
+        ledger.period(-1)
+        outermost = nested(depth, leaf)
+        if gc.is_tracked(outermost):
+            pytest.skip("this interpreter tracks all tuples")
+        begin = time.perf_counter()
+        reached = ledger.reached([[outermost], [{1: outermost}]])
+        assert time.perf_counter() - begin < 1
+        assert reached == ({id(leaf)} if ledger.COUNTS_OBJECTS else set())
+
+
+@counts_objects
+def test_more_containers_than_fit_into_the_first_table_are_all_looked_into() -> None:
+    with opened():
+        ledger.period(7)
+        leaves = ledger.run(0, lambda: [float(number) + 0.5 for number in range(20 * NUMBER)])
+        ledger.period(-1)
+        holders = [(leaf, leaf) for leaf in leaves]
+        gc.collect()
+        assert {id(leaf) for leaf in leaves} <= ledger.reached([holders])
+
+
+def test_a_look_for_which_memory_is_lacking_is_an_error_and_the_next_one_is_complete() -> None:
+    pytest.importorskip("resource")
+    if SANITIZED or not Path("/proc/self/statm").exists():
+        pytest.skip("the memory of this process cannot be limited")
+    program = """
+import gc, os, resource, sys
+from pytest_mwbudget import _ledger
+_ledger.start(1)
+holders = [(number, 0.5) for number in range(3_000_000)]
+gc.collect()
+used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000, resource.RLIM_INFINITY))
+try:
+    _ledger.reached([holders])
+except MemoryError:
+    print("no memory")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(_ledger.reached([holders]))
+_ledger.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["no memory", "set()", ""]
 
 
 # ---- classes ------------------------------------------------------------------------------------------------------

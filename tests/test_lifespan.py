@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from pytest_mwbudget import asgi, loops
-from pytest_mwbudget.errors import LifespanError
+from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model import LoopName
 
 from .apps import App, Noop, hello, measured, respond
@@ -182,8 +184,70 @@ def test_lifespan_can_be_left_alone() -> None:
 
 
 def test_startup_failed_says_why() -> None:
-    with pytest.raises(LifespanError, match=r"startup failed with .*it was refused; .*lifespan=False"):
+    with pytest.raises(LifespanError, match=r"startup failed: the app reported 'it was refused'; .*lifespan=False"):
         lived(scripted("wait", "startup.failed"))
+
+
+def test_a_failure_without_a_reason() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed"})
+
+    with pytest.raises(LifespanError, match="startup failed: the app reported so, without a reason; "):
+        lived(app)
+
+
+@every_loop
+@pytest.mark.parametrize("steps", [("call",), ("wait", "call"), ("wait", "startup.complete", "wait", "call")])
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_what_would_end_more_than_the_lifespan_is_a_failure_of_it(
+    error: type[BaseException], steps: tuple[str, ...], loop: LoopName
+) -> None:
+    def end() -> None:
+        raise error(*([3] if error is SystemExit else []))
+
+    phase = "shutdown" if "startup.complete" in steps else "startup"
+    said = "SystemExit: 3" if error is SystemExit else "CancelledError"
+    with pytest.raises(LifespanError, match=f"{phase} failed with {said}; ") as caught:
+        lived(scripted(*steps, then=end), loop=loop)
+    assert type(caught.value.__cause__) is error
+
+
+@every_loop
+@pytest.mark.parametrize("steps", [("call",), ("wait", "call")])
+def test_an_interrupt_in_the_lifespan_is_one(steps: tuple[str, ...], loop: LoopName) -> None:
+    pytest.importorskip(loop)
+    # In a process of its own: an interrupt leaves the tasks of its loop in pieces.
+    program = f"""
+from tests.test_lifespan import lived, scripted
+def interrupt():
+    raise KeyboardInterrupt
+try:
+    lived(scripted(*{steps!r}, then=interrupt), loop={loop!r})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "interrupted"
+
+
+def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:
+    async def main() -> None:
+        started = asyncio.Event()
+
+        async def inside() -> None:
+            async with asgi.lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
+                started.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(inside())
+        await started.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+    asyncio.run(main())
 
 
 def test_startup_exception_is_the_cause() -> None:
@@ -263,7 +327,7 @@ def test_shutdown_exception() -> None:
 
 
 def test_shutdown_failed() -> None:
-    with pytest.raises(LifespanError, match=r"shutdown failed with .*it was refused"):
+    with pytest.raises(LifespanError, match=r"shutdown failed: the app reported 'it was refused'; "):
         lived(scripted("wait", "startup.complete", "wait", "shutdown.failed"))
 
 
@@ -321,9 +385,18 @@ def test_shutdown_runs_after_a_failure_and_does_not_hide_it() -> None:
 def test_exit_in_the_shutdown_is_refused() -> None:
     real = os._exit
     app = scripted("wait", "startup.complete", "wait", "call", then=lambda: os._exit(0))
-    with pytest.raises(LifespanError, match=r"called os\._exit\(0\)"):
+    with pytest.raises(LifespanError, match=r"the app's lifespan called os\._exit\(0\), .*lifespan=False"):
         measured(Noop(app))
     assert os._exit is real
+
+
+def test_exit_in_an_endpoint_says_nothing_of_the_lifespan() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await anyio.to_thread.run_sync(os._exit, 4)
+
+    with pytest.raises(MeasurementError, match=r"the app called os\._exit\(4\), .*; keep the call out") as caught:
+        measured(Noop(app), settings={"lifespan": False})
+    assert "lifespan" not in str(caught.value)
 
 
 def test_exit_in_a_forked_child_is_real() -> None:
@@ -356,14 +429,14 @@ class Exits:
 
     def __init__(self) -> None:
         self.here, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
-        self.refused: list[LifespanError] = []
+        self.refused: list[MeasurementError] = []
 
     def __call__(self) -> None:
         self.here.set()
         self.go.wait(5)
         try:
             os._exit(3)
-        except LifespanError as error:
+        except MeasurementError as error:
             self.refused.append(error)
         self.gone.set()
 

@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -409,3 +411,28 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
     app = Noop(InATaskOfItsOwn(Noop(hello)))
     found = loops.run("trio", lambda: measure.measure(app, request, settings(lifespan=False), Bench()))
     assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
+
+
+def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still() -> None:
+    class Frozen(asyncio.SelectorEventLoop):
+        def time(self) -> float:
+            return 0.0
+
+    async def main() -> bool:
+        loop, over, rang = asyncio.get_running_loop(), asyncio.Event(), []
+        deadline = loops._Deadline(0.05)
+        alarm = loops._Alarm(loop, deadline, lambda: (rang.append(True), over.set()))
+        time.sleep(0.5)  # a request that blocks for longer than its limit, but ends
+        deadline.extend(0.2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not rang
+        rescue = threading.Timer(10, loop.call_soon_threadsafe, [over.set])
+        rescue.start()
+        await over.wait()
+        rescue.cancel()
+        alarm.off()
+        return bool(rang)
+
+    with asyncio.Runner(loop_factory=Frozen) as runner:
+        assert runner.run(main())

@@ -66,18 +66,77 @@ def test_a_flamegraph_on_another_drive_keeps_its_path(tmp_path: Path, monkeypatc
     assert 'href=".mw-budget/test_it-1.html"' in (tmp_path / "mw.html").read_text(encoding="utf-8")
 
 
-def test_a_check_makes_the_directories_and_keeps_what_is_there(tmp_path: Path) -> None:
+def test_a_check_leaves_nothing_behind_and_keeps_what_is_there(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "mw.json"
     JSON.check(path, "--mw-budget-json='a/b/mw.json'")
-    assert path.read_text() == ""
+    assert list(tmp_path.iterdir()) == []
+    JSON.write(path, DATA)
     path.write_text("before")
     JSON.check(path, "--mw-budget-json='a/b/mw.json'")
     assert path.read_text() == "before"
 
 
+def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mw.json"
+    path.write_text("before")
+    path.chmod(0o640)
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            JSON.write(path, DATA)
+    assert path.read_text() == "before"
+    JSON.write(path, DATA)
+    assert json.loads(path.read_text(encoding="utf-8")) == DATA
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in tmp_path.iterdir()] == ["mw.json"]
+
+
+def test_a_new_file_has_the_mode_that_any_file_gets(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("")
+    JSON.write(tmp_path / "mw.json", DATA)
+    assert (tmp_path / "mw.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_where_no_file_can_take_its_place_it_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(self: Path, target: Path) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "replace", busy)
+    with pytest.raises(OSError, match="busy"):
+        JSON.write(tmp_path / "mw.json", DATA)
+    (tmp_path / "mw.json").write_text("before")
+    JSON.write(tmp_path / "mw.json", DATA)
+    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == DATA
+    assert [one.name for one in tmp_path.iterdir()] == ["mw.json"]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("mw.json")
+    JSON.check(tmp_path / "link", "--json")
+    JSON.write(tmp_path / "link", DATA)
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == DATA
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    JSON.check(path, "--json")
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    JSON.write(path, document([]))
+    assert json.loads(os.read(reader, 1 << 16))["measurements"] == []
+    os.close(reader)
+    assert path.is_fifo()
+
+
 def test_a_path_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "mw.json"):
+    for path in (tmp_path, tmp_path / "file" / "mw.json", tmp_path / "file" / "a" / "mw.json", tmp_path / ("x" * 300)):
         with pytest.raises(SettingError, match=r"^--json='x' cannot be written: .*; give the path of a file to write$"):
             JSON.check(path, "--json='x'")
 

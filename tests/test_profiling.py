@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio
+import freezegun
 import pytest
 from pyinstrument.frame import Frame
 from starlette.applications import Starlette
@@ -40,7 +41,7 @@ from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short
 from pytest_mwbudget.settings import Settings
 from pytest_mwbudget.timing import Bench
 
-from .apps import MOST_S
+from .apps import MOST_S, Noop, hello
 
 SPUN_US = 500.0
 Node = dict[str, Any]
@@ -107,7 +108,8 @@ async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurem
 
     request = asgi.build_request("GET", "/", {})
     chosen = Settings(**{"max_time_s": MOST_S, "flamegraph": "always"} | settings)
-    with patch.object(timing, "PRECISION_TIME_S", 0.5):
+    # What layers cost is known, and is not what these tests are about.
+    with patch.multiple(timing, PRECISION_TIME_S=0.5, FAILURE_TIME_S=0.5, WATCHED_TIME_S=0):
         measurement = await measure(app, request, chosen, Bench(), publish)
     return (found[0] if found else None), measurement
 
@@ -301,6 +303,14 @@ def test_deep_recursion_can_be_drawn() -> None:
     assert block(found["root"], "(endpoint)")["us"] > SPUN_US / 2
 
 
+def test_frozen_time_does_not_stop_the_profiler() -> None:
+    with freezegun.freeze_time("2020-01-01"):
+        found, measurement = asyncio.run(profiled(Noop(hello), lifespan=False))
+    assert found is not None, measurement.notes
+    assert found.samples > 0
+    assert found.session.duration > 0
+
+
 def test_a_time_limit_is_for_a_request_and_not_for_the_profile() -> None:
     found, measurement = asyncio.run(profiled(stack(Hot), startup_timeout_s=0.5))
     assert found is not None, measurement.notes
@@ -308,14 +318,14 @@ def test_a_time_limit_is_for_a_request_and_not_for_the_profile() -> None:
 
 def test_where_another_profiler_stays_at_work_there_is_no_flamegraph(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def at_work() -> Iterator[Instruments]:
+    def at_work(new_threads: object) -> Iterator[Instruments]:
         yield Instruments(active=["a profiler"])
 
     monkeypatch.setattr(measure_module, "suspended", at_work)
     found, measurement = asyncio.run(profiled(stack(Hot)))
     assert found is None
     assert measurement.notes[-1] == (
-        "There is no flamegraph: a profiler was at work during the measurement; run without it"
+        "There is no flamegraph: a profiler was at work during the measurement; measure in a job of its own without it"
     )
 
 

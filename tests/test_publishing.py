@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model import Profile
 from pytest_mwbudget.profiling import Profiled
-from pytest_mwbudget.publishing import Publisher, ready, slug
+from pytest_mwbudget.publishing import Publisher, check, ready, slug
 
 from .test_report_flamegraph import REQUESTS, RESULT, SESSION
 
@@ -53,14 +53,14 @@ def test_the_next_run_writes_over_the_files_of_the_last(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_there_keeps_its_gitignore(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("mine\n")
-    ready(tmp_path, "said")
+    ready(tmp_path)
     assert (tmp_path / ".gitignore").read_text() == "mine\n"
 
 
 def test_what_cannot_be_a_directory_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"--mw-budget-dir=.x. cannot be written.*give the path of a directory"):
-        ready(tmp_path / "file", "--mw-budget-dir='x'")
+        check(tmp_path / "file", "--mw-budget-dir='x'")
 
 
 @given(st.text(max_size=200))
@@ -73,3 +73,8 @@ def test_any_test_has_a_name_that_any_file_system_takes(nodeid: str) -> None:
 
 def test_tests_whose_names_look_alike_have_different_files() -> None:
     assert slug("t.py::test[a/b]") != slug("t.py::test[a-b]")
+
+
+def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    check(tmp_path / "a" / "b", "--mw-budget-dir='a/b'")
+    assert list(tmp_path.iterdir()) == []

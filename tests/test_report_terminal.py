@@ -550,16 +550,18 @@ def test_without_any_column_there_are_still_the_rows(width: int) -> None:
 
 def test_the_short_form_names_verdict_total_and_costliest_layer() -> None:
     line = one_line(result(PASSING, FAILING, verdict="fail"))
-    assert line.text == "GET /health fail: 245.1 µs, dearest layer AuthMiddleware: 117.2 µs"
+    assert line.text == (
+        "GET /health fail: 245.1 (244.7 … 245.5) µs, dearest layer AuthMiddleware: 117.2 (116.8 … 117.7) µs"
+    )
     assert line.style == "red"
 
 
 def test_the_short_form_of_an_app_without_layers() -> None:
-    assert one_line(result()).text == "GET /health pass: 245.1 µs"
+    assert one_line(result()).text == "GET /health pass: 245.1 (244.7 … 245.5) µs"
 
 
 def test_the_short_form_of_a_request_without_budgets() -> None:
-    assert one_line(result(verdict=None)).text == "GET /health no budget: 245.1 µs"
+    assert one_line(result(verdict=None)).text == "GET /health no budget: 245.1 (244.7 … 245.5) µs"
     assert one_line(counted(verdict=None)).text == "GET /health no budget: 21 requests counted"
 
 
@@ -570,7 +572,8 @@ def test_the_short_form_of_a_run_without_times() -> None:
 
 
 def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
-    assert one_line(timed(counted(PASSING))).text == "GET /health pass: 245.1 µs, dearest layer GZipMiddleware: 17.9 µs"
+    text = "GET /health pass: 245.1 (244.7 … 245.5) µs, dearest layer GZipMiddleware: 17.9 (17.5 … 18.3) µs"
+    assert one_line(timed(counted(PASSING))).text == text
 
 
 # ---- a whole run ------------------------------------------------------------------------------------------------
@@ -578,18 +581,15 @@ def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
 MEASURED = [("t.py::test_one", timed(counted(PASSING))), ("t.py::test_two", counted(layer_row(), verdict="fail"))]
 
 
-def test_a_run_has_the_table_of_each_request_below_its_test() -> None:
-    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80)]
+SHORT = [f"{nodeid} {one_line(found).text}" for nodeid, found in MEASURED]
+ENVIRONMENT = "CPython 3.13.0, loop asyncio, µs per request"
+
+
+@pytest.mark.parametrize("verbosity", [0, -1])
+def test_a_run_has_a_line_and_the_table_of_each_request(verbosity: int) -> None:
+    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, verbosity)]
     first, second = lines(MEASURED[0][1]), lines(MEASURED[1][1])
-    assert shown == [
-        "t.py::test_one: GET /health 200",
-        *first,
-        "",
-        "t.py::test_two: GET /health 200",
-        *second,
-        "",
-        "CPython 3.13.0, loop asyncio, µs per request",
-    ]
+    assert shown == [SHORT[0], *first, "", SHORT[1], *second, "", ENVIRONMENT]
 
 
 def test_a_verbose_run_has_verbose_tables() -> None:
@@ -597,10 +597,20 @@ def test_a_verbose_run_has_verbose_tables() -> None:
     assert shown[1:-2] == lines(MEASURED[0][1], verbose=True) != lines(MEASURED[0][1])
 
 
-def test_a_quiet_run_has_a_line_for_each_request() -> None:
-    shown = list(run(MEASURED, "CPython 3.13.0", 80, -1))
-    assert [line.text for line in shown[:-1]] == [f"{nodeid} {one_line(found).text}" for nodeid, found in MEASURED]
+def test_a_very_quiet_run_has_a_line_for_each_request() -> None:
+    shown = list(run(MEASURED, "CPython 3.13.0", 80, -2))
+    assert [line.text for line in shown] == [*SHORT, ENVIRONMENT]
     assert [line.style for line in shown] == ["green", "red", ""]
+
+
+def test_a_table_that_stands_elsewhere_is_not_told_again() -> None:
+    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, told={1})]
+    assert shown == [SHORT[0], *lines(MEASURED[0][1]), "", SHORT[1], ENVIRONMENT]
+
+
+def test_an_attempt_that_was_repeated_has_a_line_that_says_so() -> None:
+    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, repeated={0})]
+    assert shown == [f"{SHORT[0]} (attempt was repeated)", SHORT[1], *lines(MEASURED[1][1]), "", ENVIRONMENT]
 
 
 def test_a_run_names_its_loops_and_no_unit_where_nothing_was_timed() -> None:

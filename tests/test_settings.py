@@ -66,7 +66,7 @@ def test_every_keyword_of_the_marker_is_in_the_ladder() -> None:
 
 def test_keys_are_merged_one_by_one() -> None:
     merged = merge([{"us": 10}, {"us": 20, "max_time": 2}], {"max_time": "3", "undecided": "fail"})
-    assert merged == Settings(Budgets({"us": 10}), max_time_s=2.0, when_undecided="fail")
+    assert merged == Settings(Budgets({"us": 10}), max_time_s=2.0, when_undecided="fail", when_uncountable="fail")
 
 
 def test_quantities_are_merged_one_by_one() -> None:
@@ -78,8 +78,46 @@ def test_nothing_said_means_the_defaults() -> None:
     assert merge([], {}) == Settings()
 
 
-def test_none_in_a_marker_says_nothing() -> None:
-    assert merge([{"us": None, "tasks": None}], {"us": 30, "tasks": 1}).budgets.default == {"us": 30, "tasks": 1}
+@pytest.mark.parametrize(("key", "closest", "wider", "configured", "default"), LADDER)
+def test_none_in_a_marker_takes_away_what_wider_places_say(
+    key: str, closest: object, wider: object, configured: object, default: object
+) -> None:
+    assert field_of(merge([{key: None}, {key: wider}], {key: configured}), key) == default
+    assert field_of(merge([{key: None}], {key: configured}), key) == default
+    assert field_of(merge([{key: closest}, {key: None}, {key: wider}], {}), key) == closest
+
+
+def test_without_its_inherited_budgets_of_time_a_test_needs_no_clock() -> None:
+    wider = {"us": 30, "total_us": 90, "layers": {"A": 80, "B": {"us": 80, "tasks": 1}}}
+    for closer in ({"layers": None}, {"layers": {"A": None, "B": {"us": None}}}):
+        budgets = merge([{"tasks": 0, "us": None, "total_us": None, **closer}, wider], {"busy_us": None}).budgets
+        assert not budgets.need_clock
+        assert budgets.default == {"tasks": 0}
+
+
+def test_none_for_all_layers_takes_away_every_inherited_budget_by_name() -> None:
+    configured = {"layers": ["C = 3"]}
+    assert merge([{"layers": None}, {"layers": {"A": 2}}], configured).budgets.layers == {}
+    assert merge([{"layers": {"A": 1}}, {"layers": None}, {"layers": {"B": 2}}], configured).budgets.layers == {
+        "A": {"us": 1.0}
+    }
+
+
+def test_none_for_a_layer_takes_its_inherited_budgets_away() -> None:
+    wider = {"layers": {"A": {"us": 80, "tasks": 1}, "B": 2}}
+    none: dict[str, float | None] = dict.fromkeys(QUANTITIES)
+    assert merge([{"layers": {"A": None}}, wider], {}).budgets.layers == {"A": none, "B": {"us": 2.0}}
+    assert merge([{"layers": {"A": {"us": None}}}, wider], {}).budgets.layers == {
+        "A": {"us": None, "tasks": 1},
+        "B": {"us": 2.0},
+    }
+    assert merge([{"layers": {"A": 5}}, {"layers": {"A": None}}, wider], {}).budgets.layers["A"] == none | {"us": 5.0}
+
+
+def test_none_for_a_layer_takes_the_default_away_from_it() -> None:
+    merged = merge([{"layers": {"A": None, "B": {"us": None, "tasks": 2}}}], {"us": 30, "objects": 100})
+    assert merged.budgets.layers == {"A": dict.fromkeys(QUANTITIES), "B": {"us": None, "tasks": 2}}
+    assert merged.budgets.quantities == {"us", "objects", "tasks"}
 
 
 def test_zero_in_a_marker_says_something() -> None:
@@ -207,6 +245,8 @@ EXAMPLE = "layers={'GZipMiddleware': 80, 'AuthMiddleware': {'us': 50, 'tasks': 0
         ("max_time", "soon", "above 0, for example 5"),
         ("max_time", True, "above 0, for example 5"),
         ("max_time", math.inf, "above 0, for example 5"),
+        ("max_time", 1e300, "at most 86400, which is a day"),
+        ("max_time", 86401, "at most 86400, which is a day"),
         pytest.param("max_time", 10**400, "above 0, for example 5", id="huge"),
         ("undecided", "wran", "warn, fail, pass"),
         ("undecided", ["warn"], "warn, fail, pass"),
@@ -235,7 +275,6 @@ def test_a_layer_with_an_unusable_budget_is_named() -> None:
         ({"bytes": "16 KiBs"}, "['GZip']['bytes'] is '16 KiBs'"),
         ({"us": 0}, "['GZip']['us'] is 0"),
         ({"us": 5, "tasks": 1.5}, "['GZip']['tasks'] is 1.5"),
-        ({"tasks": None}, "['GZip']['tasks'] is None"),
     ],
 )
 def test_an_unusable_bound_of_a_layer_is_named_with_its_quantity(bounds: object, place: str) -> None:
@@ -303,6 +342,18 @@ def test_an_unknown_keyword_is_named_with_its_near_miss_and_the_keywords() -> No
     assert "'totl_us'" in message
     assert "Did you mean 'total_us'?" in message
     assert all(key in message for key in MARKER_KEYS)
+
+
+def test_the_startup_timeout_is_bounded_as_the_time_for_a_request_is() -> None:
+    assert "at most 86400" in complaint([], {"startup_timeout": "1e300"})
+    assert merge([], {"startup_timeout": "86400"}).startup_timeout_s == 86400
+
+
+def test_what_cannot_be_counted_fails_unless_somebody_said_what_to_do_about_undecided_budgets() -> None:
+    assert merge([], {}).when_uncountable == "fail"
+    assert merge([{"undecided": "warn"}], {}).when_uncountable == "warn"
+    assert merge([], {"undecided": "warn"}).when_uncountable == "warn"
+    assert merge([{"undecided": None}], {"undecided": "pass"}).when_uncountable == "fail"
 
 
 def test_the_startup_timeout_is_for_the_configuration_only() -> None:

@@ -23,6 +23,7 @@ from pytest_mwbudget.budgets import Budgets
 from pytest_mwbudget.errors import LifespanError, ResponseError
 from pytest_mwbudget.model import Measurement
 
+from . import apps
 from .apps import (
     Answering,
     Cascade,
@@ -37,7 +38,6 @@ from .apps import (
     Unhashable,
     echo,
     hello,
-    measured,
     not_found,
     outer,
     partial,
@@ -52,7 +52,13 @@ BASE = Middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_n
 @pytest.fixture(autouse=True)
 def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is judged here: an app need not be at its quickest."""
-    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 100_000_000)
+    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+
+
+def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
+    """Until everything is known: for the sake of precision it does not go on."""
+    settings = {"max_time_s": 0.05} | options.pop("settings", {})
+    return apps.measured(app, method, url, settings=settings, **options)
 
 
 async def page(request: Any) -> PlainTextResponse:
@@ -169,7 +175,7 @@ def test_17_every_holder_at_once() -> None:
     for layer, _ in reversed(HOLDERS):
         app = layer(app)
     expected = [name.partition("#")[0] for _, found in HOLDERS for name in found]
-    measurement = whole(measured(app, settings={"max_time_s": 0.5}))
+    measurement = whole(measured(app))
     assert [name.partition("#")[0] for name in names(measurement)] == expected
     assert all(report.layer.merged_with is None for report in measurement.layers)
 
@@ -215,7 +221,7 @@ def test_19_the_same_class_six_times() -> None:
         return add
 
     layers = [Middleware(BaseHTTPMiddleware, dispatch=dispatch(number)) for number in range(6)]
-    measurement = whole(measured(Starlette(routes=[Route("/", page)], middleware=layers), settings={"max_time_s": 0.5}))
+    measurement = whole(measured(Starlette(routes=[Route("/", page)], middleware=layers)))
     assert names(measurement)[1:-1] == [f"BaseHTTPMiddleware[add_{number}]" for number in range(6)]
     assert measurement.response.headers.get_list("x-order") == ["5", "4", "3", "2", "1", "0"]
 
@@ -360,7 +366,7 @@ def test_24_tasks_and_threads() -> None:
         await asyncio.gather(*(asyncio.sleep(0) for _ in range(10)))
         await respond(send)
 
-    measurement = whole(measured(CancelsOnDisconnect(Noop(InAThread(Slots(many_tasks)))), settings={"max_time_s": 1.0}))
+    measurement = whole(measured(CancelsOnDisconnect(Noop(InAThread(Slots(many_tasks))))))
     assert names(measurement) == ["CancelsOnDisconnect", "Noop", "InAThread", "Slots"]
 
 

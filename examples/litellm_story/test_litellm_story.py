@@ -11,7 +11,8 @@ both = pytest.mark.parametrize("mw_budget_app", ["before", "after"], indirect=Tr
 
 
 def test_only_before_breaks_the_budget(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_subprocess("--mw-budget", "-p", "no:cacheprovider", STORY)
+    brief = ("--mw-budget-max-time=3", "--mw-budget-flamegraph=never", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("--mw-budget", *brief, STORY)
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         ["FAILED *test_health[[]before[]]*", "*1 failed, 1 passed*"],

@@ -179,6 +179,7 @@ def _why(data: Mapping[str, Any], report: LayerReport, result: Result) -> dict[s
     elif report.layer.merged_with is not None:
         general = f"it is measured together with {report.layer.merged_with}"
     untimed = "every budget is a count, so nothing was timed" if result.books is None else "there were too few requests"
+    untimed = result.disturbed or untimed
     unclocked = "the clock of the processor's time is too coarse here, or there were too few requests"
     reasons = {
         "us": untimed,

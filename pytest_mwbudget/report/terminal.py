@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
@@ -47,19 +47,27 @@ class Line:
     style: Style = ""
 
 
-def run(measured: Sequence[tuple[str, Result]], python: str, width: int, verbosity: int = 0) -> Iterator[Line]:
-    """All results of a run, each with its test's id: a table for each, or a line where `verbosity` is below 0.
+def run(
+    measured: Sequence[tuple[str, Result]],
+    python: str,
+    width: int,
+    verbosity: int = 0,
+    *,
+    told: Container[int] = (),
+    repeated: Container[int] = (),
+) -> Iterator[Line]:
+    """All results of a run, each with its test's id: a line for each and, unless `verbosity` is below -1, its table.
 
-    `python` names the interpreter that measured.
+    `python` names the interpreter that measured. `told` are the places of the results whose table stands elsewhere,
+    `repeated` those of attempts that were repeated: these have no table, and their line says so.
     """
-    for nodeid, result in measured:
-        if verbosity < 0:
-            line = one_line(result)
-            yield replace(line, text=f"{printable(nodeid)} {line.text}")
-            continue
-        yield Line(printable(f"{nodeid}: {result.request} {result.status}"), "bold")
-        yield from table(result, width, verbose=verbosity > 0)
-        yield Line("")
+    for place, (nodeid, result) in enumerate(measured):
+        line = one_line(result)
+        again = " (attempt was repeated)" if place in repeated else ""
+        yield replace(line, text=f"{printable(nodeid)} {line.text}{again}")
+        if verbosity >= -1 and place not in told and place not in repeated:
+            yield from table(result, width, verbose=verbosity > 0)
+            yield Line("")
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
     yield Line(printable(f"{python}, loop {loops}{unit}"))
@@ -313,26 +321,30 @@ def _foot(result: Result, width: int, *, varies: bool) -> Iterator[str]:
 
 
 def one_line(result: Result) -> Line:
-    """Request, verdict and the costliest layer."""
+    """Request, verdict, the whole and the costliest layer with their intervals."""
     timed = [report for report in result.layers if report.us is not None]
     costliest = max(timed, key=lambda report: report.us.estimate if report.us else 0.0, default=None)
     verdict = result.verdict or "no budget"
     if result.books is None:
         counted = f"{result.ledger.requests} requests counted" if result.ledger else "nothing measured"
         return Line(printable(f"{result.request} {verdict}: {counted}"), STYLES[result.verdict])
-    most = f", dearest layer {costliest.name}: {figure(costliest.us.estimate)} µs" if costliest and costliest.us else ""
-    text = f"{result.request} {verdict}: {figure(result.books.total.estimate)} µs{most}"
+    most = f", dearest layer {costliest.name}: {_with_interval(costliest.us)}" if costliest and costliest.us else ""
+    text = f"{result.request} {verdict}: {_with_interval(result.books.total)}{most}"
     return Line(printable(text), STYLES[result.verdict])
+
+
+def _with_interval(us: Estimate) -> str:
+    return f"{figure(us.estimate)} ({interval(us)}) µs"
 
 
 # ---- a failure ---------------------------------------------------------------------------------------------------
 
 
-def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str:
+def failure(result: Result, width: int, *, undecided_fails: bool = False, verbose: bool = False) -> str:
     """The report of a failing test: what is over, by how much, the table, what to do next."""
     lines = [printable(f"{result.request}: {headline(result)}"), ""]
     # The last line names the flamegraph.
-    lines += [line.text for line in table(replace(result, profile=None), width)]
+    lines += [line.text for line in table(replace(result, profile=None), width, verbose=verbose)]
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
     for report in over:
@@ -345,6 +357,8 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False) -> str
         lines += wrapped(f"Next: begin with the costliest row; if the cost is intended, say total_us={enough}.", width)
     if undecided_fails or over:
         lines += [line for text in undecided(result) for line in wrapped(text, width)]
+    if undecided_fails and result.uncountable:
+        lines += wrapped(_next_step_uncountable(result.uncountable), width)
     if result.profile is not None:
         lines.append(printable(f"Flamegraph: {result.profile.flamegraph}"))
     return "\n".join(lines)
@@ -372,7 +386,7 @@ def headline(result: Result) -> str:
         )
     if result.total_verdict == "fail" and result.books is not None and result.total_budget_us is not None:
         return f"total {figure(result.books.total.estimate)} µs, budget {bound(result.total_budget_us)} µs"
-    return "undecided"
+    return f"{' and '.join(result.uncountable)} cannot be counted here" if result.uncountable else "undecided"
 
 
 def excess(report: LayerReport) -> float:
@@ -498,6 +512,15 @@ def _next_step(report: LayerReport, result: Result) -> str:
     if result.profile is not None:
         return f"Next: look for {report.name} in the flamegraph; {raise_it}."
     return f"Next: profile {report.layer.qualname} on this request; {raise_it}."
+
+
+def _next_step_uncountable(quantities: Sequence[Quantity]) -> str:
+    named = " and ".join(quantities)
+    without = ", ".join(f"{quantity}=None" for quantity in quantities)
+    return (
+        f"Next: run this test where {named} can be counted, or skip it here; if the budget is not to be enforced here,"
+        f" say undecided='warn', or {without} in the marker."
+    )
 
 
 def _enough(report: LayerReport, quantity: Quantity) -> str:

@@ -1,0 +1,164 @@
+"""Tools of `sys.monitoring`: suspend them, and tell whether code still runs instrumented. Python 3.12 and newer."""
+
+from __future__ import annotations
+
+import gc
+import opcode
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    ModuleType,
+    TracebackType,
+)
+from typing import Any
+
+TOOLS = range(6)
+_NOT_FOLLOWED = (FrameType, TracebackType, CoroutineType, GeneratorType, AsyncGeneratorType, ModuleType)
+_INSTRUMENTED = frozenset(number for name, number in opcode.opmap.items() if name.startswith("INSTRUMENTED_"))
+
+
+def _monitoring() -> Any:
+    return getattr(sys, "monitoring", None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspended:
+    """A tool and what it had: its events, its callbacks, and its events on single code objects."""
+
+    tool: int
+    events: int
+    callbacks: dict[int, Any]
+    local: list[tuple[CodeType, int]]
+
+
+@contextmanager
+def suspended() -> Iterator[list[str]]:
+    """Suspend every tool, and restore it; yields their names."""
+    monitoring = _monitoring()
+    names = {} if monitoring is None else {tool: monitoring.get_tool(tool) for tool in TOOLS}
+    tools = [tool for tool, name in names.items() if name is not None]
+    # Events on single code objects stay instrumented without any callback, and double the time of a small function.
+    codes = list(_all_code()) if tools else []
+    suspended = [_suspend(monitoring, tool, codes) for tool in tools]
+    try:
+        yield [names[tool] for tool in tools]
+    finally:
+        for one in suspended:
+            _resume(monitoring, one)
+
+
+def _suspend(monitoring: Any, tool: int, codes: Iterable[CodeType]) -> _Suspended:
+    callbacks = {event: monitoring.register_callback(tool, event, None) for event in _events(monitoring)}
+    events = monitoring.get_events(tool)
+    monitoring.set_events(tool, 0)
+    local = [(code, found) for code in codes if (found := monitoring.get_local_events(tool, code))]
+    for code, _ in local:
+        monitoring.set_local_events(tool, code, 0)
+    return _Suspended(tool, events, callbacks, local)
+
+
+def _resume(monitoring: Any, suspended: _Suspended) -> None:
+    for event, callback in suspended.callbacks.items():
+        monitoring.register_callback(suspended.tool, event, callback)
+    for code, events in suspended.local:
+        monitoring.set_local_events(suspended.tool, code, events)
+    monitoring.set_events(suspended.tool, suspended.events)
+
+
+def _events(monitoring: Any) -> list[int]:
+    """The events that can have a callback: one bit each, the others are combinations."""
+    found = {name: value for name, value in vars(monitoring.events).items() if name.isupper() and value}
+    if "BRANCH_LEFT" in found:
+        found.pop("BRANCH", None)  # Python 3.14: another name for the two
+    return [event for event in found.values() if event & (event - 1) == 0]
+
+
+def _all_code() -> Iterator[CodeType]:
+    """The code of every function, and of what is suspended or runs: nothing lists code objects themselves."""
+    seen: set[int] = set()
+    waiting = [code for holder in _all_objects() if (code := _code_of(holder)) is not None]
+    for frame in sys._current_frames().values():
+        waiting += _codes_on_stack(frame)
+    while waiting:
+        code = waiting.pop()
+        if id(code) not in seen:
+            seen.add(id(code))
+            yield code
+            waiting += [constant for constant in code.co_consts if type(constant) is CodeType]
+
+
+def _all_objects() -> list[object]:
+    found: list[object] = gc.get_objects()
+    if not gc.get_freeze_count():
+        return found
+    # Frozen objects are in no list: follow references from the names in modules. Not through frames, where this search
+    # would find what it makes itself; nor through modules, because that of _asyncio tells of its references for ever
+    # (CPython 3.12.1).
+    seen = set(map(id, found))
+    frontier: list[object] = [vars(module) for module in sys.modules.values() if type(module) is ModuleType]
+    while frontier:
+        new = {id(one): one for one in frontier if id(one) not in seen and gc.is_tracked(one)}
+        seen.update(new)
+        found += new.values()
+        frontier = gc.get_referents(*(one for one in new.values() if type(one) not in _NOT_FOLLOWED))
+    return found
+
+
+def _code_of(holder: object) -> CodeType | None:
+    # By type and not by isinstance: a proxy runs the user's code when it is asked for its class.
+    kind = type(holder)
+    if kind is FunctionType:
+        return holder.__code__  # type: ignore[attr-defined, no-any-return]
+    if kind is CoroutineType:
+        return holder.cr_code  # type: ignore[attr-defined, no-any-return]
+    if kind is GeneratorType:
+        return holder.gi_code  # type: ignore[attr-defined, no-any-return]
+    if kind is AsyncGeneratorType:
+        return holder.ag_code  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
+def _codes_on_stack(frame: FrameType | None) -> Iterator[CodeType]:
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
+# ---- proof ------------------------------------------------------------------------------------------------------
+
+
+def at_work() -> list[str]:
+    """The names of the tools that have events for all code."""
+    monitoring = _monitoring()
+    if monitoring is None:
+        return []
+    return [monitoring.get_tool(tool) for tool in TOOLS if monitoring.get_tool(tool) and monitoring.get_events(tool)]
+
+
+def instrumented(codes: Iterable[CodeType]) -> bool:
+    """Whether any of these ran instrumented when it last ran, or whether code that runs now does.
+
+    Whatever instruments it: a tracer or profiler of any thread, a tool of `sys.monitoring`.
+    """
+    _canary()
+    return any(map(_has_instrumented, (_canary.__code__, *codes)))
+
+
+def _canary() -> None:
+    """Run as all code runs now."""
+
+
+def _has_instrumented(code: CodeType) -> bool:
+    if not _INSTRUMENTED:
+        return False
+    plain, adaptive = code.co_code, code._co_code_adaptive  # type: ignore[attr-defined]
+    # An instruction is two bytes, and its inline cache follows: what is a CACHE in the plain code is data here.
+    return any(plain[i] != 0 and adaptive[i] in _INSTRUMENTED for i in range(0, len(plain), 2))

@@ -1,0 +1,188 @@
+"""Put something in between that nobody notices: what takes the place of a callable or an awaitable is like it.
+
+A layer may read `send.started` of an outer layer's callable object, set an attribute on a function, ask whether it is
+a coroutine function, or wait for the future that it got. None of this may depend on whether a probe is in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from inspect import isawaitable
+from types import CoroutineType, FunctionType, MethodType
+from typing import Any
+from weakref import finalize
+
+
+def alike(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What `probe`, a function that was made for this, is to call for the callable `original`, and what can stand in.
+
+    No Python stands between a caller and the probe: it would be charged to the caller. So the function of a method, or
+    of an object's call, gets its `self` from a method that is bound to the same object.
+    """
+    kind = type(original)
+    if kind is FunctionType:
+        probe.__dict__ = original.__dict__  # shared: what is set on one is read on the other
+        return original, probe
+    if kind is MethodType and type(function := original.__func__) is FunctionType:
+        probe.__dict__ = function.__dict__
+        return function, MethodType(probe, original.__self__)
+    if kind is partial or kind is _PartialAlike:
+        stand_in = _PartialAlike(probe)
+        _set(stand_in, "_mwbudget_original", original)
+        return original, stand_in
+    found: Any = _new(_kinds.get((_CallableAlike, id(kind))) or _like(_CallableAlike, kind))
+    _set(found, "_mwbudget_original", original)
+    if type(function := kind.__call__) is not FunctionType:
+        _set(found, "__call__", probe)
+        return original, found
+    probe.__dict__ = function.__dict__
+    _set(found, "__call__", MethodType(probe, original))
+    return function, found
+
+
+def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]) -> Any:
+    """What a caller gets in place of `answer`, so that its steps run inside the coroutine that `step` makes of it.
+
+    A future has no steps, it is only waited for, and nor has what cannot be awaited: these stay what they are.
+    """
+    if type(answer) is CoroutineType or isinstance(answer, Coroutine):
+        return step(answer)
+    if not isawaitable(answer) or hasattr(type(answer), "_asyncio_future_blocking"):
+        return answer
+    if isinstance(answer, Generator):
+        return step(answer)
+    found = _new(_kinds.get((_AwaitedAlike, id(type(answer)))) or _like(_AwaitedAlike, type(answer)))
+    _set(found, "_mwbudget_original", answer)
+    _set(found, "_mwbudget_step", step)
+    return found
+
+
+# In C, because a call of Python would be charged to somebody; and a stand-in's attributes are those of its original.
+_new, _set = object.__new__, object.__setattr__
+
+
+class _Alike:
+    """Is what it stands in for, except for what a subclass has a probe do."""
+
+    __slots__ = ()
+    _mwbudget_original: Any
+
+    @property
+    def __class__(self) -> Any:
+        return self._mwbudget_original.__class__
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        self._mwbudget_original.__class__ = kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_mwbudget_original":  # it is being made
+            raise AttributeError(name)
+        return getattr(self._mwbudget_original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._mwbudget_original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._mwbudget_original, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._mwbudget_original.__reduce_ex__(protocol)
+
+    def __hash__(self) -> int:
+        return hash(self._mwbudget_original)
+
+    def __repr__(self) -> str:
+        return repr(self._mwbudget_original)
+
+    def __eq__(self, other: object) -> Any:
+        return self._mwbudget_original == _original(other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._mwbudget_original != _original(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._mwbudget_original < _original(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._mwbudget_original <= _original(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._mwbudget_original > _original(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._mwbudget_original >= _original(other)
+
+
+class _PartialAlike(_Alike, partial):  # type: ignore[type-arg]
+    """A `functools.partial` whose calls are those of the probe; its own dict, which nobody sees, has the original."""
+
+    __slots__ = ()
+
+    __dict__ = property(lambda self: self._mwbudget_original.__dict__)
+    func = property(lambda self: self._mwbudget_original.func)
+    args = property(lambda self: self._mwbudget_original.args)
+    keywords = property(lambda self: self._mwbudget_original.keywords)
+
+
+_PartialAlike.__doc__ = partial.__doc__
+
+
+class _CallableAlike(_Alike):
+    """A callable object, whose type finds its call in a slot of the object."""
+
+    __slots__ = ("__call__", "__weakref__", "_mwbudget_original")
+
+
+class _AwaitedAlike(_Alike):
+    """An awaitable object whose steps run inside what `step` makes of it."""
+
+    __slots__ = ("__weakref__", "_mwbudget_original", "_mwbudget_step")
+
+    def __await__(self) -> Any:
+        return self._mwbudget_step(self._mwbudget_original).__await__()
+
+
+def _original(one: Any) -> Any:
+    return one._mwbudget_original if issubclass(type(one), _Alike) else one
+
+
+# Python looks these up on the type of an object and not on the object, so `__getattr__` does not see them.
+_OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
+_OTHERS = """
+    str bytes format dir sizeof fspath copy deepcopy instancecheck subclasscheck call await
+    len length_hint getitem setitem delitem missing contains iter next reversed aiter anext
+    enter exit aenter aexit bool int float complex index round trunc floor ceil neg pos abs invert
+"""
+_SPECIAL = frozenset(
+    f"__{name}__"
+    for name in (*_OTHERS.split(), *(prefix + name for name in _OPERATORS.split() for prefix in ("", "r", "i")))
+)
+# By the base and the id of the type that is stood in for; a type that is gone takes its entries with it.
+_kinds: dict[tuple[type[_Alike], int], type[_Alike]] = {}
+
+
+def _like(base: type[_Alike], kind: type) -> type[_Alike]:
+    """A `base` that has the special methods of `kind`."""
+    body: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
+    special = _SPECIAL.difference(vars(base))
+    for owner in reversed(kind.__mro__[:-1]):  # all have those of `object`
+        for name in vars(owner).keys() & special:
+            # None says that the type cannot do this, though what it inherits from can.
+            body[name] = None if vars(owner)[name] is None else _forwarding(name)
+    found = _kinds[base, id(kind)] = type(kind.__name__, (base,), body)
+    finalize(kind, _kinds.pop, (base, id(kind)), None).atexit = False
+    return found
+
+
+def _forwarding(name: str) -> Callable[..., Any]:
+    def forward(self: _Alike, *arguments: Any, **named: Any) -> Any:
+        original = self._mwbudget_original
+        kind = type(original)
+        method = next(vars(owner)[name] for owner in kind.__mro__ if name in vars(owner))
+        if hasattr(type(method), "__get__"):
+            method = method.__get__(original, kind)
+        return method(*arguments, **named)
+
+    return forward

@@ -1,0 +1,571 @@
+"""Measure random stacks and report every broken promise, with the smallest description that still breaks it.
+
+python -m tests.fuzz_stacks --seconds 600 --seed 1
+python -m tests.fuzz_stacks --replay "Stack(layers=(Layer(form='closure'),))"
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import math
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import anyio
+import httpx
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import pytest_mwbudget.measure
+from pytest_mwbudget import asgi, loops, timing
+from pytest_mwbudget.measure import measure
+from pytest_mwbudget.model import Estimate, LayerReport, Measurement
+from pytest_mwbudget.settings import Settings
+from pytest_mwbudget.timing import Bench
+
+from . import stacks
+from .apps import unchanged_code
+from .stacks import BODY, FORMS, HABITS, Built, Layer, Part, Row, Stack, is_telling, rows_of, smaller
+
+# Of one measurement: to see that the app does what it does without it, and to read its times.
+QUICK_S, PRECISE_S, MOST_S = 0.1, 0.3, 6.0
+WARM_NS = 50_000_000
+# A violation of an invariant on times is believed when so many measurements in a row show it.
+SEEN = 3
+# The rows may miss the total by the larger of these.
+RESIDUE_SHARE, RESIDUE_US = 0.06, 2.0
+# A row of a spin is between these shares of it; what else a layer does may come on top, more for tasks and threads.
+LEAST_SHARE, MOST_SHARE = 0.7, 1.5
+LIGHT_US, HEAVY_US = 100.0, 3000.0
+# How long threads may take to end after the loop has.
+THREADS_END_S = 2.0
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A promise that a measurement broke; `timed` says that chance may have a part in it."""
+
+    invariant: str
+    text: str
+    timed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.text}"
+
+
+# ---- what the app does ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one request: a response, or the exceptions in what was raised."""
+
+    status: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    raised: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join(self.raised) or f"{self.status} {dict(self.headers)} {self.body!r}"
+
+
+def _leaves(error: BaseException) -> tuple[str, ...]:
+    if isinstance(error, BaseExceptionGroup):
+        return tuple(leaf for one in error.exceptions for leaf in _leaves(one))
+    return (repr(error),)
+
+
+def _request(stack: Stack) -> httpx.Request:
+    url = "/sub/x" if stack.base != "bare" else "/"
+    return asgi.build_request(stack.method, url, {"content": BODY} if stack.method == "POST" else {})
+
+
+def unmeasured(built: Built) -> Outcome:
+    """What the app answers to one request when nothing of this package calls it."""
+    request, messages = _request(built.stack), []
+    url = request.url
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "server": (url.host, 80),
+        "client": ("127.0.0.1", 50000),
+        "scheme": "http",
+        "method": request.method,
+        "root_path": "",
+        "path": url.path,
+        "raw_path": url.raw_path,
+        "query_string": b"",
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "state": {},
+    }
+
+    async def main() -> None:
+        body, complete = iter([request.read()]), anyio.Event()
+
+        async def receive() -> Any:
+            for piece in body:
+                return {"type": "http.request", "body": piece, "more_body": False}
+            await complete.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            messages.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                complete.set()
+
+        await built.app(scope, receive, send)
+
+    try:
+        loops.run(built.stack.loop, main)
+    except Exception as error:
+        return Outcome(raised=_leaves(error))
+    start, *rest = messages
+    return Outcome(start["status"], _text(start["headers"]), b"".join(one["body"] for one in rest))
+
+
+def _text(headers: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((name.decode(), value.decode()) for name, value in headers)
+
+
+# ---- what is around it ------------------------------------------------------------------------------------------
+
+_PACKAGES = ("tests", "starlette", "anyio", "asyncio", "trio", "threading", "concurrent", "wrapt", "contextvars")
+
+
+@contextmanager
+def nothing_left(found: list[Violation]) -> Iterator[None]:
+    """Note what is not as it was before."""
+    before, threads = _surroundings(), _threads()
+    try:
+        with unchanged_code():
+            yield
+    except AssertionError as error:
+        if "left with other code" not in str(error):
+            raise
+        found.append(Violation("nothing left behind", str(error)))
+    end = time.monotonic() + THREADS_END_S
+    while _threads() - threads and time.monotonic() < end:
+        time.sleep(0.01)
+    found += [Violation("nothing left behind", f"a thread is left: {one}") for one in _threads() - threads]
+    after = _surroundings()
+    changed = [what for what in before.keys() | after.keys() if before.get(what) != after.get(what)]
+    found += [
+        Violation("nothing left behind", f"{what} was {before.get(what)!r}, is {after.get(what)!r}") for what in changed
+    ]
+
+
+def _surroundings() -> dict[str, object]:
+    monitoring: Any = getattr(sys, "monitoring", None)
+    around: dict[str, object] = {
+        "tracer": sys.gettrace(),
+        "profiler": sys.getprofile(),
+        "tracer of threads": threading.gettrace(),
+        "profiler of threads": threading.getprofile(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold(), len(gc.callbacks)),
+        "os._exit": os._exit,
+        "recursion limit": sys.getrecursionlimit(),
+        "switch interval": sys.getswitchinterval(),
+        "monitoring tools": monitoring and [(monitoring.get_tool(tool), tool) for tool in range(6)],
+    }
+    for cls in _classes():
+        around[f"class {cls.__module__}.{cls.__qualname__}"] = {name: id(value) for name, value in vars(cls).items()}
+    return around
+
+
+def _threads() -> set[threading.Thread]:
+    # trio keeps idle threads for a while.
+    return {one for one in threading.enumerate() if not one.name.startswith("Trio")}
+
+
+def _classes() -> list[type]:
+    found = []
+    pending: list[type] = [object]
+    seen: set[type] = set()
+    while pending:
+        cls = pending.pop()
+        if cls in seen:
+            continue
+        seen.add(cls)
+        pending += type.__subclasses__(cls)
+        if str(cls.__module__).partition(".")[0] in _PACKAGES and "<locals>" not in cls.__qualname__:
+            found.append(cls)
+    return found
+
+
+@contextmanager
+def warnings_kept(found: set[str]) -> Iterator[None]:
+    """Collect the warnings of the app, those of its garbage among them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            gc.collect()
+            found |= {f"{one.category.__name__}: {one.message}" for one in caught}
+
+
+def _of_the_loop() -> dict[str, object]:
+    """The attributes of asyncio's running loop that somebody may have set, besides its own state."""
+    if loops.current().library == "trio":
+        return {}
+    loop = asyncio.get_running_loop()
+    names = [name for name in vars(loop) if not name.startswith("_")] if hasattr(loop, "__dict__") else []
+    return {"names": names, "task factory": loop.get_task_factory(), "debug": loop.get_debug()}
+
+
+# ---- one measurement --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """A measurement of a stack: its record, every exchange, and what it broke."""
+
+    built: Built
+    measurement: Measurement | None = None
+    raised: tuple[str, ...] = ()
+    outcomes: set[Outcome] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
+    found: list[Violation] = field(default_factory=list)
+
+
+def measured(stack: Stack, status: int, *, timed: bool) -> Seen:
+    """Measure a new app of the stack."""
+    seen = Seen(Built(stack))
+    check = asgi.Caller._check
+
+    def noting(caller: asgi.Caller, exchange: asgi.Exchange) -> None:
+        check(caller, exchange)
+        seen.outcomes.add(Outcome(exchange.status, _text(exchange.headers), b"".join(exchange.body)))
+
+    async def main() -> None:
+        before = _of_the_loop()
+        try:
+            seen.measurement = await measure(
+                seen.built.app, _request(stack), _settings(status, timed=timed), Bench(rng=random.Random(7))
+            )
+        finally:
+            if _of_the_loop() != before:
+                seen.found.append(Violation("nothing left behind", f"the loop had {before}, has {_of_the_loop()}"))
+
+    with (
+        warnings_kept(seen.warned),
+        nothing_left(seen.found),
+        patch.object(asgi.Caller, "_check", noting),
+        patch.object(timing, "PRECISION_TIME_S", PRECISE_S),
+        patch.object(pytest_mwbudget.measure, "WARM_NS", WARM_NS),
+    ):
+        try:
+            loops.run(stack.loop, main)
+        except Exception as error:
+            seen.raised = _leaves(error)
+    return seen
+
+
+def _settings(status: int, *, timed: bool) -> Settings:
+    return Settings(
+        max_time_s=MOST_S if timed else QUICK_S, startup_timeout_s=20.0, lifespan=False, expect_status=status or None
+    )
+
+
+# ---- invariants -------------------------------------------------------------------------------------------------
+
+
+def violations(stack: Stack, *, timed: bool) -> list[Violation]:
+    """What a measurement of the stack breaks; where `timed`, of what its times must hold as well."""
+    reference, warned = Built(stack), set[str]()
+    with warnings_kept(warned):
+        expected = unmeasured(reference)
+    seen = measured(stack, expected.status, timed=timed)
+    found = [*seen.found, *_other_outcomes(seen, expected)]
+    found += [Violation("the app as without us", f"warned of {one}") for one in seen.warned - warned]
+    if seen.measurement is None:
+        return found
+    rows = rows_of(reference)
+    found += _other_answers(seen.built, reference)
+    found += _other_layers(seen.measurement, rows)
+    if found:
+        return found
+    found += [*_other_counts(seen.measurement, rows), *_other_sum(seen.measurement)]
+    return found + (_wrong_times(stack, seen, expected.status, reference) if timed else [])
+
+
+def _other_outcomes(seen: Seen, expected: Outcome) -> Iterator[Violation]:
+    if seen.measurement is None:
+        if set(seen.raised) != set(expected.raised) or not expected.raised:
+            yield Violation("the app as without us", f"raised {', '.join(seen.raised)}; without us {expected}")
+        return
+    if expected.raised:
+        yield Violation("the app as without us", f"answered; without us it raised {expected}")
+    for outcome in seen.outcomes:
+        if outcome != expected and not _went_past(outcome, expected, seen):
+            yield Violation("the app as without us", f"answered {outcome}; without us {expected}")
+
+
+def _went_past(outcome: Outcome, expected: Outcome, seen: Seen) -> bool:
+    """Whether the request was sent past a task layer, whose line is then missing in the body."""
+    assert seen.measurement is not None
+    if seen.built.stack.method not in timing.SAFE_METHODS or outcome.status != expected.status:
+        return False
+    tasked = any(report.layer.runs_task for report in seen.measurement.layers)
+    return tasked and len(outcome.body) < len(expected.body)
+
+
+def _other_answers(built: Built, reference: Built) -> Iterator[Violation]:
+    for part, without in zip(built.parts, reference.parts, strict=True):
+        if part.answers != without.answers:
+            text = f"layer {part.number} got {part.answers} from its inside; without us {without.answers}"
+            yield Violation("the app as without us", text)
+
+
+def _bare(name: str) -> str:
+    return name.partition("#")[0]
+
+
+def _other_layers(measurement: Measurement, rows: list[Row]) -> Iterator[Violation]:
+    reports = measurement.layers
+    entered = [_bare(report.name) for report in reports if report.layer.entered and not report.layer.merged_with]
+    described = [row.name for row in rows if row.entered and not row.hidden]
+    if entered != described:
+        yield Violation("no layer missing or invented", f"entered are {entered}, described {described}")
+    merged = [_bare(report.name) for report in reports if report.layer.merged_with]
+    hidden = [row.name for row in rows if row.entered and row.hidden]
+    if merged != hidden:
+        yield Violation("no layer missing or invented", f"merged are {merged}, in another thread {hidden}")
+    left_out = [_bare(report.name) for report in reports if not report.layer.entered]
+    possible = iter(row.name for row in rows if not row.entered)
+    if not all(name in possible for name in left_out):
+        yield Violation("no layer missing or invented", f"not entered are {left_out}")
+    for report in reports:
+        if (report.layer.merged_with is None) != (report.layer.merged_because is None):
+            yield Violation("no layer missing or invented", f"{report.name} is merged without a reason")
+
+
+def _of_parts(measurement: Measurement, rows: list[Row]) -> Iterator[tuple[LayerReport, Row]]:
+    entered = [report for report in measurement.layers if report.layer.entered and not report.layer.merged_with]
+    return zip(entered, [row for row in rows if row.entered and not row.hidden], strict=True)
+
+
+def _other_counts(measurement: Measurement, rows: list[Row]) -> Iterator[Violation]:
+    for report, row in _of_parts(measurement, rows):
+        if report.counts is None:
+            continue
+        for what, described, count in (
+            ("tasks", row.tasks, report.counts.tasks),
+            ("threads", row.threads, report.counts.threads),
+        ):
+            if described is not None and count.count != described:
+                text = f"{report.name} has {count.count} {what} {dict(count.kinds)}, described are {described}"
+                yield Violation("counts", text)
+
+
+def _other_sum(measurement: Measurement) -> Iterator[Violation]:
+    books = measurement.books
+    assert books is not None
+    rows = [report.us for report in measurement.layers] + [books.outside, books.endpoint]
+    total = sum(us.estimate for us in rows if us is not None)
+    if abs(total - books.total.estimate - books.residue_us) > 1e-6 * max(1.0, total):
+        yield Violation("rows add up", f"{total} µs are not {books.total.estimate} and {books.residue_us} µs")
+
+
+def _wrong_times(stack: Stack, seen: Seen, status: int, reference: Built) -> list[Violation]:
+    """What every one of several measurements shows to be wrong in the times."""
+    found = _times_of(seen, reference)
+    for _ in range(SEEN - 1):
+        if not found:
+            break
+        again = {violation.invariant for violation in _times_of(measured(stack, status, timed=True), reference)}
+        found = [violation for violation in found if violation.invariant in again]
+    return found
+
+
+def _times_of(seen: Seen, reference: Built) -> list[Violation]:
+    if seen.measurement is None:
+        return [Violation("the app as without us", f"raised {', '.join(seen.raised)}", timed=True)]
+    rows = rows_of(reference)
+    return [
+        replace(violation, timed=True)
+        for violation in (
+            *_below_zero(seen.measurement),
+            *_apart(seen.measurement),
+            *_misplaced(seen, rows, reference),
+        )
+    ]
+
+
+def _figures(measurement: Measurement) -> Iterator[tuple[str, Estimate]]:
+    assert measurement.books is not None
+    yield "(outside)", measurement.books.outside
+    for report in measurement.layers:
+        if report.us is not None:
+            yield report.name, report.us
+    if measurement.books.endpoint is not None:
+        yield "(endpoint)", measurement.books.endpoint
+
+
+def _below_zero(measurement: Measurement) -> Iterator[Violation]:
+    for name, us in _figures(measurement):
+        if us.high < 0:
+            yield Violation(f"interval of {name}", f"{us.low:.2f} … {us.high:.2f} µs is wholly below zero")
+
+
+def _apart(measurement: Measurement) -> Iterator[Violation]:
+    books = measurement.books
+    assert books is not None
+    # What the figures say that they do not know, as independent errors.
+    unsure_us = math.hypot(books.total.half_width, *(us.half_width for _, us in _figures(measurement)))
+    room_us = max(RESIDUE_SHARE * books.total.estimate, RESIDUE_US) + unsure_us
+    if abs(books.residue_us) > room_us:
+        text = f"they miss the total of {books.total.estimate:.1f} µs by {books.residue_us:.1f} µs (± {unsure_us:.1f})"
+        yield Violation("rows near the total", text)
+
+
+def _misplaced(seen: Seen, rows: list[Row], reference: Built) -> Iterator[Violation]:
+    assert seen.measurement is not None
+    for report, row in _of_parts(seen.measurement, rows):
+        if report.us is None:
+            continue
+        spun_us = _spun_us(row.part, seen.built, reference)
+        most = MOST_SHARE * spun_us + (LIGHT_US if _is_light(row) else HEAVY_US)
+        if report.us.high < LEAST_SHARE * spun_us or report.us.low > most:
+            text = f"reads {report.us.low:.1f} … {report.us.high:.1f} µs, it spins for {spun_us:.1f} µs"
+            yield Violation(f"spin of {report.name}", text)
+
+
+def _spun_us(part: Part | None, built: Built, reference: Built) -> float:
+    """How long a layer spins in a request: so often as without us, each time for as long as it noted."""
+    return 0.0 if part is None else built.parts[part.number].spun_us * len(reference.parts[part.number].spun_ns)
+
+
+def _is_light(row: Row) -> bool:
+    """Whether a layer does nothing that takes long, but for its spin."""
+    return row.tasks == 0 and row.threads == 0
+
+
+# ---- hunting ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Finding:
+    """The smallest stack found that breaks a promise, and how."""
+
+    stack: Stack
+    violations: list[Violation]
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {violation}" for violation in self.violations)
+        return f'{lines}\n  replay: python -m tests.fuzz_stacks --replay "{self.stack!r}"'
+
+
+def found_in(stack: Stack, *, timed: bool, shrink_s: float = 60.0) -> Finding | None:
+    """What is wrong with the stack, and with which smallest stack; None when nothing is."""
+    found = violations(stack, timed=timed)
+    if not found:
+        return None
+    end = time.monotonic() + shrink_s
+    timed = all(violation.timed for violation in found)
+    kinds = {_kind(violation) for violation in found}
+    finding = Finding(stack, found)
+    pending = smaller(stack)
+    while time.monotonic() < end:
+        less = next(pending, None)
+        if less is None:
+            break
+        if not is_telling(less):
+            continue
+        found = [violation for violation in violations(less, timed=timed) if _kind(violation) in kinds]
+        if found:
+            finding, pending = Finding(less, found), smaller(less)
+    return finding
+
+
+def _kind(violation: Violation) -> str:
+    return violation.invariant.partition(" of ")[0]
+
+
+def hunt(
+    number: int,
+    examples: int,
+    *,
+    timed: bool,
+    report: Callable[[Stack, Finding | None], None],
+    without: frozenset[str] = frozenset(),
+) -> None:
+    """Look at so many random stacks of the seed `number`."""
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(stacks.stacks(without))
+    def look(stack: Stack) -> None:
+        report(stack, found_in(stack, timed=timed))
+
+    look()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Hunt for so many seconds, or look at one description again; 1 when something was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to hunt (default 60)")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed; each hundred stacks have one (default 1)")
+    parser.add_argument("--untimed", action="store_true", help="leave the times alone: five times as many stacks")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="NAME", help="leave out a form or a habit; may be repeated"
+    )
+    parser.add_argument("--replay", metavar="STACK", help="look at this description only")
+    chosen = parser.parse_args(arguments)
+    unknown = [name for name in chosen.without if name not in FORMS and name not in HABITS]
+    if unknown:
+        parser.error(f"no form or habit is called {unknown[0]!r}; there are {', '.join([*FORMS, *HABITS])}")
+    if chosen.replay:
+        stack = eval(chosen.replay, {"Stack": Stack, "Layer": Layer})
+        found = violations(stack, timed=not chosen.untimed)
+        print(*found or ["nothing is wrong with it"], sep="\n")
+        return 1 if found else 0
+    return _hunt_for(chosen)
+
+
+class _OverError(Exception):
+    """The time is over."""
+
+
+def _hunt_for(chosen: argparse.Namespace) -> int:
+    end = time.monotonic() + chosen.seconds
+    looked, findings = 0, 0
+
+    def report(stack: Stack, finding: Finding | None) -> None:
+        nonlocal looked, findings
+        looked += 1
+        if finding is not None:
+            findings += 1
+            print(finding, flush=True)
+        if time.monotonic() >= end:
+            raise _OverError
+
+    number = chosen.seed
+    try:
+        while True:
+            hunt(number, 100, timed=not chosen.untimed, without=frozenset(chosen.without), report=report)
+            number += 1
+    except _OverError:
+        print(f"{looked} stacks, {findings} with something wrong, seeds {chosen.seed} to {number}")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""How many requests a test with the plugin makes of a FastAPI app, by what of them somebody reads."""
+
+from __future__ import annotations
+
+# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+import fastapi  # noqa: F401
+import pytest
+import starlette.middleware.base
+import starlette.middleware.cors
+import starlette.middleware.gzip  # noqa: F401
+
+import pytest_mwbudget.capturing
+import pytest_mwbudget.fixture
+import pytest_mwbudget.gate
+import pytest_mwbudget.profiling
+import pytest_mwbudget.publishing
+import pytest_mwbudget.recall
+import pytest_mwbudget.summary
+import pytest_mwbudget.turns
+
+from .apps import LEAN
+
+CONFTEST = """
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+
+
+class AddHeader(BaseHTTPMiddleware):
+    async def dispatch(self, request, call_next):
+        response = await call_next(request)
+        response.headers["x-added"] = "1"
+        return response
+
+
+@pytest.fixture
+def mw_budget_app(request):
+    app, calls = FastAPI(), []
+
+    @app.get("/health")
+    async def health():
+        calls.append(1)
+        return {"status": "ok"}
+
+    app.add_middleware(GZipMiddleware)
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+    app.add_middleware(AddHeader)
+    yield app
+    with Path("calls.txt").open("a") as file:
+        print(len(calls), file=file)
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range({tests}))
+@pytest.mark.mw_budget({keywords})
+def test_health(mw_budget, number):
+    mw_budget.get("/health")
+"""
+# A first look takes a tenth of it: who stops there, stops in good time. On a busy machine it may be too little for an
+# interval of the whole request, which is no matter here.
+BRIEF = ["--mw-budget-max-time=1", "--mw-budget-undecided=pass"]
+KEPT_WITH_ROOM = "us=20_000, total_us=100_000"
+STOPPED = "*note: Sampling stopped as soon as every budget was known to be kept.*"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makeconftest(CONFTEST)
+    return pytester
+
+
+def calls(
+    project: pytest.Pytester, keywords: str, *arguments: str, tests: int = 1
+) -> tuple[pytest.RunResult, list[int]]:
+    """The outcome of a run of as many tests, and how often each called the endpoint."""
+    project.makepyfile(TESTS.format(keywords=keywords, tests=tests))
+    # No cache: a first run, on a machine that nobody knows.
+    result = project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
+    result.assert_outcomes(passed=tests)
+    return result, [int(line) for line in (project.path / "calls.txt").read_text().split()]
+
+
+def test_ten_requests_with_room_in_their_budgets_are_done_at_first_sight(project: pytest.Pytester) -> None:
+    result, made = calls(project, KEPT_WITH_ROOM, tests=10)
+    result.stdout.fnmatch_lines([STOPPED])
+    # 100 to warm up, 23 to find the layers and count, some hundred for a look; on a busy machine here and there more.
+    assert sorted(made)[4] < 700
+
+
+def test_figures_that_nobody_reads_take_no_time_however_little_there_is(project: pytest.Pytester) -> None:
+    result, _ = calls(project, KEPT_WITH_ROOM, *BRIEF)
+    result.stdout.fnmatch_lines([STOPPED])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "arguments"),
+    [
+        (KEPT_WITH_ROOM, ["-v"]),
+        (KEPT_WITH_ROOM, ["--mw-budget-json=out.json"]),
+        (KEPT_WITH_ROOM, ["--mw-budget-markdown=out.md"]),
+        (KEPT_WITH_ROOM, ["--mw-budget-html=out.html"]),
+        (KEPT_WITH_ROOM, ["--mw-budget-benchmark-json=out.json"]),
+        (KEPT_WITH_ROOM, ["--mw-budget-flamegraph=always"]),
+        ("", []),
+    ],
+)
+def test_figures_that_somebody_reads_take_their_time(
+    keywords: str, arguments: list[str], project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.profiling, "LEAST_S", 0.05)
+    monkeypatch.setattr(pytest_mwbudget.profiling, "ENOUGH_SAMPLES", 10)
+    result, _ = calls(project, keywords, *BRIEF, *arguments)
+    result.stdout.no_fnmatch_line(STOPPED)
+
+
+@pytest.mark.parametrize("verbosity", ["-q", "-v"])
+def test_a_figure_is_shown_with_its_interval(verbosity: str, project: pytest.Pytester) -> None:
+    result, _ = calls(project, KEPT_WITH_ROOM, verbosity)
+    quiet = "*GET /health pass: * (* … *) µs, dearest layer AddHeader: * (* … *) µs"
+    result.stdout.fnmatch_lines([quiet if verbosity == "-q" else "AddHeader * … *  20000  pass"])

@@ -1,0 +1,268 @@
+"""Errors show lines of the test and of the app, and none of this package, whoever reports them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.tracebacks import _chain
+
+from .apps import LEAN
+from .test_plugin import APP, CONFTEST, QUICK
+
+HEAD = "import unittest\n\nimport pytest\n\n\n"
+
+# A test for each way in which an error leaves it; the line that is to be shown has a mark.
+TESTS = {
+    "a function": """
+        def test_it(mw_budget):
+            mw_budget.get("{path}")  # here
+    """,
+    "an async test": """
+        @pytest.mark.asyncio
+        async def test_it(mw_budget):
+            await mw_budget.aget("{path}")  # here
+    """,
+    "a TestCase": """
+        class TestIt(unittest.TestCase):
+            @pytest.fixture(autouse=True)
+            def client(self, mw_budget):
+                self.mw_budget = mw_budget
+
+            def test_it(self):
+                self.mw_budget.get("{path}")  # here
+    """,
+    "a subtest": """
+        def test_it(mw_budget, subtests):
+            with subtests.test():
+                mw_budget.get("{path}")  # here
+    """,
+    "a fixture": """
+        @pytest.fixture
+        def prepared(mw_budget):
+            mw_budget.get("{path}")  # here
+
+        def test_it(prepared):
+            pass
+    """,
+    "a fixture afterwards": """
+        @pytest.fixture
+        def prepared(mw_budget):
+            yield
+            mw_budget.get("{path}")  # here
+
+        def test_it(prepared, mw_budget):
+            mw_budget.get("/health")
+    """,
+    "an expected exception with its cause": """
+        def test_it(mw_budget):
+            try:
+                mw_budget.get("{path}")
+            except Exception as error:
+                raise RuntimeError("wrapped") from error  # here
+    """,
+}
+CASES = [name for name in TESTS if name != "a subtest" or hasattr(pytest, "Subtests")]
+OURS = re.compile(r"pytest_mwbudget[/\\](?!errors)|\b(gate|fixture|asgi|loops)\.py")
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", *LEAN]
+    return pytester.runpytest_inprocess(*plugins, "--mw-budget", QUICK, "--mw-budget-flamegraph=never", *arguments)
+
+
+def write(pytester: pytest.Pytester, source: str, name: str = "test_it") -> int:
+    """Write the test beside the shop; returns the number of the line that is to be shown."""
+    lines = [line[8:] for line in source.splitlines()]
+    text = HEAD + "\n".join(lines)
+    pytester.makepyfile(shop=APP, **{name: text})
+    pytester.makeconftest(CONFTEST)
+    return next(number for number, line in enumerate(text.strip().splitlines(), 1) if "# here" in line)
+
+
+@pytest.mark.parametrize("style", ["auto", "long", "short", "native", "line"])
+def test_no_frame_of_the_package_is_shown(pytester: pytest.Pytester, style: str) -> None:
+    cases = {f"test_{n}": one for n, one in enumerate(itertools.product(CASES, ["/missing", "/broken"]))}
+    lines = {name: write(pytester, TESTS[case].replace("{path}", path), name) for name, (case, path) in cases.items()}
+    result = run(pytester, f"--tb={style}")
+    assert not OURS.search(result.stdout.str())
+    recorder: Any = result.reprec  # type: ignore[attr-defined]
+    reports = [one for one in recorder.getreports("pytest_runtest_logreport") if one.failed]
+    failures: dict[str, str] = defaultdict(str)  # of a subtest and of its test
+    for one in reports:
+        failures[Path(one.nodeid.partition("::")[0]).stem] += one.longreprtext
+    assert failures.keys() == cases.keys()
+    for name, (case, path) in cases.items():
+        shown = failures[name]
+        assert "wrapped" in shown or ("LookupError" if path == "/broken" else "answered 404") in shown
+        assert case == "an async test" or "asyncio/runners" not in shown
+        # What a fixture raises is an error, which pytest shows without its place.
+        if style == "line" and path == "/missing" and "fixture" not in case:
+            result.stdout.re_match_lines_random([rf".*{name}\.py:{lines[name]}: "])
+        if style == "native" and path == "/broken":
+            assert re.search(rf"{name}\.py\", line {lines[name]}, in ", shown)
+
+
+def test_a_verdict_stands_at_its_test(pytester: pytest.Pytester) -> None:
+    source = """
+        @pytest.mark.mw_budget(tasks=0, layers={"Spin": {"bytes": 0}}, undecided="fail")  # here
+        def test_it(mw_budget):
+            mw_budget.get("/health")
+    """
+    line = write(pytester, source)
+    result = run(pytester, "--tb=line")
+    assert not OURS.search(result.stdout.str())
+    result.stdout.re_match_lines([rf".*test_it\.py:{line}: .*GET /health: "])
+
+
+@pytest.mark.parametrize("keywords", ["uss=1", "tasks=0"])
+def test_what_is_wrong_with_a_test_stands_at_it(pytester: pytest.Pytester, keywords: str) -> None:
+    line = write(
+        pytester,
+        f"""
+        @pytest.mark.mw_budget({keywords})  # here
+        def test_it(mw_budget):
+            pass
+    """,
+    )
+    result = run(pytester, "--tb=line")
+    assert not OURS.search(result.stdout.str())
+    result.stdout.re_match_lines([rf".*test_it\.py:{line}: "])
+
+
+@pytest.mark.parametrize("style", ["auto", "native", "line"])
+@pytest.mark.parametrize("phase", ["setup", "call", "teardown"])
+def test_another_plugins_failure_shows_no_frame_of_the_package(
+    pytester: pytest.Pytester, phase: str, style: str
+) -> None:
+    write(pytester, TESTS["a function"].replace("{path}", "/health"))
+    pytester.makeconftest(CONFTEST + f"\n\ndef pytest_runtest_{phase}(item):\n    raise OSError('the other plugin')\n")
+    result = run(pytester, f"--tb={style}")
+    assert "the other plugin" in result.stdout.str()
+    assert not OURS.search(result.stdout.str())
+
+
+DEBUGGER = """
+import pdb
+
+
+class Recorder(pdb.Pdb):
+    def _cmdloop(self):
+        print(f"stands at {self.curframe.f_code.co_filename}:{self.curframe.f_lineno}")
+"""
+
+
+@pytest.mark.parametrize("case", [case for case in TESTS if case not in ("an async test", "a subtest")])
+def test_the_debugger_stands_at_the_line_of_the_test(pytester: pytest.Pytester, case: str) -> None:
+    line = write(pytester, TESTS[case].replace("{path}", "/missing"))
+    pytester.makepyfile(recorder=DEBUGGER)
+    result = run(pytester, "--pdb", "--pdbcls=recorder:Recorder", "-s")
+    result.stdout.re_match_lines([rf"stands at .*test_it\.py:{line}"])
+
+
+@pytest.mark.parametrize("style", ["auto", "native", "line"])
+def test_a_layer_that_is_not_there_stands_where_it_is_asked_for(pytester: pytest.Pytester, style: str) -> None:
+    line = write(
+        pytester,
+        """
+        def test_it(mw_budget):
+            mw_budget.get("/health").layer("Spinn")  # here
+    """,
+    )
+    text = run(pytester, f"--tb={style}", "-o", "mw_budget_tasks=0").stdout.str()
+    assert "Did you mean 'Spin'?" in text
+    assert "model.py" not in text
+    assert re.search(rf'test_it\.py(:|", line ){line}\b', text)
+
+
+def test_a_fault_of_the_package_keeps_its_frames(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pytest_mwbudget.measure
+
+    monkeypatch.setattr(pytest_mwbudget.measure, "_line", None)
+    write(pytester, TESTS["a function"].replace("{path}", "/health"))
+    result = run(pytester, "--tb=native")
+    assert "measure.py" in result.stdout.str()
+
+
+EXCEPTIONS = """
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    key: str
+
+
+class Many(Exception):
+    exceptions = ["first", "second"]  # no exception group has these
+
+
+class Guarded(Exception):
+    def __getattribute__(self, name):
+        if name in ("mw_budget_told", "exceptions", "with_traceback"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class Group(ExceptionGroup):
+    @property
+    def exceptions(self):
+        raise RuntimeError("exceptions")
+"""
+
+
+@pytest.mark.parametrize("fixture", ["mw_budget", "tmp_path"])
+@pytest.mark.parametrize("error", ["Frozen('x')", "Many('x')", "Guarded('x')"])
+def test_any_exception_of_a_test_is_its_failure(pytester: pytest.Pytester, error: str, fixture: str) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(
+        shop=APP,
+        test_it=f"{EXCEPTIONS}\n\ndef test_it({fixture}):\n    raise {error}\n\n\ndef test_next():\n    pass\n",
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_the_frames_are_taken_out_of_a_frozen_exception_too(pytester: pytest.Pytester) -> None:
+    app = APP.replace('raise LookupError("no such shelf")', 'raise Frozen("no such shelf")')
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(
+        shop=EXCEPTIONS + app,
+        test_it="def test_it(mw_budget):\n    mw_budget.get('/broken')\n",
+    )
+    result = run(pytester, "--tb=native")
+    result.assert_outcomes(failed=1)
+    assert not OURS.search(result.stdout.str())
+
+
+def test_the_members_of_a_group_are_found_without_the_code_of_its_class() -> None:
+    names: dict[str, type[BaseException]] = {}
+    exec(EXCEPTIONS, names)
+    member = ValueError()
+    assert member in _chain(names["Group"]("several", [member]))
+
+
+def test_without_the_terminal_plugin_failures_are_failures(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(
+        shop=APP,
+        test_it="""
+        import pytest
+
+        @pytest.mark.mw_budget(objects=0, tasks=0, bytes=0, undecided="fail")
+        def test_it(mw_budget):
+            mw_budget.get("/health")
+
+        def test_other():
+            assert False
+        """,
+    )
+    result = run(pytester, "-p", "no:terminal", "--junitxml=junit.xml")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert 'failures="2"' in (pytester.path / "junit.xml").read_text()

@@ -1,0 +1,204 @@
+"""Rows against what layers truly cost, exactly: by a clock that counts calls of Python functions."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import operator
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import wrapt
+
+from pytest_mwbudget import asgi
+from pytest_mwbudget.boundaries import BlankLayers, Probes
+from pytest_mwbudget.estimates import Estimates, estimate
+from pytest_mwbudget.instruments import uncollected
+from pytest_mwbudget.machine import Machine
+from pytest_mwbudget.samples import Null, Samples, Split
+from pytest_mwbudget.timeline import spent
+
+from .apps import App, Noop, SyncCall, caller, discovered, hello
+
+CALL_NS = 1000
+PER_NULL_LAYER = 24
+
+
+class CallClock:
+    """A clock that goes on by a microsecond with each call or resumption of a Python function."""
+
+    def __init__(self) -> None:
+        self.now_ns = [0]
+        # Not a Python function, because that would be counted.
+        self.read = functools.partial(operator.getitem, self.now_ns, 0)
+
+    def __enter__(self) -> CallClock:
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _seen(self, frame: FrameType, event: str, arg: object) -> None:
+        self.now_ns[0] += CALL_NS * (event == "call")
+
+
+def calls(app: App) -> tuple[list[int], Estimates]:
+    """How often each entry is entered, and what an estimate says of their calls."""
+
+    async def main() -> tuple[list[int], Estimates]:
+        clock = CallClock()
+        call = await caller(app)
+        stack = await discovered(call)
+        probes = Probes(stack, clock.read)
+        # What the garbage collector calls is counted as well.
+        with probes.installed(probes.probed), uncollected():
+            sent = await messages_by_entry(call, probes)
+            samples = Samples(probes.probed, sent)
+            split = samples.splits[0] = Split(frozenset(range(len(stack.entries) + 1)))
+            nulls = [
+                Null(index, BlankLayers(count, wrapping))
+                for index, count, wrapping in itertools.product(probes.probed, (1, 4), (False, True))
+                if index in probes.wrappable or not wrapping
+            ]
+            for null in nulls * PER_NULL_LAYER:
+                with probes.doubled(null.index, null.blanks), clock:
+                    await call(probes.watch)
+                used = spent(probes.read(), probes.owners)
+                split.add(1000.0, null, used.ns[probes.null_owner], used)
+                samples.inside.add(sum(used.ns), 1000.0)
+                samples.messages = used.messages
+        times = [len(entry.parents) for entry in stack.entries]
+        return times, estimate(samples, stack.entries, outside=False, look=1, machine=Machine())
+
+    return asyncio.run(main())
+
+
+async def messages_by_entry(call: asgi.Caller, probes: Probes) -> dict[int, int]:
+    """How many messages each entry sends, as the ledger counts them."""
+    counted = dict.fromkeys(probes.probed, 0)
+    await call(probes.watch)
+    log = probes.read()
+    owners = log[::2]
+    # A message comes from an owner to the one outside it and back.
+    for index in probes.probed:
+        outer = probes.owner_of_parent(index)
+        pairs = itertools.pairwise(owners)
+        counted[index] = max(0, sum(pair == (index + 1, outer) for pair in pairs) - 1)
+    return counted
+
+
+class Twice(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def ignore(message: Any) -> None: ...
+
+        await self.app(dict(scope), receive, ignore)
+        await self.app(scope, receive, send)
+
+
+class Alternates(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = hello if scope.get("again") else self.app
+        await app({**scope, "again": True}, receive, send)
+
+
+def same_object_twice() -> App:
+    shared = Alternates(hello)
+    shared.app = Noop(shared)
+    return Noop(shared)
+
+
+async def by_name(scope: Any, receive: Any, send: Any, *, app: App) -> None:
+    await app(scope, receive, send)
+
+
+def named(app: App) -> App:
+    return functools.partial(by_name, app=app)
+
+
+@wrapt.decorator
+async def counted(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return await wrapped(*args, **kwargs)
+
+
+class Decorated(Noop):
+    @counted
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class Sends(Noop):
+    """Passes a `send` of its own on, which `made` makes of one."""
+
+    made: Callable[[Any], Any]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, self.made(send))
+
+
+class Sender:
+    def __init__(self, send: Any) -> None:
+        self.send = send
+
+    async def pass_on(self, message: Any) -> None:
+        await self.send(message)
+
+    __call__ = pass_on
+
+
+class SendsObject(Sends):
+    made = Sender
+
+
+class SendsBound(Sends):
+    def made(self, send: Any) -> Any:
+        return Sender(send).pass_on
+
+
+class SendsPartial(Sends):
+    async def pass_on(self, message: Any, send: Any) -> None:
+        await send(message)
+
+    def made(self, send: Any) -> Any:
+        return functools.partial(self.pass_on, send=send)
+
+
+class SendsClosure(Sends):
+    def made(self, send: Any) -> Any:
+        async def pass_on(message: Any) -> None:
+            await send(message)
+
+        return pass_on
+
+
+# The calls of each entry: its own frames, and those of the functions that it gives to others.
+STACKS: dict[str, tuple[Callable[[], App], list[int]]] = {
+    "coroutine functions": (lambda: Noop(Noop(Noop(hello))), [1, 1, 1, 1]),
+    "a plain function": (lambda: Noop(SyncCall(Noop(hello))), [1, 1, 1, 1]),
+    "plain functions": (lambda: SyncCall(SyncCall(Noop(SyncCall(hello)))), [1, 1, 1, 1, 1]),
+    "entered twice": (lambda: Noop(Twice(Noop(hello))), [1, 3, 2, 2]),
+    "the same object twice": (same_object_twice, [1, 2, 1, 1]),
+    "one function by name": (lambda: named(Noop(named(named(hello)))), [1, 1, 1, 1, 1]),
+    # Two messages are sent; two calls more where `made` is a function, and as many for an object that is initialised.
+    "a send that is a function": (lambda: Noop(SendsClosure(Noop(hello))), [1, 4, 1, 1]),
+    "a send that is a bound method": (lambda: Noop(SendsBound(Noop(hello))), [1, 5, 1, 1]),
+    "a send that is a partial": (lambda: Noop(SendsPartial(Noop(hello))), [1, 4, 1, 1]),
+    "a send that is an object": (lambda: Noop(SendsObject(Noop(hello))), [1, 4, 1, 1]),
+    "sends in sends": (lambda: SendsPartial(SendsObject(SendsBound(SendsPartial(hello)))), [4, 4, 5, 4, 1]),
+    "behind a decorator in C": (lambda: Noop(Decorated(Noop(hello))), [1, 2, 1, 1]),
+}
+
+
+@pytest.mark.parametrize(("make", "expected"), STACKS.values(), ids=STACKS)
+def test_every_row_has_its_calls_and_no_others(make: Callable[[], App], expected: list[int]) -> None:
+    times, found = calls(make())
+    # A probe is taken to cost as much inside as outside; inside it makes one call more, which only the endpoint, with
+    # no probe inside it, is left with.
+    *layers, endpoint = [us.estimate for us in found.split.values()]
+    assert layers == pytest.approx(expected[:-1], abs=0.5)
+    assert endpoint - times[-1] == pytest.approx(expected[-1], abs=0.5)
+    assert all(us.high > 0 for us in found.split.values())

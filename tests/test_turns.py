@@ -1,0 +1,357 @@
+"""Processes take turns at measuring: what waits, for how long, and what becomes of who has waited in vain."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+import starlette.applications
+import starlette.middleware  # noqa: F401
+from filelock import FileLock
+
+import pytest_mwbudget.capturing
+import pytest_mwbudget.fixture
+import pytest_mwbudget.gate
+import pytest_mwbudget.measure
+import pytest_mwbudget.publishing
+import pytest_mwbudget.recall
+import pytest_mwbudget.summary
+import pytest_mwbudget.turns
+from pytest_mwbudget.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
+
+from .apps import LEAN
+
+# ---- who waits --------------------------------------------------------------------------------------------------
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    first = Turns(folder=tmp_path)
+    second = Turns(folder=tmp_path, pause=lambda s: first.end())
+    with first.taken() as turn:
+        assert (turn.crowded, turn.note) == (None, None)
+        with second.taken() as turn:
+            assert (turn.crowded, turn.note) == (None, None)
+            assert first.lock is None
+
+
+def test_who_has_waited_in_vain_knows_it_and_waits_less_the_next_time(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    told: list[bool] = []
+    first, second = Turns(folder=tmp_path), Turns(folder=tmp_path, pause=pauses.append, told=told.append)
+    with first.taken():
+        with second.taken() as turn:
+            assert turn.crowded is not None
+            assert f"the {WAIT_S:g} s that this one waited" in turn.crowded
+        assert sum(pauses) == pytest.approx(WAIT_S, abs=2 * POLL_S)
+        assert told == [True, False]
+        pauses.clear()
+        with second.taken() as turn:
+            assert turn.crowded is not None
+        assert sum(pauses) == pytest.approx(WAIT_AGAIN_S, abs=2 * POLL_S)
+    with second.taken() as turn:
+        assert turn.crowded is None
+    assert second.patience_s == WAIT_S
+
+
+def test_who_stands_in_line_is_next(tmp_path: Path) -> None:
+    """Whoever has just ended is quicker to ask again than somebody who waits is to notice."""
+    first, third = Turns(folder=tmp_path), Turns(folder=tmp_path, pause=lambda s: None)
+    crowded = []
+
+    def first_ends_and_asks_again(seconds: float) -> None:
+        first.end()
+        with third.taken(0) as turn:
+            crowded.append(turn.crowded)
+
+    second = Turns(folder=tmp_path, pause=first_ends_and_asks_again)
+    with first.taken(), second.taken() as turn:
+        assert turn.crowded is None
+    assert crowded[0] is not None
+
+
+def test_a_measurement_in_a_test_that_has_its_turn_does_not_wait_again(tmp_path: Path) -> None:
+    turns = Turns(folder=tmp_path)
+    with turns.taken() as whole, turns.measuring() as one:
+        assert one is whole
+    with turns.measuring() as one:
+        assert turns.lock is not None
+        assert one.crowded is None
+    assert turns.lock is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_a_turn_ends_however_it_ends(error: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(error), Turns(folder=tmp_path).taken():
+        raise error
+    with Turns(folder=tmp_path).taken(0) as turn:
+        assert turn.crowded is None
+
+
+def test_nobody_is_left_in_line_by_who_is_interrupted_there(tmp_path: Path) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    first = Turns(folder=tmp_path)
+    with first.taken(), pytest.raises(KeyboardInterrupt), Turns(folder=tmp_path, pause=interrupted).taken():
+        pass
+    with Turns(folder=tmp_path).taken(0) as turn:
+        assert turn.crowded is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom pytest_mwbudget.turns import Turns\n"
+        "with Turns(folder=Path(sys.argv[1])).taken():\n    print(flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with Turns(folder=tmp_path).taken(0) as turn:
+            assert turn.crowded is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    with Turns(folder=tmp_path).taken(0) as turn:
+        assert turn.crowded is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_keeps_no_turn_of_a_process_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom pytest_mwbudget.turns import Turns\n"
+        "with Turns(folder=Path(sys.argv[1])).taken():\n"
+        "    if child := os.fork():\n        print(child, flush=True)\n    time.sleep(60)\n    os._exit(0)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        try:
+            with Turns(folder=tmp_path).taken(10) as turn:  # the child may not have run yet
+                assert turn.crowded is None
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_where_there_can_be_no_lock_is_a_note(tmp_path: Path) -> None:
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    with Turns(folder=no_folder).taken() as turn:
+        assert turn.note is not None
+        assert turn.note.startswith("Nothing keeps other processes from measuring at the same time: ")
+        assert turn.crowded is None
+    with Turns(folder=no_folder, alone=False).taken() as turn:
+        assert turn.crowded is not None
+        assert "set TMPDIR to a directory that can be written" in turn.crowded
+
+
+# ---- in a run ---------------------------------------------------------------------------------------------------
+
+CONFTEST = """
+import os
+from pathlib import Path
+from time import monotonic_ns, perf_counter_ns
+
+import pytest
+from filelock import FileLock
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+import pytest_mwbudget.fixture
+
+measure = pytest_mwbudget.fixture.measure
+
+
+async def noted(*args):
+    apart = args[3].turns
+
+    # From when it has its turn to when it is done.
+    from contextlib import contextmanager
+    from dataclasses import replace
+
+    @contextmanager
+    def turns():
+        with apart() as turn:
+            begin = monotonic_ns()
+            yield turn
+            with Path(f"spans-{os.getpid()}.txt").open("a") as file:
+                print(begin, monotonic_ns(), file=file)
+
+    return await measure(*args[:3], replace(args[3], turns=turns), *args[4:])
+
+
+pytest_mwbudget.fixture.measure = noted
+
+
+class Spin:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        end = perf_counter_ns() + 100_000
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_once(tmp_path_factory):
+    # As pytest-xdist's documentation has it.
+    path = tmp_path_factory.getbasetemp().parent / "made"
+    with FileLock(f"{path}.lock"):
+        path.touch()
+
+
+@pytest.fixture
+def mw_budget_app():
+    return Starlette(middleware=[Middleware(Spin)])
+"""
+TEST = """
+import pytest
+
+@pytest.mark.parametrize("number", range({tests}))
+@pytest.mark.mw_budget({keywords}, expect_status=404)
+def test_it({fixture}, number, request):
+    request.getfixturevalue("mw_budget").get("/")
+"""
+WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
+
+
+@pytest.fixture
+def project(
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> pytest.Pytester:
+    """A directory with a layer of 100 µs, and a place for locks of its own."""
+    folder = str(tmp_path_factory.mktemp("locks"))
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+    pytester.makeconftest(CONFTEST)
+    return pytester
+
+
+def spans(project: pytest.Pytester) -> list[tuple[int, int]]:
+    """When measurements began and ended, of all processes."""
+    lines = [line for path in project.path.glob("spans-*.txt") for line in path.read_text().splitlines()]
+    return sorted((int(begin), int(end)) for begin, end in map(str.split, lines))
+
+
+def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
+    """Whether a test takes the fixture by its name, or only at run time."""
+    project.makepyfile(
+        test_by_name=TEST.format(keywords="us=10_000", tests=3, fixture="mw_budget"),
+        test_run_time=TEST.format(keywords="us=10_000", tests=3, fixture="tmp_path"),
+    )
+    result = project.runpytest_subprocess("-n", "2", "--dist=each", *LEAN, "--mw-budget")
+    result.assert_outcomes(passed=12)
+    assert len(list(project.path.glob("spans-*.txt"))) == 2
+    assert len(spans(project)) == 12
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans(project)))
+
+
+def run(project: pytest.Pytester, keywords: str, *arguments: str) -> pytest.RunResult:
+    project.makepyfile(TEST.format(keywords=keywords, tests=1, fixture="mw_budget"))
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget", *arguments]
+    return project.runpytest_inprocess(*options)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "undecided"),
+    [("us=10_000", False), ("layers={'Spin': 10}", True), ("total_us=10", True), ("tasks=0", False)],
+)
+def test_who_has_waited_in_vain_fails_nobody_and_passes_what_is_kept(
+    keywords: str, undecided: bool, project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Turns().taken():
+        monkeypatch.setattr(pytest_mwbudget.turns, "WAIT_S", 0.2)
+        result = run(project, keywords, "--mw-budget-max-time=0.5")
+    result.assert_outcomes(passed=1, warnings=int(undecided))
+    if undecided:
+        result.stdout.fnmatch_lines(["*another process went on measuring for the * s that this one waited*"])
+
+
+def test_what_needs_no_clock_does_not_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waited(self: Turns, wait_s: float) -> None:
+        raise AssertionError("it waited")
+
+    monkeypatch.setattr(Turns, "_begun", waited)
+    run(project, "tasks=0").assert_outcomes(passed=1)
+
+
+def test_the_wait_is_outside_of_the_time_limit_of_a_test(project: pytest.Pytester) -> None:
+    holder = (
+        "import time\nfrom pytest_mwbudget.turns import Turns\n"
+        "with Turns().taken():\n    print(flush=True)\n    time.sleep(4)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run(project, "us=10_000", "-o", "timeout=2.5").assert_outcomes(passed=1)
+        assert process.wait() == 0
+
+
+def test_a_run_that_cannot_lock_says_so_and_goes_on(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = FileLock._acquire  # type: ignore[attr-defined]
+
+    def read_only(lock: FileLock) -> None:
+        if "pytest-mwbudget" in lock.lock_file:
+            raise PermissionError(errno.EROFS, "Read-only file system", lock.lock_file)
+        opened(lock)
+
+    monkeypatch.setattr(FileLock, "_acquire", read_only)
+    result = run(project, "layers={'Spin': 10}", "--mw-budget-max-time=0.5", "--mw-budget-flamegraph=never")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*note: Nothing keeps other processes from measuring at the same time: *"])
+
+
+def test_a_test_that_a_marker_skips_does_not_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    begun = Turns._begun
+    monkeypatch.setattr(Turns, "_begun", lambda self, wait_s: waits.append(wait_s) or begun(self, wait_s))
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.skip
+        def test_skip(mw_budget):
+            pass
+
+        @pytest.mark.skipif(True, reason="not here")
+        def test_skipif(mw_budget):
+            pass
+
+        @pytest.mark.skipif(condition=True, reason="not here")
+        def test_condition(mw_budget):
+            pass
+
+        @pytest.mark.skipif(False, reason="not here")
+        def test_waits(mw_budget):
+            assert False
+        """
+    )
+    project.runpytest_inprocess("-p", "no:xdist", *LEAN, "--mw-budget").assert_outcomes(skipped=3, failed=1)
+    assert len(waits) == 1
+
+
+def test_a_terminal_says_that_a_test_waits(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal = """
+
+def pytest_sessionstart(session):
+    session.config.pluginmanager.getplugin("terminalreporter").isatty = lambda: True
+"""
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + on_a_terminal)
+    with Turns().taken():
+        monkeypatch.setattr(pytest_mwbudget.turns, "WAIT_S", 1.5)
+        result = run(project, "us=10_000", "--mw-budget-max-time=0.5")
+    assert "waiting for another process that measures" in result.stdout.str()
