@@ -267,6 +267,10 @@ class Gate:
             verdict = excinfo.value if excinfo and issubclass(excinfo.type, pytest.fail.Exception) else None
             told = getattr(verdict, "mw_budget_told", ())
             report.mw_budget_told = list(told)  # type: ignore[attr-defined]
+            crash = getattr(report.longrepr, "reprcrash", None)
+            if told and crash is not None:
+                # On CI, and with -vv, pytest repeats the whole message in its summary: the table would stand twice.
+                crash.message = f"Failed: {verdict.mw_budget_headlines}"  # type: ignore[union-attr]
             seen_ns = _shared_machine(item.config).seen_ns
             if math.isfinite(seen_ns):
                 report.mw_budget_seen_ns = seen_ns  # type: ignore[attr-defined]
@@ -343,6 +347,7 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
     if texts:
         verdict = pytest.fail.Exception("\n\n".join(texts), pytrace=False)
         verdict.mw_budget_told = broken  # type: ignore[attr-defined]
+        verdict.mw_budget_headlines = "; ".join(text.partition("\n")[0] for text in texts)  # type: ignore[attr-defined]
         raise_at(item, verdict)
     if settings.when_undecided == "warn":
         _warn_of(item, results, budgets)

@@ -33,3 +33,10 @@ def a_small_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _not_on_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest shows more where these are set; a test that means that sets them itself."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)

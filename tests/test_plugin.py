@@ -1568,6 +1568,7 @@ def test_each_table_stands_once_and_each_request_has_a_line(
     ("body", "arguments", "outcomes"),
     [
         ("mw_budget.get('/health'); assert False", (), {"failed": 1}),
+        ("mw_budget.get('/health')", ("-vv",), {"failed": 1}),
         ("mw_budget.get('/health')", ("--tb=no",), {"failed": 1}),
         ("mw_budget.get('/health')", ("--tb=line",), {"failed": 1}),
         ("mw_budget.get('/health')", ("--tb=native",), {"failed": 1}),
@@ -1582,6 +1583,18 @@ def test_the_table_of_a_failing_request_stands_once_whatever_pytest_shows(
     result = run(with_task, "--mw-budget", *arguments)
     result.assert_outcomes(**outcomes)
     assert len([line for line in result.stdout.lines if re.match("AddHeader .* fail$", line)]) == 1
+
+
+def test_pytests_summary_has_a_line_for_each_request_also_on_ci(
+    with_task: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    with_task.makepyfile(marked("tasks=0", "mw_budget.get('/health?1'), mw_budget.get('/health?2')"))
+    lines = run(with_task, "--mw-budget").stdout.lines
+    (short,) = (number for number, line in enumerate(lines) if "= short test summary info =" in line)
+    over = "AddHeader 1 task, budget 0 tasks (1 of 4 layers over budget)"
+    each = f"GET /health?1: {over}; GET /health?2: {over}"
+    assert [line.partition(" - ")[2] for line in lines[short + 1 : -1]] == [f"Failed: {each}"]
 
 
 @pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="this pytest has no subtests")
