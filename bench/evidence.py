@@ -33,10 +33,11 @@ What the claims of this project rest on, and where it falls short of its goals. 
 with its method in its own words and its results as it printed them. A timing is a ratio or a difference, taken in one
 run on one machine; other machines give other figures. `python bench/evidence.py` runs all of them and writes this page.
 
-The results of November 2026 were measured with timing probes in C, which have since been removed. Of the probes in
-Python are the accuracy figures, measured in the same run, and the verdicts, measured under coverage's tracer in three
-threads (`python bench/verdicts.py --traced 2 --runs 90`; without it, in 36 runs, 0 of 573 kept budgets failed, 84.9 %
-were right). Why: [decision 0001](decisions/0001-timing-probes-in-python-only.md).
+The results of November 2026 were measured with timing probes in C, which have since been removed
+([decision 0001](decisions/0001-timing-probes-in-python-only.md)). Two parts show the probes in Python: the accuracy
+figures, which were measured in the same run, and the verdicts, which were measured under coverage's tracer in three
+threads (`python bench/verdicts.py --traced 2 --runs 90`). Without coverage, in 36 runs, none of 573 kept budgets
+failed, and 84.9 % of the verdicts were right.
 """
 
 

@@ -19,8 +19,8 @@ Bounds: TypeAlias = Mapping[Quantity, float]
 LayerBounds: TypeAlias = Mapping[Quantity, float | None]
 
 # The same layer reads higher in one process than in another, by where its code and data lie and by which caches its
-# neighbours leave cold: by 4 per cent as a rule, by twice that at worst. And a layer that wraps `send` reads up to a
-# tenth higher than removing it saves (docs/decisions/0001). No interval of one process holds either.
+# neighbours leave cold: by 4 per cent as a rule, by twice that at worst. And a layer that wraps `send` reads up to
+# 5 per cent higher than removing it saves (docs/decisions/0001). No interval of one process holds either.
 BETWEEN_RUNS = 0.08
 # A neighbour slows apps by more than the reference workload: by up to this power of it (docs/design.md, "Slowdown").
 APPS_SLOWED = 2

@@ -221,10 +221,10 @@ def _widest(levels: Sequence[_Level]) -> dict[int, Estimate]:
 
 
 def _null_estimates(readings: Mapping[int, list[float]], alpha: float) -> dict[int, Estimate]:
-    """What a probe costs at each boundary.
+    """Estimate what a probe costs at each boundary.
 
-    Where there are few readings, the interval also holds what is typical of every other boundary: boundaries differ by
-    their function, their task and how often they are entered.
+    The interval of a boundary with few readings also covers the medians of all other boundaries. The cost of a probe
+    depends on the function and the task that it is in and on how often it is entered.
     """
     pooled = interval(interleaved(readings.values()), alpha)
     typical = {index: median(own) * US_PER_NS for index, own in readings.items() if len(own) >= FEWEST_NULLS}

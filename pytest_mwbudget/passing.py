@@ -58,12 +58,13 @@ def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, A
     return found
 
 
-# In C, because a call of Python would be charged to somebody; and a stand-in's attributes are those of its original.
+# Used directly because both run in C: a frame of Python would be charged to some layer. `setattr` on a stand-in would
+# set an attribute of its original.
 _new, _set = object.__new__, object.__setattr__
 
 
 class _Alike:
-    """Is what it stands in for, except for what a subclass has a probe do."""
+    """A stand-in that looks like its original in every way; subclasses give some of its operations to a probe."""
 
     __slots__ = ()
     _mwbudget_original: Any
@@ -116,7 +117,7 @@ class _Alike:
 
 
 class _PartialAlike(_Alike, partial):  # type: ignore[type-arg]
-    """A `functools.partial` whose calls are those of the probe; its own dict, which nobody sees, has the original."""
+    """A `functools.partial` that calls the probe and looks like its original, which its hidden dict keeps."""
 
     __slots__ = ()
 
@@ -169,7 +170,7 @@ def _like(base: type[_Alike], kind: type) -> type[_Alike]:
     special = _SPECIAL.difference(vars(base))
     for owner in reversed(kind.__mro__[:-1]):  # all have those of `object`
         for name in vars(owner).keys() & special:
-            # None says that the type cannot do this, though what it inherits from can.
+            # By assigning None a class switches off an operation that its base has.
             body[name] = None if vars(owner)[name] is None else _forwarding(name)
     found = _kinds[base, id(kind)] = type(kind.__name__, (base,), body)
     finalize(kind, _kinds.pop, (base, id(kind)), None).atexit = False

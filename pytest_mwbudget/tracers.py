@@ -50,7 +50,10 @@ def hooks() -> Hooks:
 
 @contextmanager
 def threads_untraced() -> Iterator[Hooks]:
-    """Start new threads without tracer and profiler: such a thread may outlive the block. Yields what it was before."""
+    """Let threads that start in the block start without a tracer and a profiler, for they may outlive the block.
+
+    Yields the hooks that new threads had before.
+    """
     before = hooks()
     _for_new_threads(threading.settrace, None)
     _for_new_threads(threading.setprofile, None)

@@ -62,7 +62,7 @@ def run(pytester: pytest.Pytester, body: str, *options: str, fixtures: str = "mw
     lines = "\n    ".join(body.splitlines())
     pytester.makepyfile(
         "import contextlib\nimport io\nimport logging\nimport sys\nimport warnings\n\n"
-        "import pytest\nfrom conftest import log\n\n\n"
+        "import pytest\nimport pytest_mwbudget\nfrom conftest import log\n\n\n"
         f"@pytest.mark.mw_budget(tasks=0, lifespan=False)\ndef test_it({fixtures}):\n    {lines}\n"
     )
     quiet = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
@@ -203,7 +203,7 @@ class Breaks(logging.Handler):
         if "50" in record.getMessage():
             raise LookupError("no such shelf")
 log.addHandler(Breaks())
-with pytest.raises(Exception, match="call 50 raised LookupError"):
+with pytest.raises(pytest_mwbudget.MwBudgetError, match="call 50 raised LookupError"):
     mw_budget.get("/")
 assert [one.level for one in handlers] == levels
 assert False, "shown"

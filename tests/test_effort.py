@@ -65,6 +65,9 @@ def test_health(mw_budget, number):
 # interval of the whole request, which is no matter here.
 BRIEF = ["--mw-budget-max-time=1", "--mw-budget-undecided=pass"]
 KEPT_WITH_ROOM = "us=20_000, total_us=100_000"
+# Calls of the endpoint: 100 to warm up, 23 to find the layers and count, some hundred for a look. On a busy machine a
+# test here and there needs more.
+MOST_AT_FIRST_SIGHT = 700
 STOPPED = "*note: Sampling stopped as soon as every budget was known to be kept.*"
 
 
@@ -90,8 +93,7 @@ def calls(
 def test_ten_requests_with_room_in_their_budgets_are_done_at_first_sight(project: pytest.Pytester) -> None:
     result, made = calls(project, KEPT_WITH_ROOM, tests=10)
     result.stdout.fnmatch_lines([STOPPED])
-    # 100 to warm up, 23 to find the layers and count, some hundred for a look; on a busy machine here and there more.
-    assert sorted(made)[4] < 700
+    assert sorted(made)[4] < MOST_AT_FIRST_SIGHT
 
 
 def test_figures_that_nobody_reads_take_no_time_however_little_there_is(project: pytest.Pytester) -> None:
@@ -116,8 +118,9 @@ def test_figures_that_somebody_reads_take_their_time(
 ) -> None:
     monkeypatch.setattr(pytest_mwbudget.profiling, "LEAST_S", 0.05)
     monkeypatch.setattr(pytest_mwbudget.profiling, "ENOUGH_SAMPLES", 10)
-    result, _ = calls(project, keywords, *BRIEF, *arguments)
+    result, (made,) = calls(project, keywords, *BRIEF, *arguments)
     result.stdout.no_fnmatch_line(STOPPED)
+    assert made > MOST_AT_FIRST_SIGHT
 
 
 @pytest.mark.parametrize("verbosity", ["-q", "-v"])

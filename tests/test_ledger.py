@@ -777,7 +777,7 @@ def test_what_a_layer_leaves_behind_is_counted(around: Any) -> None:
 
 @needs_objects
 def test_what_hangs_on_older_garbage_is_not_left_alive() -> None:
-    """Not what it holds either: a class of its own in each request."""
+    """Nor is what the older garbage holds: here a class of its own for each request."""
 
     class Node:
         def __init__(self) -> None:
@@ -1006,7 +1006,7 @@ print(json.dumps({
 
 
 @needs_objects
-def test_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
+def test_ten_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", IN_A_FRESH_PROCESS],
@@ -1015,7 +1015,7 @@ def test_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for seed in range(5)
+        for seed in range(10)
     ]
     outputs = [process.communicate()[0] for process in processes]
     found = [json.loads(output) for output in outputs]

@@ -162,7 +162,7 @@ def test_what_a_quicker_machine_would_keep_is_no_failure(project: pytest.Pyteste
 
 
 def test_workers_know_what_runs_saw_and_leave_together_what_they_see(project: pytest.Pytester) -> None:
-    """One run for both: starting workers takes longer than what they do."""
+    """Both are tested in one run because starting workers takes longer than their tests."""
     project.makepyfile(test_other=TIMED)
     keep(project, {kind(): [QUICKEST]})
     result = run(project, workers=2)
@@ -193,7 +193,12 @@ def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs(projec
 
 @pytest.mark.parametrize(
     "nonsense",
-    [[1.0], {"another": 1.0, kind(): ["1", None, 0, 1.0, [1.0], [0, 60.0], [1.0, -1], [1.0, "9"], [1.0, 1, 1]]}],
+    [
+        [1.0],
+        {kind(): 1.0},
+        None,
+        {"another": 1.0, kind(): ["1", None, 0, 1.0, [1.0], [0, 60.0], [1.0, -1], [1.0, "9"], [1.0, 1, 1]]},
+    ],
 )
 def test_nonsense_is_replaced(project: pytest.Pytester, nonsense: object) -> None:
     keep(project, nonsense)

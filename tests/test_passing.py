@@ -418,7 +418,7 @@ def test_an_objects_call_is_bound_to_it() -> None:
 
 
 class Told:
-    """Its class has no function `__call__`, and it must not be asked for what it has not."""
+    """An object whose class has a `__call__` that is a partial, and so has no `__code__`."""
 
     __call__ = functools.partial(probe, 1)
 

@@ -366,7 +366,7 @@ def counts_alone() -> dict[str, dict[str, int | None]]:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A directory with an app, and a place for locks of its own: nobody else's measurement is waited for."""
+    """A directory with an app and with its own locks, so that no test waits for a measurement elsewhere."""
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("locks")))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
