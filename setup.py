@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 required = os.environ.get("MWBUDGET_REQUIRE_EXTENSION", "") not in ("", "0")
 setup(
     ext_modules=[
-        Extension(f"pytest_mwbudget.{name}", [f"pytest_mwbudget/{name}.c"], optional=not required)
-        for name in ("_ledger", "_tracing")
+        Extension(f"pytest_mwbudget.{name}", [f"pytest_mwbudget/{name.replace('.', '/')}.c"], optional=not required)
+        for name in ("counting._core", "interpreter._tracing")
     ]
 )

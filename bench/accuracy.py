@@ -35,13 +35,13 @@ from known import Cost, Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask,
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget.estimates import ALPHA
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.measure import measure as measure_app
-from pytest_mwbudget.model import Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.analysis.estimates import ALPHA
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure as measure_app
+from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.timing.run import Bench
 
 PROCESSES = 20
 TRUTH_S = 1.0
@@ -154,7 +154,7 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
 
 def measurement(app: Any, max_time_s: float, machine: Machine) -> Measurement:
     """The app, measured."""
-    request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench(machine=machine)))
 
 

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_mwbudget.machine import processor
+from pytest_mwbudget.timing.host_speed import processor
 
 Reading: TypeAlias = dict[str, Any]
 

@@ -39,8 +39,8 @@ from tempfile import TemporaryDirectory
 
 from harness import Goal, Reading, Report, Table, inherited, main
 
-from pytest_mwbudget.model import Estimate
-from pytest_mwbudget.stats import median_interval, scaled
+from pytest_mwbudget.analysis.intervals import median_interval, scaled
+from pytest_mwbudget.model.estimate import Estimate
 
 PAIRS, QUICK_PAIRS = 60, 8
 ALPHA = 0.05

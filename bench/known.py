@@ -12,12 +12,13 @@ from time import perf_counter, perf_counter_ns
 from types import FunctionType
 from typing import Any
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget.estimates import ALPHA
-from pytest_mwbudget.machine import Machine, reference_ns
-from pytest_mwbudget.model import Estimate
-from pytest_mwbudget.samples import QUIET_REFERENCE, Series
-from pytest_mwbudget.stats import batched_interval, independent, negative, quickest, quiet, scaled
+from pytest_mwbudget.analysis.estimates import ALPHA
+from pytest_mwbudget.analysis.intervals import batched_interval, independent, negative, quickest, quiet, scaled
+from pytest_mwbudget.analysis.samples import QUIET_REFERENCE, Series
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.timing.host_speed import reference_ns
 
 # CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
@@ -169,10 +170,10 @@ def at_best_speed(references: Sequence[float]) -> list[bool]:
     return quiet(references, QUIET_REFERENCE, quickest(references))
 
 
-async def caller(app: Any, warm_calls: int) -> asgi.Caller:
+async def caller(app: Any, warm_calls: int) -> server.Caller:
     """Calls the app as a server would, after it was called often."""
-    request = asgi.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
-    found = asgi.Caller(app, await asgi.template(request), None)
+    request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    found = server.Caller(app, await server.template(request), None)
     for _ in range(warm_calls):
         await found()
     return found
@@ -212,7 +213,7 @@ async def cost(
 
     It stands between layers that glance at the clock, so many `outside` and `inside` of it. Whole requests with it and
     without it, in turns; the endpoint's own work is left out, and so are requests next to which a reference that has
-    nothing to do with either was slower than at the best speed that `machine` knows. For so many seconds, and up to
+    nothing to do with either was slower than at the best speed that the host is known for. For so many seconds, and up to
     three times as long as that while it is not known to `KNOWN_US` and `KNOWN_SHARE`.
     """
     layer = kind(glances(endpoint, inside))
@@ -220,7 +221,7 @@ async def cost(
     callers = [await caller(glances(app, outside), warm_calls) for app in (layer, glances(endpoint, inside))]
     taken = [Series(), Series()]
 
-    async def request(call: asgi.Caller) -> float:
+    async def request(call: server.Caller) -> float:
         return (await call()).elapsed_ns - endpoint.worked_ns
 
     found = Cost(Estimate(0.0, -math.inf, math.inf), layer, 1.0)

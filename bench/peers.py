@@ -52,14 +52,17 @@ from harness import Goal, Reading, Report, Table, fresh_process, main
 from known import Endpoint, Noop, at_best_speed, caller, cost, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
-from pytest_mwbudget import asgi, discovery, timing
-from pytest_mwbudget.boundaries import BlankLayers, Probes
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.machine import Machine, reference_ns
-from pytest_mwbudget.measure import measure as measure_app
-from pytest_mwbudget.model import Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.analysis.samples import BlankLayers
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure as measure_app
+from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.timing import run as timing
+from pytest_mwbudget.timing.host_speed import reference_ns
+from pytest_mwbudget.timing.probes import Probes
+from pytest_mwbudget.timing.run import Bench
 
 WAYS_DIRECTORY = Path(__file__).parent / "ways"
 OURS, BENCHMARK = "budgets_mwbudget", "cuts_pytest_benchmark"
@@ -142,7 +145,7 @@ async def removed_us(real: list[str], effort: float) -> dict[str, float]:
     return {name: median(itertools.compress(values, kept)) for name, values in saved.items()}
 
 
-async def typical_us(call: asgi.Caller) -> float:
+async def typical_us(call: server.Caller) -> float:
     """The median of some requests after a first one."""
     return median([(await call()).elapsed_ns for _ in range(1 + TRUTH_CALLS)][1:]) / 1000
 
@@ -203,7 +206,7 @@ async def with_tool(way: str) -> AsyncIterator[Request]:
 
 
 @asynccontextmanager
-async def probed(call: asgi.Caller) -> AsyncIterator[Request]:
+async def probed(call: server.Caller) -> AsyncIterator[Request]:
     """A request as ours are while it times: every probe in place, and a null layer."""
     stack = await discovery.discover(call)
     probes = Probes(stack, call.clock, suspending=True)
@@ -265,7 +268,7 @@ def measured_s(budgets: Budgets) -> float:
 
 def measured(budgets: Budgets) -> Measurement:
     """A measurement of ours with these budgets."""
-    request = asgi.build_request("GET", "/", {"headers": HEADERS})
+    request = server.build_request("GET", "/", {"headers": HEADERS})
     settings = Settings(budgets=budgets, max_time_s=VERDICT_TIME_S)
     return asyncio.run(measure_app(make_app(), request, settings, Bench()))
 
@@ -287,7 +290,7 @@ def verdicts(effort: float) -> Reading:
                     known.setdefault(row.layer.name, perf_counter() - begin)
 
     budgets = Budgets(layers={name: {"us": BUDGET * us} for name, us in truth.items()})
-    with patch("pytest_mwbudget.measure.Timing", Watched), patch.object(timing, "PRECISION_TIME_S", 0.0):
+    with patch("pytest_mwbudget.engine.Timing", Watched), patch.object(timing, "PRECISION_TIME_S", 0.0):
         begin = perf_counter()
         measurement = measured(budgets)
     found = {name: str(measurement.layer(name).verdict) for name in NAMES}

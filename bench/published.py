@@ -52,14 +52,15 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.measure import measure as measured
-from pytest_mwbudget.model import Counts, Estimate, LayerReport
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import plus
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.analysis.intervals import plus
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import server as asgi
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure as measured
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Counts, LayerReport
+from pytest_mwbudget.timing.run import Bench
 
 PROCESSES = 2
 # A measurement on a machine as slow as this is made again, so often in all.

@@ -32,12 +32,13 @@ from unittest.mock import patch
 from harness import Goal, Reading, Report, Table, fresh_process, main
 from known import Endpoint, Noop, Spin, own, start
 
-from pytest_mwbudget import asgi, timing
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.measure import measure as measure_app
-from pytest_mwbudget.model import Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure as measure_app
+from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.timing import run
+from pytest_mwbudget.timing.run import Bench
 
 BUDGET_US = 20.0
 CHEAP_US = 5.0
@@ -135,9 +136,9 @@ def parts() -> dict[str, Part]:
 
 def measured(app: Any, bench: Bench, *, precise: bool) -> tuple[float, Measurement]:
     """Seconds that it took, and the measurement; unless `precise`, it ends when every verdict is known."""
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": BUDGET_US}), max_time_s=MAX_TIME_S)
-    with patch.object(timing, "PRECISION_TIME_S", timing.PRECISION_TIME_S if precise else 0.0):
+    with patch.object(run, "PRECISION_TIME_S", run.PRECISION_TIME_S if precise else 0.0):
         begin = perf_counter()
         found = asyncio.run(measure_app(app, request, settings, bench))
         return perf_counter() - begin, found

@@ -73,12 +73,14 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pytest_mwbudget import asgi, loops
-from pytest_mwbudget.measure import measure as measured
-from pytest_mwbudget.model import Estimate, LoopName
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import median_interval
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.analysis.intervals import median_interval
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi import server as asgi
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure as measured
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import LoopName
+from pytest_mwbudget.timing.run import Bench
 
 CLOSE_SHARE = 0.10
 ALPHA = 0.1

@@ -60,16 +60,17 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget import measure as plugin_measure
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.instruments import suspended
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.model import Estimate, Measurement, Verdict
-from pytest_mwbudget.samples import Series
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.stats import batched_interval, quickest
-from pytest_mwbudget.timing import PRECISION_TIME_S, Bench, Timing
+from pytest_mwbudget import engine as plugin_measure
+from pytest_mwbudget.analysis.intervals import batched_interval, quickest
+from pytest_mwbudget.analysis.samples import Series
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.interpreter.foreign_tools import suspended
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Measurement, Verdict
+from pytest_mwbudget.timing.run import PRECISION_TIME_S, Bench, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
@@ -261,7 +262,7 @@ class Truth:
     """What each layer really costs, from ever more pairs of whole requests with and without it."""
 
     stack: Stack
-    call: asgi.Caller
+    call: server.Caller
     chance: random.Random
     wire: Wire
     pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
@@ -363,7 +364,7 @@ async def run(app: Any, bench: Bench, settings: Settings) -> list[Reading]:
     """One measurement: what became of the budget of each layer."""
     looks: list[Look] = []
     with patch.object(plugin_measure, "Timing", watching(looks)):
-        measurement = await plugin_measure.measure(app, asgi.build_request("GET", "/", REQUEST), settings, bench)
+        measurement = await plugin_measure.measure(app, server.build_request("GET", "/", REQUEST), settings, bench)
     return [verdict_of(name, measurement, looks) for name in settings.budgets.layers]
 
 
@@ -426,7 +427,7 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
     """The truth, then block after block with the conditions in random order, and the truth again before each."""
     chance = random.Random()
     stack = Stack(chance)
-    call = asgi.Caller(stack.root, await asgi.template(asgi.build_request("GET", "/", REQUEST)), None)
+    call = server.Caller(stack.root, await server.template(server.build_request("GET", "/", REQUEST)), None)
     for _ in range(size.warm_calls):
         await call()
     truth = Truth(stack, call, chance, wire)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BudgetWarning, MwBudgetError
-    from .fixture import MwBudget
-    from .model import Count, Counts, Estimate, Judged, Layer, LayerReport, Measurement, Occupation
+    from .model.estimate import Estimate
+    from .model.results import Count, Counts, Judged, LayerReport, Measurement, Occupation
+    from .model.stack import Layer
+    from .session.client import MwBudget
 
 __all__ = [
     "BudgetWarning",
@@ -26,15 +28,15 @@ __all__ = [
 _HOMES = {
     "BudgetWarning": "errors",
     "MwBudgetError": "errors",
-    "MwBudget": "fixture",
-    "Count": "model",
-    "Counts": "model",
-    "Estimate": "model",
-    "Judged": "model",
-    "Layer": "model",
-    "LayerReport": "model",
-    "Measurement": "model",
-    "Occupation": "model",
+    "MwBudget": "session.client",
+    "Count": "model.results",
+    "Counts": "model.results",
+    "Estimate": "model.estimate",
+    "Judged": "model.results",
+    "Layer": "model.stack",
+    "LayerReport": "model.results",
+    "Measurement": "model.results",
+    "Occupation": "model.results",
 }
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import MwBudgetError
-from .outputs import RENDERED, check_distinct, put
 from .report.json import SCHEMA, encodable, measured, to_json
 from .report.terminal import run
+from .session.artifacts import RENDERED, check_distinct, put
 
 ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
 # What reading and rendering find in data that is of another shape.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from .fixture import MwBudget
+    from .session.client import MwBudget
 
 MARKER = (
     "mw_budget(us=..., busy_us=..., objects=..., allocations=..., bytes=..., tasks=..., threads=..., retained=..., "
@@ -84,8 +84,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if _addressed(config):
-        from .gate import configure as configure_gate
-        from .summary import configure as configure_summary
+        from .session.gate import configure as configure_gate
+        from .session.summary import configure as configure_summary
 
         configure_gate(config)
         configure_summary(config)
@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     # The hooks that run with every test are there only where a test needs them: else all tests would pay for them.
     if _used(session.items):
-        from .gate import take_part
+        from .session.gate import take_part
 
         take_part(session.config)
 
@@ -125,7 +125,7 @@ def _used(items: list[pytest.Item]) -> bool:
 @pytest.fixture
 def mw_budget_app(pytestconfig: pytest.Config) -> Any:
     """The ASGI app under test: override this fixture, or set `mw_budget_app` in the configuration."""
-    from .asgi import NamedApp
+    from .asgi.server import NamedApp
 
     return NamedApp(pytestconfig.getini("mw_budget_app") or "", pytestconfig.rootpath)
 
@@ -133,6 +133,6 @@ def mw_budget_app(pytestconfig: pytest.Config) -> Any:
 @pytest.fixture
 def mw_budget(request: pytest.FixtureRequest, mw_budget_app: Any) -> MwBudget:
     """An HTTP client of the app under test: each request is measured when `--mw-budget` is on."""
-    from .gate import client_for
+    from .session.gate import client_for
 
     return client_for(request, mw_budget_app)

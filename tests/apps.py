@@ -16,12 +16,13 @@ from unittest.mock import patch
 
 import pytest
 
-from pytest_mwbudget import asgi, discovery, timing
-from pytest_mwbudget.counters import counters
-from pytest_mwbudget.measure import measure as _measure
-from pytest_mwbudget.model import CountedQuantity, Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.counting.backend import counters
+from pytest_mwbudget.engine import measure as _measure
+from pytest_mwbudget.model.results import CountedQuantity, Measurement
+from pytest_mwbudget.timing import run
+from pytest_mwbudget.timing.run import Bench
 
 App = Callable[..., Any]
 
@@ -35,14 +36,14 @@ LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
 # ---- putting them to work ---------------------------------------------------------------------------------------
 
 
-async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = None, **options: Any) -> asgi.Caller:
+async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = None, **options: Any) -> server.Caller:
     """A caller of `app`, as a measurement has it."""
     expect_status = options.pop("expect_status", None)
-    template = await asgi.template(asgi.build_request(method, url, options))
-    return asgi.Caller(app, template, state, expect_status)
+    template = await server.template(server.build_request(method, url, options))
+    return server.Caller(app, template, state, expect_status)
 
 
-async def discovered(calls: asgi.Caller) -> discovery.Stack:
+async def discovered(calls: server.Caller) -> discovery.Stack:
     """The stack that the caller's request goes through, found as a measurement finds it."""
     return await discovery.discover(calls)
 
@@ -72,8 +73,8 @@ async def measured_async(app: Any, method: str = "GET", url: str = "/", **option
     busy machine needs.
     """
     settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
-    request = asgi.build_request(method, url, options)
-    with patch.object(timing, "PRECISION_TIME_S", settings["max_time_s"]):
+    request = server.build_request(method, url, options)
+    with patch.object(run, "PRECISION_TIME_S", settings["max_time_s"]):
         chosen = Settings(**settings | {"max_time_s": MOST_S})
         return await _measure(app, request, chosen, Bench(rng=random.Random(7)))
 

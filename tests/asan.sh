@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 
 cp -r "$root/pytest_mwbudget" "$root/tests" "$root/pyproject.toml" "$work"
 of_python() { "$python" -c "import sysconfig; print($1)"; }
-for extension in _ledger _tracing; do
+for extension in counting/_core interpreter/_tracing; do
     rm -f "$work/pytest_mwbudget/$extension".*.so
     "$compiler" -shared -fPIC -g -O1 -fno-omit-frame-pointer -Wall -Wextra \
         -fsanitize=address,undefined -fno-sanitize-recover=undefined \

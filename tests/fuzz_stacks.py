@@ -26,12 +26,14 @@ import anyio
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-import pytest_mwbudget.measure
-from pytest_mwbudget import asgi, loops, timing
-from pytest_mwbudget.measure import measure
-from pytest_mwbudget.model import Estimate, LayerReport, Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+import pytest_mwbudget.engine
+from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import LayerReport, Measurement
+from pytest_mwbudget.timing import run
+from pytest_mwbudget.timing.run import Bench
 
 from . import stacks
 from .apps import unchanged_code
@@ -87,7 +89,7 @@ def _leaves(error: BaseException) -> tuple[str, ...]:
 
 def _request(stack: Stack) -> httpx.Request:
     url = "/sub/x" if stack.base != "bare" else "/"
-    return asgi.build_request(stack.method, url, {"content": BODY} if stack.method == "POST" else {})
+    return server.build_request(stack.method, url, {"content": BODY} if stack.method == "POST" else {})
 
 
 def unmeasured(built: Built) -> Outcome:
@@ -242,9 +244,9 @@ class Seen:
 def measured(stack: Stack, status: int, *, timed: bool) -> Seen:
     """Measure a new app of the stack."""
     seen = Seen(Built(stack))
-    check = asgi.Caller._check
+    check = server.Caller._check
 
-    def noting(caller: asgi.Caller, exchange: asgi.Exchange) -> None:
+    def noting(caller: server.Caller, exchange: server.Exchange) -> None:
         check(caller, exchange)
         seen.outcomes.add(Outcome(exchange.status, _text(exchange.headers), b"".join(exchange.body)))
 
@@ -261,9 +263,9 @@ def measured(stack: Stack, status: int, *, timed: bool) -> Seen:
     with (
         warnings_kept(seen.warned),
         nothing_left(seen.found),
-        patch.object(asgi.Caller, "_check", noting),
-        patch.object(timing, "PRECISION_TIME_S", PRECISE_S),
-        patch.object(pytest_mwbudget.measure, "WARM_NS", WARM_NS),
+        patch.object(server.Caller, "_check", noting),
+        patch.object(run, "PRECISION_TIME_S", PRECISE_S),
+        patch.object(pytest_mwbudget.engine, "WARM_NS", WARM_NS),
     ):
         try:
             loops.run(stack.loop, main)
@@ -315,7 +317,7 @@ def _other_outcomes(seen: Seen, expected: Outcome) -> Iterator[Violation]:
 def _went_past(outcome: Outcome, expected: Outcome, seen: Seen) -> bool:
     """Whether the request was sent past a task layer, whose line is then missing in the body."""
     assert seen.measurement is not None
-    if seen.built.stack.method not in timing.SAFE_METHODS or outcome.status != expected.status:
+    if seen.built.stack.method not in run.SAFE_METHODS or outcome.status != expected.status:
         return False
     tasked = any(report.layer.runs_task for report in seen.measurement.layers)
     return tasked and len(outcome.body) < len(expected.body)

@@ -36,7 +36,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from pytest_mwbudget.model import LoopName
+from pytest_mwbudget.model.results import LoopName
 
 from .apps import App, respond
 from .test_discovery import HOLDERS

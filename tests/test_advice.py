@@ -16,21 +16,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from examples.count_gate import orders
-from pytest_mwbudget import asgi
-from pytest_mwbudget.advice import MANY_MESSAGES, RULES, STREAMED, advise
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.model import (
-    Books,
-    Count,
-    Counts,
-    Estimate,
-    Layer,
-    LayerReport,
-    Ledger,
-    Occupation,
-    RequestLine,
-    Result,
-)
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Occupation, RequestLine, Result
+from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.report.advice import MANY_MESSAGES, RULES, STREAMED, advise
 from pytest_mwbudget.report.json import from_json, to_json
 
 from .apps import measured
@@ -384,7 +375,7 @@ def shop(layer: str) -> Starlette:
 
 async def messages_of(app: Any, url: str, key: str) -> tuple[list[Any], str]:
     """What one request is sent, and the exception with which it ends."""
-    template = await asgi.template(asgi.build_request("GET", url, {"headers": {"x-key": key}}))
+    template = await server.template(server.build_request("GET", url, {"headers": {"x-key": key}}))
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from starlette.responses import StreamingResponse
 
-from pytest_mwbudget import asgi, loops
+from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.errors import AppError, RepetitionError, ResponseError
-from pytest_mwbudget.model import LoopName
+from pytest_mwbudget.model.results import LoopName
 
 from .apps import App, Endpoint, Noop, RateLimit, caller, echo, hello, measured, respond
 
 
-def exchanged(app: App, method: str = "GET", url: str = "/", calls: int = 1, **options: Any) -> list[asgi.Exchange]:
-    async def main() -> list[asgi.Exchange]:
+def exchanged(app: App, method: str = "GET", url: str = "/", calls: int = 1, **options: Any) -> list[server.Exchange]:
+    async def main() -> list[server.Exchange]:
         call = await caller(app, method, url, **options)
         return [await call() for _ in range(calls)]
 
@@ -144,9 +144,9 @@ def messages_of(calls_receive: int, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_a_large_body_comes_in_pieces() -> None:
-    size = 2 * asgi.BODY_CHUNK_BYTES + 1
+    size = 2 * server.BODY_CHUNK_BYTES + 1
     got = messages_of(3, content=b"x" * size)
-    assert [len(message["body"]) for message in got] == [asgi.BODY_CHUNK_BYTES, asgi.BODY_CHUNK_BYTES, 1]
+    assert [len(message["body"]) for message in got] == [server.BODY_CHUNK_BYTES, server.BODY_CHUNK_BYTES, 1]
     assert [message["more_body"] for message in got] == [True, True, False]
 
 
@@ -162,7 +162,7 @@ def test_cookies_and_params() -> None:
 
 def test_building_a_request_looks_at_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "nonsense://nowhere")
-    assert asgi.build_request("GET", "/", {}).url == "http://testserver/"
+    assert server.build_request("GET", "/", {}).url == "http://testserver/"
 
 
 # ---- receive and send -------------------------------------------------------------------------------------------
@@ -281,10 +281,10 @@ def loop(request: pytest.FixtureRequest) -> LoopName:
     return name
 
 
-def called(app: App, loop: LoopName, calls: int = 1) -> list[asgi.Exchange]:
+def called(app: App, loop: LoopName, calls: int = 1) -> list[server.Exchange]:
     """Calls on that loop."""
 
-    async def main() -> list[asgi.Exchange]:
+    async def main() -> list[server.Exchange]:
         call = await caller(app)
         assert call.loop.name == loop
         return [await call() for _ in range(calls)]
@@ -389,14 +389,14 @@ def test_only_the_first_call_gives_the_loop_a_turn() -> None:
         turned: list[int] = []
         asyncio.get_running_loop().call_soon(turned.append, 1)
         await send({"type": "http.response.start", "status": 200})
-        for _ in range(2 * asgi.MESSAGES_PER_TURN):
+        for _ in range(2 * server.MESSAGES_PER_TURN):
             await send({"type": "http.response.body", "body": b"x", "more_body": True})
         await send({"type": "http.response.body"})
         turns.append(len(turned))
 
     exchanges = exchanged(app, calls=3)
     assert turns == [1, 0, 0]
-    assert {exchange.response().text for exchange in exchanges} == {"x" * 2 * asgi.MESSAGES_PER_TURN}
+    assert {exchange.response().text for exchange in exchanges} == {"x" * 2 * server.MESSAGES_PER_TURN}
 
 
 def test_time_inside_the_app() -> None:
@@ -564,7 +564,7 @@ def test_a_measurement_says_that_its_request_was_repeated() -> None:
 
 def test_what_is_an_app() -> None:
     for app in (hello, Endpoint(), Noop(hello), lambda scope, receive, send: None, lambda *a: None):
-        assert asgi.checked_app(app) is app
+        assert server.checked_app(app) is app
 
 
 def test_an_app_may_be_a_coroutine_made_of_a_generator() -> None:
@@ -578,19 +578,19 @@ def test_an_app_may_be_a_coroutine_made_of_a_generator() -> None:
 @pytest.mark.parametrize("thing", [None, "app", 3, Endpoint])
 def test_what_is_no_app(thing: object) -> None:
     with pytest.raises(AppError, match="is not an ASGI app; return the ASGI app itself"):
-        asgi.checked_app(thing)
+        server.checked_app(thing)
 
 
 def test_a_factory_is_recognised() -> None:
     with pytest.raises(AppError, match="looks like a factory"):
-        asgi.checked_app(lambda: hello)
+        server.checked_app(lambda: hello)
     with pytest.raises(AppError, match=r"does not take \(scope, receive, send\)"):
-        asgi.checked_app(lambda scope: hello)
+        server.checked_app(lambda scope: hello)
 
 
 def test_import_app() -> None:
-    assert asgi.import_app(f"{hello.__module__}:hello") is hello
-    assert asgi.import_app(f"{hello.__module__}:Noop.__call__") is Noop.__call__
+    assert server.import_app(f"{hello.__module__}:hello") is hello
+    assert server.import_app(f"{hello.__module__}:Noop.__call__") is Noop.__call__
 
 
 @pytest.mark.parametrize(
@@ -604,4 +604,4 @@ def test_import_app() -> None:
 )
 def test_an_app_that_cannot_be_imported(reference: str, said: str) -> None:
     with pytest.raises(AppError, match=said):
-        asgi.import_app(reference)
+        server.import_app(reference)

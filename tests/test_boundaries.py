@@ -27,10 +27,12 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget.boundaries import HARNESS, SUSPENDED, BlankLayers, Probes, stepped, task_layers
-from pytest_mwbudget.discovery import Stack
-from pytest_mwbudget.timeline import spent
+from pytest_mwbudget.analysis.event_log import spent
+from pytest_mwbudget.analysis.samples import BlankLayers
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.discovery import Stack
+from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
+from pytest_mwbudget.timing.probes import Probes, stepped, task_layers
 
 from . import apps
 from .apps import (
@@ -75,10 +77,10 @@ def everything_on(probes: Probes, doubled: int = -1, blanks: BlankLayers = Blank
     return stack
 
 
-def observed(app: App, url: str = "/", **options: Any) -> tuple[asgi.Exchange, asgi.Exchange, list[int]]:
+def observed(app: App, url: str = "/", **options: Any) -> tuple[server.Exchange, server.Exchange, list[int]]:
     """A call without probes, the last of those with every probe and a null layer, and the latter's log."""
 
-    async def main() -> tuple[asgi.Exchange, asgi.Exchange, list[int]]:
+    async def main() -> tuple[server.Exchange, server.Exchange, list[int]]:
         call = await caller(app, options.pop("method", "GET"), url, **options)
         plain = await call()
         stack = await discovered(call)
@@ -97,7 +99,7 @@ def observed(app: App, url: str = "/", **options: Any) -> tuple[asgi.Exchange, a
         return asyncio.run(main())
 
 
-def same(app: App, url: str = "/", **options: Any) -> asgi.Exchange:
+def same(app: App, url: str = "/", **options: Any) -> server.Exchange:
     """The response, which must be the same with and without probes, every layer having been seen."""
     plain, probed, owners = observed(app, url, **options)
     assert (plain.status, plain.headers, plain.body) == (probed.status, probed.headers, probed.body)
@@ -278,7 +280,7 @@ def test_everything_is_off_after_an_exception(error: BaseException) -> None:
         call = await caller(Noop(outer(Slots(endpoint))))
         probes = Probes(await discovered(call))
         scope = call.template.scope(None)
-        exchange = asgi.Exchange(call.template)
+        exchange = server.Exchange(call.template)
         failing = True
         with everything_on(probes):
             await probes.watch(call.app, scope, exchange.receive, exchange.send)
@@ -335,7 +337,7 @@ def test_everything_is_off_after_a_measurement_that_failed(what: str) -> None:
         task = asyncio.ensure_future(apps.measured_async(Noop(outer(endpoint))))
         await task
 
-    errors = (LookupError, asyncio.CancelledError, KeyboardInterrupt, asgi.ResponseError)
+    errors = (LookupError, asyncio.CancelledError, KeyboardInterrupt, server.ResponseError)
     with unchanged_code(), pytest.raises(errors):
         asyncio.run(main())
     assert calls > 2

@@ -6,22 +6,12 @@ import math
 
 import pytest
 
-from pytest_mwbudget.budgets import (
-    BETWEEN_RUNS,
-    Bounds,
-    Budgets,
-    assign,
-    bound,
-    budget_us,
-    judge,
-    judge_count,
-    named,
-    number,
-    seconds_needed,
-    size,
-)
+from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge, judge_count, seconds_needed
+from pytest_mwbudget.config.budgets import Bounds, Budgets, assign, bound, budget_us, named, number, size
 from pytest_mwbudget.errors import LayerNameError, SettingError
-from pytest_mwbudget.model import COUNTED, QUANTITIES, Count, Estimate, Kind, Layer, Quantity, Verdict, worst
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Quantity, Verdict, worst
+from pytest_mwbudget.model.stack import Kind, Layer
 
 
 def layer(index: int, name: str, qualname: str, kind: Kind = "middleware") -> Layer:

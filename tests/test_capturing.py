@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import pytest_mwbudget.capturing
+import pytest_mwbudget.session.captured_output
 
 from .apps import LEAN, needs
 
@@ -101,7 +101,7 @@ def test_what_no_handler_takes_is_not_printed_instead(
     talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Python's last resort, where no logger has a handler, is stderr.
-    monkeypatch.setattr(pytest_mwbudget.capturing, "SHOWN_CHARACTERS", 1_000_000)
+    monkeypatch.setattr(pytest_mwbudget.session.captured_output, "SHOWN_CHARACTERS", 1_000_000)
     result = run(talking, "mw_budget.get('/')\nassert False")
     assert "log 2" not in result.stdout.str()
 
@@ -138,7 +138,7 @@ def test_a_layer_that_logs_leaves_nothing_behind(talking: pytest.Pytester) -> No
 def test_a_failing_report_has_the_first_output_and_the_end_of_the_rest(
     talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capture: str
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.capturing, "SHOWN_CHARACTERS", 100)
+    monkeypatch.setattr(pytest_mwbudget.session.captured_output, "SHOWN_CHARACTERS", 100)
     body = "print('before')\nmw_budget.get('/')\nprint('after')\nassert False"
     shown = run(talking, body, f"--capture={capture}").stdout.str()
     out = shown.partition("Captured stdout call")[2].partition("Captured stderr call")[0]
@@ -150,7 +150,7 @@ def test_a_failing_report_has_the_first_output_and_the_end_of_the_rest(
 
 
 def test_little_output_is_shown_as_it_is(talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.capturing, "SHOWN_CHARACTERS", 1_000_000)
+    monkeypatch.setattr(pytest_mwbudget.session.captured_output, "SHOWN_CHARACTERS", 1_000_000)
     shown = run(talking, "mw_budget.get('/')\nassert False").stdout.str()
     assert "left out" not in shown
     assert "out 1\nout 2\n" in shown
@@ -177,7 +177,7 @@ assert False"""
 def test_a_line_that_is_longer_than_what_is_shown_is_cut(
     talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.capturing, "SHOWN_CHARACTERS", 3)
+    monkeypatch.setattr(pytest_mwbudget.session.captured_output, "SHOWN_CHARACTERS", 3)
     shown = run(talking, "mw_budget.get('/')\nassert False").stdout.str()
     assert re.search(r"left out here\]\n\d\d\n", shown)
 

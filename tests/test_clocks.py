@@ -16,13 +16,14 @@ import anyio
 import freezegun
 import pytest
 
-from pytest_mwbudget import asgi, clocks, loops
-from pytest_mwbudget.budgets import Budgets
+from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import LifespanError, MeasurementError
-from pytest_mwbudget.measure import measure, send_once
-from pytest_mwbudget.model import LoopName
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.interpreter import clocks
+from pytest_mwbudget.model.results import LoopName
+from pytest_mwbudget.timing.run import Bench
 
 from .apps import LEAN, Noop, hello, respond
 
@@ -72,13 +73,15 @@ import time
 from freezegun import freeze_time
 frozen = freeze_time("2020-01-01")
 frozen.start()
-from pytest_mwbudget import boundaries, clocks, loops, timing
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.interpreter import clocks
+from pytest_mwbudget.timing import probes, run
 begin = clocks.perf_counter()
 assert clocks.perf_counter is not time.perf_counter
 while clocks.perf_counter() - begin < 0.01:
     pass
 frozen.stop()
-assert timing.Bench().clock is clocks.perf_counter_ns
+assert run.Bench().clock is clocks.perf_counter_ns
 assert abs(clocks.perf_counter() - time.perf_counter()) < 1
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -95,7 +98,7 @@ def test_what_runs_and_what_does_not() -> None:
 
 
 def test_a_clock_that_stands_still_is_refused() -> None:
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     with pytest.raises(MeasurementError, match=r"most requests took 0 ns: .*; run this test without it"):
         asyncio.run(
             measure(Noop(hello), request, Settings(Budgets({"us": 50}), lifespan=False), Bench(clock=lambda: 7))
@@ -173,7 +176,7 @@ def test_a_limit_holds_while_time_stands_still(name: LoopName, seconds: float) -
         await anyio.sleep(seconds)
         await anyio.sleep_forever()
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     with frozen(), pytest.raises(MeasurementError, match=r"did not finish its response within 0\.2 s"):
         on(name, lambda: send_once(app, request, Settings(lifespan=False, startup_timeout_s=0.2)))
 
@@ -189,7 +192,7 @@ def test_the_limit_of_a_lifespan_holds_while_time_stands_still(name: LoopName, p
             await send({"type": f"lifespan.{step}.complete"})
 
     async def main() -> None:
-        async with asgi.lifespan(app, 0.2):
+        async with server.lifespan(app, 0.2):
             pass
 
     with frozen(), pytest.raises(LifespanError, match=rf"{phase} did not end within 0\.2 s"):
@@ -289,6 +292,6 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 
 @every_loop
 def test_an_app_that_answers_is_served_while_time_stands_still(name: LoopName) -> None:
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     with frozen():
         assert on(name, lambda: send_once(answers, request, Settings(lifespan=False))).status == 200

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 import trio
 
-from pytest_mwbudget import counters as counters_module
-from pytest_mwbudget.counters import MAX_OWNERS, NOBODY, Core, PythonCore, counters
+from pytest_mwbudget.counting import backend as counters_module
+from pytest_mwbudget.counting.backend import MAX_OWNERS, NOBODY, Core, PythonCore, counters
 
 try:
-    from pytest_mwbudget import _ledger
+    from pytest_mwbudget.counting import _core
 except ImportError as error:
     why_no_extension = f"the C extension cannot be imported: {error}"
 else:
@@ -38,7 +38,7 @@ CORES = ["python", pytest.param("c", marks=pytest.mark.skipif(bool(why_no_extens
 @pytest.fixture(params=CORES)
 def closed(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A core with no open ledger; one that the test opens is closed at the end."""
-    core: Any = PythonCore() if request.param == "python" else _ledger
+    core: Any = PythonCore() if request.param == "python" else _core
     yield core
     with suppress(RuntimeError):
         core.stop()
@@ -949,13 +949,13 @@ def test_a_passage_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> N
 @pytest.mark.skipif(bool(why_no_extension), reason=why_no_extension)
 def test_the_core_in_c_is_taken_and_says_what_it_cannot_count_here() -> None:
     found = counters()
-    assert found.core is _ledger
+    assert found.core is _core
     assert set(found.why_not) == (set() if sys.version_info >= (3, 13) else {"objects", "retained"})
 
 
 def test_without_the_extension_the_core_in_python_is_taken_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pytest_mwbudget._ledger", None)
-    monkeypatch.delattr("pytest_mwbudget._ledger", raising=False)
+    monkeypatch.setitem(sys.modules, "pytest_mwbudget.counting._core", None)
+    monkeypatch.delattr("pytest_mwbudget.counting._core", raising=False)
     monkeypatch.setattr(counters_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 0}.get)
     found = counters()
     assert isinstance(found.core, PythonCore)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mwbudget.counts import row_counts, with_own_types
-from pytest_mwbudget.ledger import Page
-from pytest_mwbudget.model import Count
+from pytest_mwbudget.counting.rows import row_counts, with_own_types
+from pytest_mwbudget.counting.run import Page
+from pytest_mwbudget.model.results import Count
 
 
 def page(objects: dict[int, dict[str, int]] | None = None, **more: Any) -> Page:

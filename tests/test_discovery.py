@@ -23,11 +23,11 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from pytest_mwbudget import asgi, discovery
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.measure import measure
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.timing.run import Bench
 
 from . import apps
 from .apps import (
@@ -609,7 +609,7 @@ class Profiling(Noop):
 
 
 def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Bench()))
     assert "The app runs a profiler of its own, which hides the layers inside of it." in measurement.notes

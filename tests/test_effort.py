@@ -9,14 +9,14 @@ import starlette.middleware.base
 import starlette.middleware.cors
 import starlette.middleware.gzip  # noqa: F401
 
-import pytest_mwbudget.capturing
-import pytest_mwbudget.fixture
-import pytest_mwbudget.gate
-import pytest_mwbudget.profiling
-import pytest_mwbudget.publishing
-import pytest_mwbudget.recall
-import pytest_mwbudget.summary
-import pytest_mwbudget.turns
+import pytest_mwbudget.profiling.sampling
+import pytest_mwbudget.session.captured_output
+import pytest_mwbudget.session.client
+import pytest_mwbudget.session.gate
+import pytest_mwbudget.session.profiles
+import pytest_mwbudget.session.remembered_speed
+import pytest_mwbudget.session.summary
+import pytest_mwbudget.session.turns
 
 from .apps import LEAN
 
@@ -116,8 +116,8 @@ def test_figures_that_nobody_reads_take_no_time_however_little_there_is(project:
 def test_figures_that_somebody_reads_take_their_time(
     keywords: str, arguments: list[str], project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.profiling, "LEAST_S", 0.05)
-    monkeypatch.setattr(pytest_mwbudget.profiling, "ENOUGH_SAMPLES", 10)
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "LEAST_S", 0.05)
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "ENOUGH_SAMPLES", 10)
     result, (made,) = calls(project, keywords, *BRIEF, *arguments)
     result.stdout.no_fnmatch_line(STOPPED)
     assert made > MOST_AT_FIRST_SIGHT

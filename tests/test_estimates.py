@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_mwbudget import estimates
-from pytest_mwbudget.boundaries import BLANKS, HARNESS, BlankLayers
-from pytest_mwbudget.calls import Call, Place
-from pytest_mwbudget.discovery import Entry
-from pytest_mwbudget.estimates import (
+from pytest_mwbudget.analysis import estimates
+from pytest_mwbudget.analysis.calibration import FEWEST_NULLS, OWN_NULLS, ZERO, handovers
+from pytest_mwbudget.analysis.estimates import (
     ENOUGH_REQUESTS,
     SHARED_SHARE,
     SUSPENDING_SHARE,
@@ -21,30 +19,21 @@ from pytest_mwbudget.estimates import (
     estimate,
     method_us,
 )
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.model import Estimate
-from pytest_mwbudget.nulls import FEWEST_NULLS, OWN_NULLS, ZERO, handovers
-from pytest_mwbudget.samples import Null, Pairs, Samples, Series, Split
-from pytest_mwbudget.stats import NEAR
-from pytest_mwbudget.timeline import Spent
+from pytest_mwbudget.analysis.event_log import Spent
+from pytest_mwbudget.analysis.intervals import NEAR
+from pytest_mwbudget.analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.stack import HARNESS, Boundary
+from pytest_mwbudget.timing.probes import BLANKS
 
 STEADY_NS = 1000.0
 # A null layer at the boundary of the outermost entry, without a blank layer.
 PLAIN = Null(0, BlankLayers(0))
 
 
-def entry(parent: int | None, *, same_send: bool = True) -> Entry:
-    return Entry(
-        callee=object(),
-        function=None,
-        call=Call((), {}, Place(0, 1, 2), {}, None, None),
-        telling=frozenset(),
-        parent=parent,
-        parents=(parent,),
-        own_task=False,
-        same_send=same_send,
-        kind="middleware",
-    )
+def entry(parent: int | None, *, same_send: bool = True) -> Boundary:
+    return Boundary(parent=parent, parents=(parent,), own_task=False, same_send=same_send, plain=False)
 
 
 def put(
@@ -150,7 +139,7 @@ def samples(
     return found
 
 
-def estimated(found: Samples, entries: list[Entry], *, outside: bool = False, look: int = 1) -> Estimates:
+def estimated(found: Samples, entries: list[Boundary], *, outside: bool = False, look: int = 1) -> Estimates:
     return estimate(found, entries, outside=outside, look=look, machine=Machine())
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import MeasurementError, SettingError
-from pytest_mwbudget.fixture import MwBudget
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.session.client import MwBudget
+from pytest_mwbudget.timing.run import Bench
 
 from .apps import LEAN, echo
 

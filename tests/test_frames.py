@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mwbudget.frames import (
+from pytest_mwbudget.analysis.profile_stacks import (
     BLOCK,
     MARKER,
     MOST_DEPTH,
@@ -34,7 +34,7 @@ def code(name: str) -> str:
 
 
 STEP = frame_info("coroutine.send", "<built-in>", 0)
-PROBE = frame_info("entered", "/site/pytest_mwbudget/charging.py", 90)
+PROBE = frame_info("entered", "/site/pytest_mwbudget/counting/attribution.py", 90)
 ROOT = [frame_info("main", "/app/test.py", 1), marker(1), code("outer")]
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget import asgi, discovery, spawning
-from pytest_mwbudget.measure import measure
-from pytest_mwbudget.model import Estimate, Measurement
+from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.counting import spawning
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Measurement
 
 from . import fuzz_stacks
 from .apps import hello
@@ -136,18 +138,18 @@ def invariants(stack: Stack, *, timed: bool = False) -> set[str]:
 
 
 def test_an_app_that_gets_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def receive(exchange: asgi.Exchange) -> Any:
+    async def receive(exchange: server.Exchange) -> Any:
         return {"type": "http.request", "body": b"something else", "more_body": False}
 
-    monkeypatch.setattr(asgi.Exchange, "receive", receive)
+    monkeypatch.setattr(server.Exchange, "receive", receive)
     assert invariants(Stack((Layer(),), endpoint="reads", method="POST")) == {"the app as without us"}
 
 
 def test_an_exception_that_is_another_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def send(exchange: asgi.Exchange, message: Any) -> None:
+    async def send(exchange: server.Exchange, message: Any) -> None:
         raise RuntimeError("not the app's")
 
-    monkeypatch.setattr(asgi.Exchange, "send", send)
+    monkeypatch.setattr(server.Exchange, "send", send)
     assert invariants(Stack((Layer(),))) == {"the app as without us"}
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget import tracers
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.instruments import FRAMES_OF_PROBES, Instruments, deeper, suspended
-from pytest_mwbudget.monitoring import instrumented
-from pytest_mwbudget.tracers import ThreadTool, described, profiled, threads_untraced
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.interpreter import tracers
+from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, Instruments, deeper, suspended
+from pytest_mwbudget.interpreter.monitoring import instrumented
+from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
 
 from .apps import Noop, hello, measured, measured_async
 

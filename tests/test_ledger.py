@@ -26,15 +26,16 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi, loops, measure
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.counters import counters
+from pytest_mwbudget import engine
+from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.counting.backend import counters
+from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.errors import MeasurementError, of_the_app
-from pytest_mwbudget.instruments import uncollected
-from pytest_mwbudget.model import Count, Counts, LoopName, Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.spawning import Spawning
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.interpreter.foreign_tools import uncollected
+from pytest_mwbudget.model.results import Count, Counts, LoopName, Measurement
+from pytest_mwbudget.timing.run import Bench
 
 from .apps import Noop, StarArguments, SyncCall, hello, unchanged_code
 
@@ -53,8 +54,8 @@ def counted(app: Any, url: str = "/", loop: LoopName = "asyncio", method: str = 
     """The counts of a request, nothing timed."""
     if loop != "asyncio":
         pytest.importorskip(loop)
-    request = asgi.build_request(method, url, options)
-    return loops.run(loop, lambda: measure.measure(app, request, COUNT_ONLY, Bench()))
+    request = server.build_request(method, url, options)
+    return loops.run(loop, lambda: engine.measure(app, request, COUNT_ONLY, Bench()))
 
 
 def counts(measurement: Measurement, name: str) -> Counts:
@@ -201,11 +202,11 @@ class AwaitsCoroutinesOnly(Noop):
 
 
 def test_a_probed_layer_still_passes_for_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_mwbudget.counters import Counters, PythonCore
+    from pytest_mwbudget.counting.backend import Counters, PythonCore
 
     app = Noop(AwaitsCoroutinesOnly(Noop(AwaitsCoroutinesOnly(hello))))
     assert counts(counted(app), "Noop#2").sent.count == 2
-    monkeypatch.setattr(measure, "counters", lambda: Counters(PythonCore(), {}))
+    monkeypatch.setattr(engine, "counters", lambda: Counters(PythonCore(), {}))
     assert counts(counted(app), "Noop#2").sent.count == 2
 
 
@@ -214,24 +215,24 @@ def test_a_probed_layer_still_passes_for_a_coroutine(monkeypatch: pytest.MonkeyP
 
 def objects_of_whole_requests(app: Any, requests: int = 9) -> int:
     """What the tracer alone sees in a typical request of the app, with no probe anywhere."""
-    from pytest_mwbudget import _ledger  # type: ignore[attr-defined]
+    from pytest_mwbudget.counting import _core  # type: ignore[attr-defined]
 
     async def main() -> list[int]:
-        template = await asgi.template(asgi.build_request("GET", "/", {}))
-        call = asgi.Caller(app, template, None)
+        template = await server.template(server.build_request("GET", "/", {}))
+        call = server.Caller(app, template, None)
         for _ in range(60):
             await call()
-        _ledger.start(1)
+        _core.start(1)
         try:
-            _ledger.charge(0)
+            _core.charge(0)
             found = []
             for _ in range(requests):
-                _ledger.take()
+                _core.take()
                 await call()
-                found.append(_ledger.take()[0][0][0])
+                found.append(_core.take()[0][0][0])
             return found
         finally:
-            _ledger.stop()
+            _core.stop()
 
     gc.disable()
     try:
@@ -412,9 +413,9 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
     async def main() -> Measurement:
         running = asyncio.get_running_loop()
         running.set_task_factory(factory)
-        request = asgi.build_request("GET", "/", {})
+        request = server.build_request("GET", "/", {})
         with everything_as_before(running):
-            return await measure.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Bench())
+            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Bench())
 
     measurement = loops.run(loop, main)
     found = counts(measurement, "Keeps")
@@ -482,7 +483,7 @@ def test_a_callback_is_its_layers_where_call_soon_was_kept() -> None:
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
     pytest.importorskip(loop)
-    from pytest_mwbudget import _ledger as core
+    from pytest_mwbudget.counting import _core as core
 
     async def child() -> None: ...
 
@@ -525,8 +526,8 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
 def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-        request = asgi.build_request("GET", "/", {})
-        found = await measure.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Bench())
+        request = server.build_request("GET", "/", {})
+        found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Bench())
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
         return found
 
@@ -598,8 +599,8 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
 
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
-        request = asgi.build_request("GET", "/", {})
-        found = await measure.measure(Noop(Waits(hello)), request, COUNT_ONLY, Bench())
+        request = server.build_request("GET", "/", {})
+        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Bench())
         other.cancel()
         return found
 
@@ -701,8 +702,8 @@ def test_what_other_threads_create_is_nobodys() -> None:
 def test_asyncios_debug_mode_is_suspended() -> None:
     async def main(*, debug: bool) -> Measurement:
         asyncio.get_running_loop().set_debug(debug)
-        request = asgi.build_request("GET", "/", {})
-        measurement = await measure.measure(basic(PassThrough), request, COUNT_ONLY, Bench())
+        request = server.build_request("GET", "/", {})
+        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Bench())
         assert asyncio.get_running_loop().get_debug() == debug
         return measurement
 
@@ -815,11 +816,11 @@ RECURSION_IN_C_IS_BOUNDED_LOW = sys.version_info[:2] == (3, 12)
 @pytest.mark.parametrize("bounds", [{"tasks": 0}, {"us": 1e6}], ids=["counted", "timed"])
 def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(layer: Any, bounds: Any) -> None:
     app = functools.reduce(lambda inner, _: layer(inner), range(DEEP), hello)
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     settings = Settings(budgets=Budgets(bounds), lifespan=False, max_time_s=0.1)
     limit = sys.getrecursionlimit()
     try:
-        measurement = asyncio.run(measure.measure(app, request, settings, Bench()))
+        measurement = asyncio.run(engine.measure(app, request, settings, Bench()))
     except MeasurementError as error:
         said = "Measure the stack in parts, or on another version of Python" in str(error)
         assert said and RECURSION_IN_C_IS_BOUNDED_LOW  # noqa: PT018
@@ -844,9 +845,9 @@ def everything_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 def ran_by_asyncio(app: Any) -> Measurement:
     async def main() -> Measurement:
-        request = asgi.build_request("GET", "/", {})
+        request = server.build_request("GET", "/", {})
         with everything_as_before(asyncio.get_running_loop()):
-            return await measure.measure(app, request, COUNT_ONLY, Bench())
+            return await engine.measure(app, request, COUNT_ONLY, Bench())
 
     return asyncio.run(main())
 
@@ -872,7 +873,7 @@ class FailsLater(Noop):
 
 def requests_until_the_ledger() -> int:
     """So many requests come before the ledger opens: warm calls, two traces, the first."""
-    return 1 + measure.BRIEF_WARM_CALLS + 2
+    return 1 + engine.BRIEF_WARM_CALLS + 2
 
 
 @every_loop
@@ -882,7 +883,7 @@ def requests_until_the_ledger() -> int:
 def test_an_exception_in_a_counted_request_leaves_nothing_behind(
     error: type[BaseException], into: int, loop: LoopName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "BRIEF_WARM_NS", 60 * 10**9)
+    monkeypatch.setattr(engine, "BRIEF_WARM_NS", 60 * 10**9)
     # A task layer turns what it does not expect into something else.
     around = Noop if error is asyncio.CancelledError or loop == "trio" else PassThrough
     app = basic(around, Noop, functools.partial(FailsLater, error=error, after=requests_until_the_ledger() + into))
@@ -895,7 +896,8 @@ def test_an_exception_in_a_counted_request_leaves_nothing_behind(
 
 INTERRUPTED = """
 import asyncio, os, signal
-from pytest_mwbudget import _ledger, measure
+from pytest_mwbudget import engine
+from pytest_mwbudget.counting import _core
 from tests.test_ledger import Noop, basic, counted
 
 class Interrupts(Noop):
@@ -903,17 +905,17 @@ class Interrupts(Noop):
 
     async def __call__(self, scope, receive, send):
         self.calls += 1
-        if self.calls == measure.BRIEF_WARM_CALLS + 3 + 10:
+        if self.calls == engine.BRIEF_WARM_CALLS + 3 + 10:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(10)
         await self.app(scope, receive, send)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-measure.BRIEF_WARM_NS = 60 * 10**9
+engine.BRIEF_WARM_NS = 60 * 10**9
 try:
     counted(basic(Interrupts))
 except KeyboardInterrupt:
-    _ledger.start(1)  # which the ledger that was interrupted would refuse if it were still open
+    _core.start(1)  # which the ledger that was interrupted would refuse if it were still open
     print("interrupted, and closed")
 """
 
@@ -928,8 +930,8 @@ def test_ctrl_c_closes_the_ledger() -> None:
 def test_a_measurement_inside_a_measurement_is_refused() -> None:
     class Measures(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            request = asgi.build_request("GET", "/", {})
-            await measure.measure(Noop(hello), request, COUNT_ONLY, Bench())
+            request = server.build_request("GET", "/", {})
+            await engine.measure(Noop(hello), request, COUNT_ONLY, Bench())
             await self.app(scope, receive, send)
 
     with pytest.raises(MeasurementError, match="one request at a time"):
@@ -977,10 +979,10 @@ def test_a_tracer_that_takes_the_place_of_this_one_makes_the_count_unknown() -> 
 def test_without_the_extension_tasks_threads_and_messages_are_counted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pytest_mwbudget.counters import Counters, PythonCore
+    from pytest_mwbudget.counting.backend import Counters, PythonCore
 
     why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "it was not built")
-    monkeypatch.setattr(measure, "counters", lambda: Counters(PythonCore(), why))
+    monkeypatch.setattr(engine, "counters", lambda: Counters(PythonCore(), why))
     for loop in LOOPS:
         measurement = counted(basic(PassThrough, SpawnsInAGroup, PassThrough), loop=loop)
         own = counts(measurement, "SpawnsInAGroup")

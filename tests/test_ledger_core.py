@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 ledger = pytest.importorskip(
-    "pytest_mwbudget._ledger", reason="the C extension cannot be imported", exc_type=ImportError
+    "pytest_mwbudget.counting._core", reason="the C extension cannot be imported", exc_type=ImportError
 )
 
 
@@ -594,7 +594,7 @@ def test_a_look_for_which_memory_is_lacking_is_an_error_and_the_next_one_is_comp
         pytest.skip("the memory of this process cannot be limited")
     program = """
 import gc, os, resource, sys
-from pytest_mwbudget import _ledger
+from pytest_mwbudget.counting import _core as _ledger
 _ledger.start(1)
 holders = [(number, 0.5) for number in range(3_000_000)]
 gc.collect()
@@ -1099,7 +1099,7 @@ def test_a_child_process_goes_on_counting() -> None:
         """
 import os
 import random
-from pytest_mwbudget import _ledger as ledger
+from pytest_mwbudget.counting import _core as ledger
 one = b"x"
 def works():
     ledger.take()
@@ -1123,7 +1123,7 @@ def test_an_interpreter_may_end_with_an_open_ledger() -> None:
     output = in_a_process(
         """
 import asyncio
-from pytest_mwbudget import _ledger as ledger
+from pytest_mwbudget.counting import _core as ledger
 ledger.start(3)
 ledger.period(0)
 async def main():
@@ -1179,9 +1179,9 @@ own_gils = pytest.mark.parametrize("own_gil", [False, True] if sys.version_info 
 def test_another_interpreter_is_refused_and_gets_the_core_in_python(own_gil: bool) -> None:
     code = """
 run(prepared(OWN_GIL), '''
-from pytest_mwbudget.counters import PythonCore, counters
+from pytest_mwbudget.counting.backend import PythonCore, counters
 try:
-    from pytest_mwbudget import _ledger
+    from pytest_mwbudget.counting import _core as _ledger
 except ImportError as error:
     assert "interpreter" in str(error), error
 else:
@@ -1199,7 +1199,7 @@ print("refused")
 def test_what_another_interpreter_creates_is_not_counted_and_disturbs_nothing(own_gil: bool) -> None:
     code = """
 import threading
-from pytest_mwbudget import _ledger as ledger
+from pytest_mwbudget.counting import _core as ledger
 busy = '''
 class Own:
     pass

@@ -19,9 +19,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi, loops
+from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.errors import LifespanError, MeasurementError
-from pytest_mwbudget.model import LoopName
+from pytest_mwbudget.model.results import LoopName
 
 from .apps import App, Noop, hello, measured, respond
 
@@ -33,7 +33,7 @@ def lived(
     pytest.importorskip(loop)
 
     async def main() -> Any:
-        async with asgi.lifespan(app, timeout_s) as state:
+        async with server.lifespan(app, timeout_s) as state:
             inside()
             return state
 
@@ -236,7 +236,7 @@ def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:
         started = asyncio.Event()
 
         async def inside() -> None:
-            async with asgi.lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
+            async with server.lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
                 started.set()
                 await asyncio.sleep(60)
 
@@ -301,7 +301,7 @@ def test_startup_that_hangs(app: App, loop: LoopName) -> None:
 @every_loop
 def test_what_comes_between_startup_and_shutdown_has_no_limit(loop: LoopName) -> None:
     async def main() -> Any:
-        async with asgi.lifespan(scripted(*FULL), 0.05) as state:
+        async with server.lifespan(scripted(*FULL), 0.05) as state:
             await anyio.sleep(0.1)
             return state
 
@@ -403,7 +403,7 @@ def test_exit_in_a_forked_child_is_real() -> None:
     # In a process of its own: forking this one is nobody's business.
     program = """
 import os
-from pytest_mwbudget.asgi import exit_refused
+from pytest_mwbudget.asgi.server import exit_refused
 with exit_refused():
     child = os.fork()
     if not child:
@@ -460,7 +460,7 @@ def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exi
     exits = Exits()
     start(exits)
     assert exits.here.wait(5)
-    with asgi.exit_refused():
+    with server.exit_refused():
         assert not exits.now()
     assert ended == [3]
 
@@ -468,7 +468,7 @@ def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exi
 @pytest.mark.parametrize("start", [by_threading, by_thread])
 def test_a_thread_of_the_app_cannot_end_the_process(start: Callable[[Exits], None], ended: list[int]) -> None:
     exits = Exits()
-    with asgi.exit_refused():
+    with server.exit_refused():
         start(exits)
         assert exits.now()
     assert not ended
@@ -478,7 +478,7 @@ def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(en
     go = threading.Event()
     older = threading.Thread(target=go.wait)
     older.start()
-    with asgi.exit_refused():
+    with server.exit_refused():
         go.set()
         older.join()
         for _ in range(20):  # systems differ in when they give out an ident again

@@ -14,11 +14,12 @@ from typing import Any
 import anyio
 import pytest
 
-from pytest_mwbudget import asgi, loops, measure
+from pytest_mwbudget import engine
+from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import LifespanError, MeasurementError
-from pytest_mwbudget.model import LoopName
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.model.results import LoopName
+from pytest_mwbudget.timing.run import Bench
 
 from .apps import MOST_S, Noop, hello, respond
 
@@ -199,7 +200,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import uvloop
     uvloop.install()
-from pytest_mwbudget import loops
+from pytest_mwbudget.asgi import loops
 async def main():
     return loops.current().name
 print(loops.run(None, main), loops.run("asyncio", main), loops.run("uvloop", main))
@@ -267,9 +268,9 @@ class Spins(Noop):
 
 
 def test_layers_are_timed(run: Run) -> None:
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     app = Noop(Spins(Noop(hello)))
-    found = run(lambda: measure.measure(app, request, settings(lifespan=False), Bench()))
+    found = run(lambda: engine.measure(app, request, settings(lifespan=False), Bench()))
     spins, noop = found.layer("Spins").us, found.layer("Noop#2").us
     assert spins is not None
     assert noop is not None
@@ -292,8 +293,8 @@ def test_the_lifespan_runs_and_its_state_is_in_the_scope(run: Run) -> None:
         seen.append(str(scope["state"]["answer"]))
         await respond(send)
 
-    request = asgi.build_request("GET", "/", {})
-    found = run(lambda: measure.send_once(app, request, settings()))
+    request = server.build_request("GET", "/", {})
+    found = run(lambda: engine.send_once(app, request, settings()))
     assert found.status == 200
     assert seen == ["started", "42", "stopped"]
 
@@ -303,32 +304,32 @@ def test_a_startup_that_fails_is_a_lifespan_error(run: Run) -> None:
         await receive()
         raise ValueError("no database")
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     with pytest.raises(LifespanError, match="startup failed with ValueError: no database"):
-        run(lambda: measure.send_once(app, request, settings()))
+        run(lambda: engine.send_once(app, request, settings()))
 
 
 def test_an_app_without_lifespan_is_served(run: Run) -> None:
-    request = asgi.build_request("GET", "/", {})
-    assert run(lambda: measure.send_once(Noop(hello), request, settings())).status == 200
+    request = server.build_request("GET", "/", {})
+    assert run(lambda: engine.send_once(Noop(hello), request, settings())).status == 200
 
 
 def test_an_app_that_never_answers_is_given_up(run: Run) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await anyio.sleep(60)
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     with pytest.raises(MeasurementError, match=r"did not finish its response within 0\.05 s"):
-        run(lambda: measure.send_once(app, request, settings(lifespan=False, startup_timeout_s=0.05)))
+        run(lambda: engine.send_once(app, request, settings(lifespan=False, startup_timeout_s=0.05)))
 
 
 def test_an_exception_of_the_app_arrives_as_it_is(run: Run) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise LookupError("the app's")
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     with pytest.raises(LookupError, match="the app's"):
-        run(lambda: measure.send_once(app, request, settings(lifespan=False)))
+        run(lambda: engine.send_once(app, request, settings(lifespan=False)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -407,9 +408,9 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.app, scope, receive, send)
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     app = Noop(InATaskOfItsOwn(Noop(hello)))
-    found = loops.run("trio", lambda: measure.measure(app, request, settings(lifespan=False), Bench()))
+    found = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), Bench()))
     assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
 
 

@@ -13,12 +13,13 @@ import pytest
 import starlette.applications
 import starlette.middleware  # noqa: F401
 
-import pytest_mwbudget.fixture
-import pytest_mwbudget.measure
-import pytest_mwbudget.recall
-import pytest_mwbudget.summary
-from pytest_mwbudget.machine import CALLS, Machine, kind, reference_ns
-from pytest_mwbudget.recall import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
+import pytest_mwbudget.engine
+import pytest_mwbudget.session.client
+import pytest_mwbudget.session.remembered_speed
+import pytest_mwbudget.session.summary
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
+from pytest_mwbudget.timing.host_speed import CALLS, kind, reference_ns
 
 from .apps import LEAN
 
@@ -115,7 +116,7 @@ SLOWER = "*the machine ran * times slower than at its best*"
 
 @pytest.fixture(autouse=True)
 def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
 
 
 @pytest.fixture

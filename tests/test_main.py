@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import pytest_mwbudget.outputs
+import pytest_mwbudget.session.artifacts
 from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import render as markdown
@@ -73,7 +73,7 @@ def test_a_result_of_an_earlier_release_is_read(stored: str) -> None:
     for measurement in earlier["measurements"]:
         del measurement["profile"], measurement["advice"]
     Path(stored).write_text(json.dumps(earlier), encoding="utf-8")
-    files = [f"--{output.name}=mw.{output.name}" for output in pytest_mwbudget.outputs.RENDERED]
+    files = [f"--{output.name}=mw.{output.name}" for output in pytest_mwbudget.session.artifacts.RENDERED]
     assert main(["render", stored, *files]) == 0
 
 
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_is_explained(
 def test_a_missing_package_is_named_with_its_extra(
     stored: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.outputs, "find_spec", lambda name: None)
+    monkeypatch.setattr(pytest_mwbudget.session.artifacts, "find_spec", lambda name: None)
     assert main(["render", stored, "--html", "mw.html"]) == 2
     assert "install pytest-mwbudget[html]" in capsys.readouterr().err
 
@@ -171,7 +171,7 @@ def test_a_command_line_that_says_something_else_is_explained(
 
 
 def command(*arguments: str) -> subprocess.Popen[str]:
-    package = Path(pytest_mwbudget.outputs.__file__).parent
+    package = Path(pytest_mwbudget.session.artifacts.__file__).parent
     return subprocess.Popen(
         [sys.executable, "-m", "pytest_mwbudget", *arguments],
         stdout=subprocess.PIPE,

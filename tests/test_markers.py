@@ -8,7 +8,7 @@ from .apps import LEAN
 
 CONFTEST = """
 import pytest
-from pytest_mwbudget.markers import closest_first
+from pytest_mwbudget.session.markers import closest_first
 
 
 async def app(scope, receive, send):

@@ -21,23 +21,25 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-import pytest_mwbudget.bisect
-import pytest_mwbudget.budgets
-import pytest_mwbudget.measure
-import pytest_mwbudget.timing
-from pytest_mwbudget import asgi
-from pytest_mwbudget.bisect import Bisection
-from pytest_mwbudget.budgets import Bounds, Budgets, Judgement
-from pytest_mwbudget.counters import Counters, PythonCore
+import pytest_mwbudget.analysis.verdicts
+import pytest_mwbudget.engine
+import pytest_mwbudget.timing.run
+import pytest_mwbudget.timing.sampler
+from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
+from pytest_mwbudget.analysis.event_log import Spent, spent
+from pytest_mwbudget.analysis.samples import Samples
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.analysis.verdicts import Judgement
+from pytest_mwbudget.asgi import server as asgi
+from pytest_mwbudget.config.budgets import Bounds, Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.counting.backend import Counters, PythonCore
+from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import MeasurementError, RepetitionError, ResponseError
-from pytest_mwbudget.estimates import Estimates, estimate, method_us
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.measure import measure, send_once
-from pytest_mwbudget.model import COUNTED, CountedQuantity, Estimate, LayerReport, Measurement, Occupation, Verdict
-from pytest_mwbudget.samples import Samples
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timeline import Spent, spent
-from pytest_mwbudget.timing import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import COUNTED, CountedQuantity, LayerReport, Measurement, Occupation, Verdict
+from pytest_mwbudget.timing.run import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
+from pytest_mwbudget.timing.sampler import Bisection
 
 from .apps import Answering, Cascade, Noop, RateLimit, hello, indistinct, needs, not_found
 
@@ -209,7 +211,7 @@ def test_the_same_is_done_between_all_requests(monkeypatch: pytest.MonkeyPatch) 
         crossings.append(len(log))
         return spent(log, owners)
 
-    monkeypatch.setattr(pytest_mwbudget.bisect, "spent", counted)
+    monkeypatch.setattr(pytest_mwbudget.timing.sampler, "spent", counted)
     server = Server(cpu_clock=FakeClock())
     measurement = server.measure([Middleware(Silent, clock=server.clock, us=100)])
     assert measurement.effort is not None
@@ -234,7 +236,7 @@ def test_a_null_layer_with_which_a_task_begins_is_charged_with_no_suspension(mon
         nulls_ns.extend(ns for split in samples.splits.values() for ns in split.null_ns)
         return estimate(samples, *args, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
     server.measure([Middleware(Waits), Middleware(Costly, clock=server.clock)], method="POST")
     assert set(nulls_ns) == {0}
 
@@ -305,7 +307,7 @@ def noted_looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         looks.append((look, samples.requests))
         return estimate(samples, *args, look=look, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
     return looks
 
 
@@ -356,7 +358,7 @@ def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all
     assert [look for look, _ in looks] == list(range(1, len(looks) + 1))
     assert looks[0][1] >= looks[1][1]  # it fails at first sight, so there is no second one
     assert all(before < after for (_, before), (_, after) in pairwise(looks[1:]))
-    assert server.requests > looks[0][1] + looks[-1][1] + pytest_mwbudget.measure.WARM_CALLS
+    assert server.requests > looks[0][1] + looks[-1][1] + pytest_mwbudget.engine.WARM_CALLS
 
 
 def test_above_a_slow_app_no_samples_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +377,9 @@ def test_a_budget_that_only_a_bypass_keeps_is_not_known_to_be_kept_at_once(monke
         bypass = {index: Estimate(*(one - 40 for one in astuple(us))) for index, us in found.bypass.items()}
         return replace(found, bypass=bypass)
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", lambda *args, **named: cheaper(estimate(*args, **named)))
+    monkeypatch.setattr(
+        pytest_mwbudget.timing.run, "estimate", lambda *args, **named: cheaper(estimate(*args, **named))
+    )
     requests = []
     for budget_us in (240, 180):
         server = Server(precise=False)
@@ -421,7 +425,7 @@ def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
     def judge(*args: object, **named: object) -> Judgement:
         return Judgement(next(later) if server.clock.now_ns > 3e9 else "undecided", "as the test says")
 
-    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judge)
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}), max_time_s=60)
     assert measurement.verdict == verdict
@@ -435,7 +439,7 @@ def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(m
         lasts.append(last)
         return estimate(*args, last=last, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
     server = Server(endpoint_us=2000)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 20}}), max_time_s=3)
@@ -450,7 +454,7 @@ def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure(monkeypatch: py
     def judge(*args: object, **named: object) -> Judgement:
         return Judgement("fail" if server.clock.now_ns >= 5e9 else "undecided")
 
-    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judge)
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}), max_time_s=5)
     assert measurement.verdict == "fail"
@@ -669,7 +673,7 @@ def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
     max_time_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was measured with every layer in place is kept: also of the layers inside the one that was dropped."""
-    monkeypatch.setattr(pytest_mwbudget.timing, "BYPASS_CALLS", 10)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "BYPASS_CALLS", 10)
     server = Server()
     layers = [
         Middleware(Silent, clock=server.clock, us=70),
@@ -711,7 +715,7 @@ def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str, m
         rows = {"split": found.split, "cpu": found.cpu}.get(what)
         return replace(found, **{what: UNKNOWN if rows is None else dict.fromkeys(rows, UNKNOWN)})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", without)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", without)
     clock = FakeClock()
     server = Server(clock, cpu_clock=clock, endpoint_us=1000)
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
@@ -734,7 +738,7 @@ def test_a_deep_stack_takes_no_more_requests_than_a_shallow_one() -> None:
 
 def test_a_deep_stack_has_room_for_what_stands_between_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python as well, where an app of so many layers is far from the stack's limit."""
-    monkeypatch.setattr(pytest_mwbudget.measure, "counters", lambda: Counters(PythonCore(), {}))
+    monkeypatch.setattr(pytest_mwbudget.engine, "counters", lambda: Counters(PythonCore(), {}))
     limit = sys.getrecursionlimit()
     server = Server(cpu_clock=FakeClock())
     layers = [Middleware(Costly, clock=server.clock, before=5) for _ in range(150)]
@@ -895,8 +899,8 @@ def test_an_undecided_budget_is_told_what_somebody_can_do(
     needed_s: float | None, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undecided = Judgement("undecided", "as the test says", time_tells=True)
-    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", lambda *args, **named: undecided)
-    monkeypatch.setattr(pytest_mwbudget.budgets, "seconds_needed", lambda *args, **named: needed_s)
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **named: undecided)
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "seconds_needed", lambda *args, **named: needed_s)
     server = Server()
     layers = [Middleware(Costly, clock=server.clock, before=10)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 7}}), max_time_s=0.3)
@@ -924,7 +928,7 @@ def figures_noted(monkeypatch: pytest.MonkeyPatch, **changed: Estimate) -> str:
     def change(*args: Any, **named: Any) -> Estimates:
         return replace(estimate(*args, **named), **changed)
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", change)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", change)
     server = Server(endpoint_us=200)
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=30)])
     return "\n".join(measurement.notes)
@@ -1172,7 +1176,7 @@ def test_split_and_bypass_must_agree_on_what_holds_the_event_loop(monkeypatch: p
     clocks = Clocks()
     server = Server(clocks.wall, cpu_clock=clocks.cpu)
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", lambda *args, **named: dearer(estimate(*args, **named)))
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", lambda *args, **named: dearer(estimate(*args, **named)))
     layers = [Middleware(SpendsInATask, clocks=clocks, work=50, wait=300)]
     measurement = server.measure(layers, budgets=Budgets(layers={"SpendsInATask": {"busy_us": 60}}), max_time_s=1.5)
     report = measurement.layer("SpendsInATask")
@@ -1260,7 +1264,7 @@ def requests_by_look(
         looks.append({"bypass": len(pairs.blocks), **splits, **cpu, **whole})
         return change(estimate(samples, *arguments, **named))
 
-    monkeypatch.setattr(pytest_mwbudget.timing, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
     clocks = Clocks()
     layers = [
         Middleware(SpendsInATask, clocks=clocks, work=50, wait=300),
@@ -1282,7 +1286,7 @@ def most_grown(looks: list[dict[str, int]]) -> set[str]:
 def looks_while_open(name: str) -> list[dict[str, int]]:
     """Of one run, which every test that asks looks at: chance is seeded, so another would be the same."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judged_as_told)
+        monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judged_as_told)
         return requests_by_look(OPEN[name][0], monkeypatch)
 
 
@@ -1292,7 +1296,7 @@ def test_the_time_goes_into_what_an_open_verdict_hangs_on(name: str) -> None:
 
 
 def test_while_a_failure_is_fresh_all_rows_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", lambda *args, **known: Judgement("fail"))
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **known: Judgement("fail"))
     looks = requests_by_look(Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), monkeypatch)
     assert len(looks) > 2
     assert most_grown(looks) == set()
@@ -1311,7 +1315,7 @@ def test_a_look_makes_about_as_many_requests_whatever_is_wanted(name: str) -> No
 
 
 def test_a_budget_below_the_floor_waits_for_the_null_layers_of_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.budgets, "judge", judged_as_told)
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judged_as_told)
     budgets = Budgets(layers={"SpendsInATask": {"us": OPEN_US}})
     looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, floor_us=2 * OPEN_US))
     assert most_grown(looks) > SPLIT
@@ -1323,7 +1327,7 @@ def test_a_clock_of_the_processor_that_ticks_too_slowly_is_not_used(
 ) -> None:
     info = time.get_clock_info("thread_time")
     info.resolution = resolution
-    monkeypatch.setattr(pytest_mwbudget.timing, "get_clock_info", lambda name: info)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "get_clock_info", lambda name: info)
     assert (cpu_clock() is not None) == (Bench().cpu_clock is not None) == usable
 
 
@@ -1557,7 +1561,7 @@ def test_what_cannot_be_counted_is_undecided_with_the_reason(monkeypatch: pytest
         "bytes": "no extension",
         "retained": "no such thing",
     }
-    monkeypatch.setattr(pytest_mwbudget.measure, "counters", lambda: Counters(PythonCore(), why))
+    monkeypatch.setattr(pytest_mwbudget.engine, "counters", lambda: Counters(PythonCore(), why))
     measurement = counted(Spawner(hello, 3), {"objects": 10**6, "retained": 10**6, "bytes": 10**6, "tasks": 2})
     report = measurement.layer("Spawner")
     assert reason(report, "objects") == "objects cannot be counted here: no extension"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import pytest_mwbudget.outputs
+import pytest_mwbudget.session.artifacts
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.outputs import JSON, RENDERED, Output, check_distinct
 from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.session.artifacts import JSON, RENDERED, Output, check_distinct
 
 from .test_report_schema import PROFILED
 
@@ -150,7 +150,7 @@ def test_two_names_of_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.outputs, "find_spec", lambda name: None)
+    monkeypatch.setattr(pytest_mwbudget.session.artifacts, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"^--html='x' needs the package jinja2, .*pytest-mwbudget\[html\]$"):
         HTML.check(tmp_path / "x", "--html='x'")
     JSON.check(tmp_path / "y", "--json='y'")

@@ -19,12 +19,13 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget import passing
-from pytest_mwbudget.boundaries import BlankLayers, Probes, task_layers
-from pytest_mwbudget.charging import Charging, owner_count
-from pytest_mwbudget.counters import PythonCore, counters
-from pytest_mwbudget.marks import Marks
-from pytest_mwbudget.passing import alike, awaited_alike
+from pytest_mwbudget.analysis.samples import BlankLayers
+from pytest_mwbudget.counting.attribution import Charging, owner_count
+from pytest_mwbudget.counting.backend import PythonCore, counters
+from pytest_mwbudget.interpreter import stand_ins
+from pytest_mwbudget.interpreter.stand_ins import alike, awaited_alike
+from pytest_mwbudget.profiling.attribution import Marks
+from pytest_mwbudget.timing.probes import Probes, task_layers
 
 from . import apps
 from .apps import App, Endpoint, InATask, Noop, caller, discovered, hello, outer, respond, unchanged_code
@@ -597,4 +598,4 @@ def test_a_type_that_is_gone_leaves_no_stand_in_behind() -> None:
     del Passing
     gc.collect()
     assert gone() is None
-    assert not any(kind.__name__ == "Passing" for kind in passing._kinds.values())
+    assert not any(kind.__name__ == "Passing" for kind in stand_ins._kinds.values())

@@ -15,25 +15,25 @@ import pytest
 import starlette.applications
 import starlette.middleware.base  # noqa: F401
 
-import pytest_mwbudget.capturing
-import pytest_mwbudget.fixture
-import pytest_mwbudget.gate
-import pytest_mwbudget.measure
-import pytest_mwbudget.outputs
-import pytest_mwbudget.profiling
-import pytest_mwbudget.publishing
-import pytest_mwbudget.recall
+import pytest_mwbudget.config.settings
+import pytest_mwbudget.engine
+import pytest_mwbudget.profiling.sampling
 import pytest_mwbudget.report.flamegraph
 import pytest_mwbudget.report.github
 import pytest_mwbudget.report.json
 import pytest_mwbudget.report.junit
 import pytest_mwbudget.report.markdown
 import pytest_mwbudget.report.terminal
-import pytest_mwbudget.settings
-import pytest_mwbudget.summary
-import pytest_mwbudget.turns
-from pytest_mwbudget.counters import Counters, PythonCore
-from pytest_mwbudget.model import QUANTITIES
+import pytest_mwbudget.session.artifacts
+import pytest_mwbudget.session.captured_output
+import pytest_mwbudget.session.client
+import pytest_mwbudget.session.gate
+import pytest_mwbudget.session.profiles
+import pytest_mwbudget.session.remembered_speed
+import pytest_mwbudget.session.summary
+import pytest_mwbudget.session.turns
+from pytest_mwbudget.counting.backend import Counters, PythonCore
+from pytest_mwbudget.model.results import QUANTITIES
 
 from .apps import LEAN, LEAN_WITH_COVERAGE, needs
 from .test_report_github import read
@@ -113,17 +113,17 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 @pytest.fixture(autouse=True)
 def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets here are so far from the truth that an app need not be at its quickest."""
-    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
 
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks at the pictures here."""
-    monkeypatch.setattr(pytest_mwbudget.profiling, "LEAST_S", 0.05)
-    monkeypatch.setattr(pytest_mwbudget.profiling, "CHUNK_S", 0.02)
-    monkeypatch.setattr(pytest_mwbudget.profiling, "ENOUGH_SAMPLES", 10)
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "LEAST_S", 0.05)
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "CHUNK_S", 0.02)
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "ENOUGH_SAMPLES", 10)
     # Noting a call takes as long as the stack is deep, and here one run is inside of another.
-    monkeypatch.setattr(pytest_mwbudget.profiling, "MOST_EVENTS", 1)
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "MOST_EVENTS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -542,7 +542,7 @@ def test_a_path_that_cannot_be_written_is_a_usage_error(shop: pytest.Pytester, n
 def test_a_page_without_its_template_library_is_a_usage_error_before_any_test(
     shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.outputs, "find_spec", lambda name: None)
+    monkeypatch.setattr(pytest_mwbudget.session.artifacts, "find_spec", lambda name: None)
     shop.makepyfile(marked("us=20"))
     result = run(shop, "--mw-budget", "--mw-budget-html=mw.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -1025,7 +1025,7 @@ def test_every_quantity_can_be_given_in_the_configuration_and_the_marker_wins(sh
 def no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without a C compiler."""
     why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "there is no extension")
-    monkeypatch.setattr(pytest_mwbudget.measure, "counters", lambda: Counters(PythonCore(), why))
+    monkeypatch.setattr(pytest_mwbudget.engine, "counters", lambda: Counters(PythonCore(), why))
 
 
 @pytest.mark.usefixtures("no_extension", "github")
@@ -1134,7 +1134,7 @@ def test_a_test_that_is_not_async_runs_on_the_loop_that_is_asked_for(
 def test_a_loop_that_is_not_installed_is_a_usage_error(
     shop: pytest.Pytester, loop: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.settings, "find_spec", lambda name: None)
+    monkeypatch.setattr(pytest_mwbudget.config.settings, "find_spec", lambda name: None)
     if place == "configuration":
         shop.makeini(f"[pytest]\nmw_budget_loop = {loop}\n")
     result = run(shop, *([f"--mw-budget-loop={loop}"] if place == "option" else []))
@@ -1388,7 +1388,7 @@ def test_an_attempt_is_not_judged_by_the_requests_of_the_one_before(run_again: p
 @pytest.mark.parametrize(("option", "read"), [("--junitxml=junit.xml", True), ("--strict-markers", False)])
 def test_figures_of_a_junit_file_are_precise(pytester: pytest.Pytester, option: str, read: bool) -> None:
     config = pytester.parseconfigure("--mw-budget", option)
-    assert pytest_mwbudget.gate._figures_read(config) is read
+    assert pytest_mwbudget.session.gate._figures_read(config) is read
 
 
 @pytest.mark.usefixtures("github")
@@ -1751,7 +1751,7 @@ def test_a_run_with_nothing_marked_imports_nothing_heavy(pytester: pytest.Pytest
 
         def test_it():
             assert "pytest_mwbudget.plugin" in sys.modules
-            heavy = {"httpx", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.measure"}
+            heavy = {"httpx", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.engine"}
             assert not heavy & sys.modules.keys()
         """
     )

@@ -28,18 +28,20 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from pytest_mwbudget import asgi, loops, profiling, timing
-from pytest_mwbudget import measure as measure_module
-from pytest_mwbudget.budgets import Budgets
-from pytest_mwbudget.frames import MARKER, MOST_DEPTH
-from pytest_mwbudget.instruments import Instruments
-from pytest_mwbudget.marks import Marks
-from pytest_mwbudget.measure import measure
-from pytest_mwbudget.model import Measurement, Profile, Result
-from pytest_mwbudget.profiling import Profiled
+from pytest_mwbudget import engine as measure_module
+from pytest_mwbudget.analysis.profile_stacks import MARKER, MOST_DEPTH
+from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.interpreter.foreign_tools import Instruments
+from pytest_mwbudget.model.results import Measurement, Profile, Result
+from pytest_mwbudget.profiling import sampling
+from pytest_mwbudget.profiling.attribution import Marks
+from pytest_mwbudget.profiling.sampling import Profiled
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short_path
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+from pytest_mwbudget.timing import run
+from pytest_mwbudget.timing.run import Bench
 
 from .apps import MOST_S, Noop, hello
 
@@ -106,10 +108,10 @@ async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurem
         found.append(one)
         return Profile(one.requests, one.samples, one.request_us, "a", "b", "c")
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     chosen = Settings(**{"max_time_s": MOST_S, "flamegraph": "always"} | settings)
     # What layers cost is known, and is not what these tests are about.
-    with patch.multiple(timing, PRECISION_TIME_S=0.5, FAILURE_TIME_S=0.5, WATCHED_TIME_S=0):
+    with patch.multiple(run, PRECISION_TIME_S=0.5, FAILURE_TIME_S=0.5, WATCHED_TIME_S=0):
         measurement = await measure(app, request, chosen, Bench(), publish)
     return (found[0] if found else None), measurement
 
@@ -284,7 +286,7 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
 
 
 def test_a_request_of_very_many_calls_is_drawn_without_counting_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "MOST_EVENTS", 200)
+    monkeypatch.setattr(sampling, "MOST_EVENTS", 200)
     found, _, _ = data(stack(Hot, PassOn))
     assert own_times(block(found["root"], "Hot"))
     assert sys.getprofile() is None

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model import Profile
-from pytest_mwbudget.profiling import Profiled
-from pytest_mwbudget.publishing import Publisher, check, ready, slug
+from pytest_mwbudget.model.results import Profile
+from pytest_mwbudget.profiling.sampling import Profiled
+from pytest_mwbudget.session.profiles import Publisher, check, ready, slug
 
 from .test_report_flamegraph import REQUESTS, RESULT, SESSION
 

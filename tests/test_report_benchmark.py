@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.model import Books, Estimate, RequestLine, Result
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Books, RequestLine, Result
 from pytest_mwbudget.report.benchmark import MAX_NAME, render
 from pytest_mwbudget.report.json import document, to_json
 

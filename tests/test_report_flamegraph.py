@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from pyinstrument.session import Session
 
-from pytest_mwbudget.frames import BLOCK, MOST_DEPTH, NO_LAYER, frame_info
-from pytest_mwbudget.model import Judged, Layer, LayerReport, RequestLine, Result
+from pytest_mwbudget.analysis.profile_stacks import BLOCK, MOST_DEPTH, NO_LAYER, frame_info
+from pytest_mwbudget.model.results import Judged, LayerReport, RequestLine, Result
+from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report import flamegraph
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mwbudget.advice import advise
-from pytest_mwbudget.model import RequestLine, Result
+from pytest_mwbudget.model.results import RequestLine, Result
+from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.github import MAX_TITLE, annotation, level
 from pytest_mwbudget.report.terminal import printable
 

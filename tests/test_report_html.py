@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.model import Books, Effort, Estimate, Judged, Layer, LayerReport, Result
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
+from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.html import render
 from pytest_mwbudget.report.json import document, to_json
 

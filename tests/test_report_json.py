@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.advice import advise
-from pytest_mwbudget.model import (
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import (
     COUNTED,
     Books,
     Count,
     Counts,
     Effort,
-    Estimate,
     HotFunction,
     Judged,
-    Layer,
     LayerReport,
     Ledger,
     Occupation,
@@ -29,6 +27,8 @@ from pytest_mwbudget.model import (
     RequestLine,
     Result,
 )
+from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
 from pytest_mwbudget.report.terminal import failure, table
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.model import Books, Estimate, RequestLine, Result
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Books, RequestLine, Result
 from pytest_mwbudget.report.junit import properties, worst_layer
 
 from .test_report_terminal import FAILING, MUCH, NONE, OPEN, PASSING, counted, judged, layer_row, result, row, us

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pytest_mwbudget.advice import advise
-from pytest_mwbudget.model import Estimate, HotFunction, Occupation, RequestLine, Result, Verdict
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import HotFunction, Occupation, RequestLine, Result, Verdict
+from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import code, plain, render
 from pytest_mwbudget.report.terminal import printable

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pytest_mwbudget.model import HotFunction, Profile, Result
+from pytest_mwbudget.model.results import HotFunction, Profile, Result
 from pytest_mwbudget.report.json import SCHEMA, document, render, to_json
 
 from .test_report_json import BUSY, GZIP_COUNTS, RESULT, RESULTS

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.advice import BASE_HTTP, advise
-from pytest_mwbudget.budgets import Bounds, assign, judge, judge_count
-from pytest_mwbudget.model import (
+from pytest_mwbudget.analysis.verdicts import judge, judge_count
+from pytest_mwbudget.config.budgets import Bounds, assign
+from pytest_mwbudget.config.settings import merge
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import (
     COUNTED,
     Books,
     Count,
     CountedQuantity,
     Counts,
     Effort,
-    Estimate,
     HotFunction,
     Judged,
-    Layer,
     LayerReport,
     Ledger,
     Occupation,
@@ -33,6 +33,8 @@ from pytest_mwbudget.model import (
     Result,
     Verdict,
 )
+from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.report.advice import BASE_HTTP, advise
 from pytest_mwbudget.report.terminal import (
     STYLES,
     amount,
@@ -50,7 +52,6 @@ from pytest_mwbudget.report.terminal import (
     undecided,
     wrapped,
 )
-from pytest_mwbudget.settings import merge
 
 # A busy machine is no reason to fail.
 relaxed = settings(deadline=None)

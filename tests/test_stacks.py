@@ -18,10 +18,10 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-import pytest_mwbudget.measure
-from pytest_mwbudget.budgets import Budgets
+import pytest_mwbudget.engine
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.errors import LifespanError, ResponseError
-from pytest_mwbudget.model import Measurement
+from pytest_mwbudget.model.results import Measurement
 
 from . import apps
 from .apps import (
@@ -52,7 +52,7 @@ BASE = Middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_n
 @pytest.fixture(autouse=True)
 def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is judged here: an app need not be at its quickest."""
-    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
 
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:

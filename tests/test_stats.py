@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.bisect import UNWANTED_EVERY
-from pytest_mwbudget.budgets import BETWEEN_RUNS, judge
-from pytest_mwbudget.estimates import ALPHA
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.model import Estimate, Verdict
-from pytest_mwbudget.samples import Series
-from pytest_mwbudget.stats import (
+from pytest_mwbudget.analysis.estimates import ALPHA
+from pytest_mwbudget.analysis.intervals import (
     FEWEST_QUIET,
     LONG,
     MANY_BATCHES,
@@ -40,6 +35,12 @@ from pytest_mwbudget.stats import (
     sign_rank,
     spend,
 )
+from pytest_mwbudget.analysis.samples import Series
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import Verdict
+from pytest_mwbudget.timing.sampler import UNWANTED_EVERY
 
 # A busy machine is no reason to fail.
 relaxed = settings(deadline=None)

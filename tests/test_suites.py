@@ -42,10 +42,10 @@ def anyio_backend():
 @pytest.fixture(autouse=True, scope="session")
 def little_patience():
     # Budgets here are so far from the truth that verdicts are sure at once; reports would have precise figures.
-    from pytest_mwbudget import timing
+    from pytest_mwbudget.timing import run
 
-    timing.PRECISION_TIME_S = timing.FAILURE_TIME_S = 0.3
-    timing.WATCHED_TIME_S = 0
+    run.PRECISION_TIME_S = run.FAILURE_TIME_S = 0.3
+    run.WATCHED_TIME_S = 0
 """
 
 SHOP = """

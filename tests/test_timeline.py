@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.boundaries import HARNESS, SUSPENDED
-from pytest_mwbudget.timeline import Spent, spent
+from pytest_mwbudget.analysis.event_log import Spent, spent
+from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
 
 OUTER, INNER = 1, 2
 

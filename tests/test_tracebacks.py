@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.tracebacks import _chain
+from pytest_mwbudget.session.tracebacks import _chain
 
 from .apps import LEAN
 from .test_plugin import APP, CONFTEST, QUICK
@@ -181,12 +181,12 @@ def test_a_layer_that_is_not_there_stands_where_it_is_asked_for(pytester: pytest
 
 
 def test_a_fault_of_the_package_keeps_its_frames(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pytest_mwbudget.measure
+    import pytest_mwbudget.engine
 
-    monkeypatch.setattr(pytest_mwbudget.measure, "_line", None)
+    monkeypatch.setattr(pytest_mwbudget.engine, "_line", None)
     write(pytester, TESTS["a function"].replace("{path}", "/health"))
     result = run(pytester, "--tb=native")
-    assert "measure.py" in result.stdout.str()
+    assert "engine.py" in result.stdout.str()
 
 
 EXCEPTIONS = """

@@ -16,14 +16,14 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-import pytest_mwbudget.timing
-from pytest_mwbudget import asgi
-from pytest_mwbudget.budgets import Bounds, Budgets
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.measure import measure
-from pytest_mwbudget.model import Measurement
-from pytest_mwbudget.settings import Settings
-from pytest_mwbudget.timing import Bench
+import pytest_mwbudget.timing.run
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.config.budgets import Bounds, Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.timing.run import Bench
 
 # The longest that a run takes on a busy machine, and how long it goes on for the sake of precision.
 MOST_S, PRECISE_S = 15.0, 0.7
@@ -32,7 +32,7 @@ MOST_S, PRECISE_S = 15.0, 0.7
 @pytest.fixture(autouse=True)
 def little_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """The margins here are wider than intervals are."""
-    monkeypatch.setattr(pytest_mwbudget.timing, "PRECISION_TIME_S", PRECISE_S)
+    monkeypatch.setattr(pytest_mwbudget.timing.run, "PRECISION_TIME_S", PRECISE_S)
 
 
 class Spin:
@@ -67,7 +67,7 @@ def measured(layers: list[Middleware]) -> Measurement:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    request = asgi.build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
+    request = server.build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
     return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), Bench()))
 
 
@@ -127,7 +127,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     # Budgets that are decided only when the times are known well enough for what is asked, also at half the speed.
     limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 200}, "Spin": {"busy_us": 80}}
     settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     # Known, so it need not be watched before a failure is believed: these costs are more than twice their budgets.
     bench = Bench(machine=Machine(known_ns=1e9))
     measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, bench))
@@ -156,7 +156,7 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), Bench()))
     assert us(measurement, "Spin") == pytest.approx(200, abs=50)
     assert us(measurement, "Noop") < 20
@@ -249,7 +249,7 @@ ENTERED: dict[str, tuple[Any, list[int]]] = {
 
 @pytest.mark.parametrize(("app", "spun_us"), ENTERED.values(), ids=ENTERED)
 def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) -> None:
-    request = asgi.build_request("GET", "/", {})
+    request = server.build_request("GET", "/", {})
     measurement = asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), Bench()))
     books = measurement.books
     assert books is not None

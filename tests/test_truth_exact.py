@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import wrapt
 
-from pytest_mwbudget import asgi
-from pytest_mwbudget.boundaries import BlankLayers, Probes
-from pytest_mwbudget.estimates import Estimates, estimate
-from pytest_mwbudget.instruments import uncollected
-from pytest_mwbudget.machine import Machine
-from pytest_mwbudget.samples import Null, Samples, Split
-from pytest_mwbudget.timeline import spent
+from pytest_mwbudget.analysis.estimates import Estimates, estimate
+from pytest_mwbudget.analysis.event_log import spent
+from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Split
+from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.interpreter.foreign_tools import uncollected
+from pytest_mwbudget.timing.probes import Probes
 
 from .apps import App, Noop, SyncCall, caller, discovered, hello
 
@@ -78,7 +78,7 @@ def calls(app: App) -> tuple[list[int], Estimates]:
     return asyncio.run(main())
 
 
-async def messages_by_entry(call: asgi.Caller, probes: Probes) -> dict[int, int]:
+async def messages_by_entry(call: server.Caller, probes: Probes) -> dict[int, int]:
     """How many messages each entry sends, as the ledger counts them."""
     counted = dict.fromkeys(probes.probed, 0)
     await call(probes.watch)

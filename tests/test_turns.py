@@ -18,15 +18,15 @@ import starlette.applications
 import starlette.middleware  # noqa: F401
 from filelock import FileLock
 
-import pytest_mwbudget.capturing
-import pytest_mwbudget.fixture
-import pytest_mwbudget.gate
-import pytest_mwbudget.measure
-import pytest_mwbudget.publishing
-import pytest_mwbudget.recall
-import pytest_mwbudget.summary
-import pytest_mwbudget.turns
-from pytest_mwbudget.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
+import pytest_mwbudget.engine
+import pytest_mwbudget.session.captured_output
+import pytest_mwbudget.session.client
+import pytest_mwbudget.session.gate
+import pytest_mwbudget.session.profiles
+import pytest_mwbudget.session.remembered_speed
+import pytest_mwbudget.session.summary
+import pytest_mwbudget.session.turns
+from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 
 from .apps import LEAN
 
@@ -110,7 +110,7 @@ def test_nobody_is_left_in_line_by_who_is_interrupted_there(tmp_path: Path) -> N
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom pytest_mwbudget.turns import Turns\n"
+        "import sys, time\nfrom pathlib import Path\nfrom pytest_mwbudget.session.turns import Turns\n"
         "with Turns(folder=Path(sys.argv[1])).taken():\n    print(flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -127,7 +127,7 @@ def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_keeps_no_turn_of_a_process_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom pytest_mwbudget.turns import Turns\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom pytest_mwbudget.session.turns import Turns\n"
         "with Turns(folder=Path(sys.argv[1])).taken():\n"
         "    if child := os.fork():\n        print(child, flush=True)\n    time.sleep(60)\n    os._exit(0)\n"
     )
@@ -167,9 +167,9 @@ from filelock import FileLock
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-import pytest_mwbudget.fixture
+import pytest_mwbudget.session.client
 
-measure = pytest_mwbudget.fixture.measure
+measure = pytest_mwbudget.session.client.measure
 
 
 async def noted(*args):
@@ -190,7 +190,7 @@ async def noted(*args):
     return await measure(*args[:3], replace(args[3], turns=turns), *args[4:])
 
 
-pytest_mwbudget.fixture.measure = noted
+pytest_mwbudget.session.client.measure = noted
 
 
 class Spin:
@@ -235,7 +235,7 @@ def project(
     folder = str(tmp_path_factory.mktemp("locks"))
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr(pytest_mwbudget.measure, "WARM_NS", 50_000_000)
+    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
     pytester.makeconftest(CONFTEST)
     return pytester
 
@@ -273,7 +273,7 @@ def test_who_has_waited_in_vain_fails_nobody_and_passes_what_is_kept(
     keywords: str, undecided: bool, project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Turns().taken():
-        monkeypatch.setattr(pytest_mwbudget.turns, "WAIT_S", 0.2)
+        monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 0.2)
         result = run(project, keywords, "--mw-budget-max-time=0.5")
     result.assert_outcomes(passed=1, warnings=int(undecided))
     if undecided:
@@ -290,7 +290,7 @@ def test_what_needs_no_clock_does_not_wait(project: pytest.Pytester, monkeypatch
 
 def test_the_wait_is_outside_of_the_time_limit_of_a_test(project: pytest.Pytester) -> None:
     holder = (
-        "import time\nfrom pytest_mwbudget.turns import Turns\n"
+        "import time\nfrom pytest_mwbudget.session.turns import Turns\n"
         "with Turns().taken():\n    print(flush=True)\n    time.sleep(4)\n"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
@@ -352,6 +352,6 @@ def pytest_sessionstart(session):
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + on_a_terminal)
     with Turns().taken():
-        monkeypatch.setattr(pytest_mwbudget.turns, "WAIT_S", 1.5)
+        monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.5)
         result = run(project, "us=10_000", "--mw-budget-max-time=0.5")
     assert "waiting for another process that measures" in result.stdout.str()

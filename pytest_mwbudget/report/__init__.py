@@ -1,1 +1,4 @@
-"""A finished result to text: for the terminal, for a failing test, for machines. Writes nothing itself."""
+"""A finished result, told: terminal, HTML, Markdown, JSON, JUnit, GitHub, flamegraph, and advice.
+
+May import: `analysis.profile_stacks`, `model`, `errors`.
+"""

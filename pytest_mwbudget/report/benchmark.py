@@ -22,7 +22,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..model import Effort, Estimate, Microseconds, Result
+from ..model.estimate import Estimate, Microseconds
+from ..model.results import Effort, Result
 from .json import measured
 from .terminal import shortened
 

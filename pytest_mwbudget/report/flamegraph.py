@@ -1,6 +1,6 @@
 """A profile as files: an interactive flamegraph, pyinstrument's own page, speedscope's JSON.
 
-The session has a block for each layer and below it the layer's own frames: see `frames`.
+The session has a block for each layer and below it the layer's own frames: see `analysis.profile_stacks`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pyinstrument.renderers import HTMLRenderer, SpeedscopeRenderer
 from pyinstrument.renderers.base import FrameRenderer, ProcessorList
 from pyinstrument.session import Session
 
-from ..frames import BLOCK, NO_LAYER, pruned
-from ..model import HotFunction, Layer, Result
+from ..analysis.profile_stacks import BLOCK, NO_LAYER, pruned
+from ..model.results import HotFunction, Result
+from ..model.stack import Layer
 
 # Function, file, line.
 Key: TypeAlias = tuple[str, str, int]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from ..advice import advise
-from ..model import Result, Verdict
+from ..model.results import Result, Verdict
+from .advice import advise
 from .terminal import headline, printable, reasons, shortened
 
 Level: TypeAlias = Literal["error", "warning"]

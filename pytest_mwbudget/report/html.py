@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
-from ..model import QUANTITIES, Quantity, Verdict, times_its_budget
+from ..model.results import QUANTITIES, Quantity, Verdict, times_its_budget
 from .terminal import VERBS, amount, bound, figure, size
 
 # A row of a table in the shape of a layer in the document; `(outside)`, `(endpoint)` and `(total)` have that shape too.

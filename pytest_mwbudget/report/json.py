@@ -11,16 +11,14 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, cast
 
-from ..advice import advise
-from ..model import (
+from ..model.estimate import Estimate
+from ..model.results import (
     Books,
     Count,
     Counts,
     Effort,
-    Estimate,
     HotFunction,
     Judged,
-    Layer,
     LayerReport,
     Ledger,
     Occupation,
@@ -28,6 +26,8 @@ from ..model import (
     RequestLine,
     Result,
 )
+from ..model.stack import Layer
+from .advice import advise
 
 SCHEMA = "pytest-mwbudget/1"
 # The packages whose versions explain a difference between two runs.

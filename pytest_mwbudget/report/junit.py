@@ -16,7 +16,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ..model import COUNTED, Estimate, LayerReport, Microseconds, Result, Verdict
+from ..model.estimate import Estimate, Microseconds
+from ..model.results import COUNTED, LayerReport, Result, Verdict
 from .terminal import excess, printable
 
 Property: TypeAlias = tuple[str, str | int | float]

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..advice import advise
-from ..model import Count, Counts, Estimate, Profile, Result, Verdict
+from ..model.estimate import Estimate
+from ..model.results import Count, Counts, Profile, Result, Verdict
+from .advice import advise
 from .json import measured
 from .terminal import ITEM, amount, figure, interval, reasons
 

@@ -8,15 +8,13 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
-from ..advice import advise
-from ..model import (
+from ..model.estimate import Estimate
+from ..model.results import (
     COUNTED,
     Books,
     Count,
     CountedQuantity,
     Counts,
-    Estimate,
-    Layer,
     LayerReport,
     Occupation,
     Profile,
@@ -26,6 +24,8 @@ from ..model import (
     times_its_budget,
     worst,
 )
+from ..model.stack import Layer
+from .advice import advise
 
 # The names of pytest's own markup.
 Style: TypeAlias = str

@@ -1,0 +1,47 @@
+"""Read the log that the probes of one request left: who spent how long. Pure; no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..model.estimate import Nanoseconds
+from ..model.stack import HARNESS, SUSPENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One request: nanoseconds by owner, those of them in suspensions, and how often each owner was resumed after one.
+
+    `messages` is the number of calls of the server's receive and send.
+    """
+
+    ns: tuple[Nanoseconds, ...]
+    suspended: tuple[Nanoseconds, ...]
+    resumed: tuple[int, ...]
+    messages: int
+
+
+def spent(log: Sequence[int], owners: int) -> Spent:
+    """Share the time between the first and the last crossing among `owners` owners, numbered from 0.
+
+    The log has owner and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next: the
+    event loop was on its way to it.
+    """
+    ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
+    if len(log) < 4:
+        return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request never came to a probe
+    owner, since, to_harness = HARNESS, log[3], 0
+    for following, now in zip(log[2::2], log[3::2], strict=True):
+        if owner != SUSPENDED:
+            ns[owner] += now - since
+            since = now
+        elif following != SUSPENDED:
+            ns[following] += now - since
+            suspended[following] += now - since
+            resumed[following] += 1
+            since = now
+        if following == HARNESS and owner != SUSPENDED:
+            to_harness += 1
+        owner = following
+    return Spent(tuple(ns), tuple(suspended), tuple(resumed), max(0, to_harness - 1))

@@ -1,0 +1,4 @@
+"""What each layer allocates and spawns: the counting backends in C and Python, and who is charged.
+
+May import: `asgi`, `interpreter`, `model`, `errors`.
+"""

@@ -1,0 +1,352 @@
+"""The counting core: the one in C, or in its absence one in Python that knows owners and counts nothing.
+
+Both have the same interface, `Core`, and are tested by the same tests; `_core.c` says what it means. What a core
+cannot count it names, with the reason.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+Owner: TypeAlias = int
+# objects, allocations, bytes, suspensions
+Tally: TypeAlias = tuple[int, int, int, int]
+
+NOBODY: Owner = -1
+MAX_OWNERS = 100_000
+
+
+class Charger(Protocol):
+    """Who is charged: owners by number, from 0 on; see `_core.c`."""
+
+    def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        """Call it for this owner."""
+
+    def passage(
+        self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
+    ) -> Coroutine[Any, Any, Any]:
+        """A coroutine that charges each of its steps to the owner."""
+
+    def aside(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """A callable that calls `function(owner, ...)`, charged to nobody."""
+
+    def callback(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """A callable for an event loop to call on behalf of the owner."""
+
+    def discount(self, owner: Owner, made: object, /) -> None:
+        """Take the creation of the object, just now, off the owner's tally."""
+
+
+class Core(Charger, Protocol):
+    """What both cores can do: charge, and say what was charged. One ledger at a time."""
+
+    def start(self, owners: int, /) -> bool:
+        """Open the ledger for this many owners; whether another reference tracer was there."""
+
+    def stop(self) -> tuple[bool, bool]:
+        """Close it; whether objects, and whether allocations, were lost to another tool."""
+
+    def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
+        """What was counted since the last time, by owner, and the objects by type.
+
+        A class lives at least until this has told of it, and as long as objects of it are remembered.
+        """
+
+    def charge(self, owner: Owner, /) -> Owner:
+        """Charge this owner from here on; returns who was charged. In a thread that is not counted: changes nothing."""
+
+    def period(self, number: int, /) -> None:
+        """Remember the objects that are created from here on under this number; no more with -1."""
+
+    def born(self, ids: Iterable[int], /) -> list[tuple[int, Owner, type]]:
+        """Of the living objects with these ids, those that were remembered: period, owner, type."""
+
+    def reached(self, objects: list[Any], /) -> set[int]:
+        """The ids of remembered objects among these and what they refer to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A core, and by quantity why it cannot count it."""
+
+    core: Core
+    why_not: Mapping[str, str]
+
+
+def counters() -> Counters:
+    """The best core there is here."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return _without("a free-threaded interpreter is not supported")
+    try:
+        from . import _core  # type: ignore[attr-defined]
+    except ImportError as error:
+        missing = getattr(error, "name", None) == f"{__package__}._core" or "cannot import name" in str(error)
+        reason = "the C extension was not built: install with a C compiler" if missing else str(error)
+        return _without(reason)
+    core: Any = _core
+    if not core.COUNTS_OBJECTS:
+        version = f"this is {sys.version_info[0]}.{sys.version_info[1]}"
+        reason = f"creations can be seen from Python 3.13 on, {version}"
+        return Counters(core, {"objects": reason, "retained": reason})
+    return Counters(core, {})
+
+
+def _without(reason: str) -> Counters:
+    return Counters(PythonCore(), dict.fromkeys(("objects", "retained", "allocations", "bytes"), reason))
+
+
+# ---- in Python ---------------------------------------------------------------------------------------------------
+
+
+class PythonCore:
+    """Owners followed in Python: for tasks, threads, messages and suspensions. It counts no objects."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.thread = 0
+        self.owners = 0
+        self.current = self.suspender = NOBODY
+        self.suspensions: list[int] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether a ledger is open."""
+        return bool(self.owners)
+
+    def live(self, generation: int) -> bool:
+        """Whether this is the ledger of that generation, and its thread."""
+        return self.open and generation == self.generation and threading.get_ident() == self.thread
+
+    def hand_over(self, generation: int, owner: Owner) -> Owner:
+        """Charge an owner until `give_back`; returns who was charged, or NOBODY where this ledger does not count."""
+        if not self.live(generation):
+            return NOBODY
+        before, self.current = self.current, owner
+        return before
+
+    def give_back(self, generation: int, before: Owner) -> None:
+        """Charge whom `hand_over` returned."""
+        if before != NOBODY and self.live(generation):
+            self.current = before
+
+    def start(self, owners: int, /) -> bool:
+        """See `Core`."""
+        if self.open:
+            raise RuntimeError("a ledger is open already: there can be one in a process")
+        if not 1 <= owners <= MAX_OWNERS:
+            raise ValueError(f"{owners} owners, but a ledger has 1 to {MAX_OWNERS}")
+        self.owners, self.current, self.suspender = owners, owners, NOBODY
+        self.suspensions = [0] * (owners + 2)
+        self.thread = threading.get_ident()
+        self.generation += 1
+        return False
+
+    def stop(self) -> tuple[bool, bool]:
+        """See `Core`."""
+        self._require_open(0)
+        self.owners = 0
+        return False, False
+
+    def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
+        """See `Core`."""
+        self._require_open(0)
+        taken: list[Tally] = [(0, 0, 0, number) for number in self.suspensions]
+        self.suspensions = [0] * len(taken)
+        return taken, []
+
+    def charge(self, owner: Owner, /) -> Owner:
+        """See `Core`."""
+        self._require_open(owner)
+        if not self.live(self.generation):
+            return self.owners + 1
+        return self.hand_over(self.generation, owner)
+
+    def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        """See `Core`."""
+        if not self.live(self.generation):
+            return function(*arguments, **named)
+        self._require_open(owner)
+        generation = self.generation
+        before = self.hand_over(generation, owner)
+        try:
+            return function(*arguments, **named)
+        finally:
+            self.give_back(generation, before)
+
+    def passage(
+        self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
+    ) -> Coroutine[Any, Any, Any]:
+        """See `Core`."""
+        self._require_open(owner)
+        return _Passage(self, owner, awaitable, root, returned)
+
+    def aside(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See `Core`."""
+        self._require_open(0)
+        generation, aside = self.generation, self.owners
+
+        def guard(*arguments: Any, **named: Any) -> Any:
+            before = self.hand_over(generation, aside)
+            try:
+                return function(before, *arguments, **named)
+            finally:
+                self.give_back(generation, before)
+
+        return guard
+
+    def callback(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See `Core`."""
+        self._require_open(owner)
+        generation = self.generation
+
+        def guard(*arguments: Any, **named: Any) -> Any:
+            if self.live(generation):
+                self.current = owner
+            return function(*arguments, **named)
+
+        return guard
+
+    def discount(self, owner: Owner, made: object, /) -> None:
+        """See `Core`."""
+        self._require_open(owner)
+
+    def period(self, number: int, /) -> None:
+        """See `Core`."""
+        self._require_open(0)
+
+    def born(self, ids: Iterable[int], /) -> list[tuple[int, Owner, type]]:
+        """See `Core`."""
+        self._require_open(0)
+        return []
+
+    def reached(self, objects: list[Any], /) -> set[int]:
+        """See `Core`."""
+        self._require_open(0)
+        return set()
+
+    def _require_open(self, owner: Owner) -> None:
+        if not self.open:
+            raise RuntimeError("no ledger is open")
+        if not 0 <= owner <= self.owners + 1:
+            raise ValueError(f"owner {owner}, but this ledger has 0 to {self.owners + 1}")
+
+
+class _Passage(Coroutine[Any, Any, Any]):
+    """A coroutine round a coroutine, whose steps are charged to an owner."""
+
+    def __init__(
+        self,
+        core: PythonCore,
+        owner: Owner,
+        awaitable: Awaitable[Any],
+        root: bool,
+        returned: Callable[[], Any] | None,
+    ) -> None:
+        self._core = core
+        self._owner = owner
+        self._awaitable = awaitable
+        self._root = root
+        self._returned = returned
+        self._generation = core.generation
+        self._steps: Any = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """Some ask whether it is a coroutine, and await nothing else."""
+        return type(self._awaitable)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._awaitable, name)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        value = yield from self._delegated()
+        return value
+
+    # A generator-based coroutine says `yield from` where another one says `await`.
+    __iter__ = __await__
+
+    def _delegated(self) -> Generator[Any, Any, Any]:
+        sent: Any = None
+        thrown: BaseException | None = None
+        while True:
+            try:
+                waiting_for = self.send(sent) if thrown is None else self.throw(thrown)
+            except StopIteration as stop:
+                return stop.value
+            sent = thrown = None
+            try:
+                sent = yield waiting_for
+            except BaseException as error:
+                thrown = error
+
+    def send(self, value: Any) -> Any:
+        """Run one step."""
+        return self._step(lambda steps: steps.send(value))
+
+    def throw(self, *arguments: Any) -> Any:
+        """Run one step that begins with an exception."""
+        return self._step(lambda steps: steps.throw(*arguments))
+
+    def close(self) -> None:
+        """End the coroutine where it stands."""
+        # What takes exceptions is a coroutine. Other awaitables have nothing to close before the first step.
+        if self._steps is None and not hasattr(self._awaitable, "throw"):
+            return
+        before = self._entered()
+        try:
+            self._begun().close()
+        finally:
+            self._ended(before, returned=False)
+
+    def _begun(self) -> Any:
+        if self._steps is None:
+            awaitable = self._awaitable
+            self._steps = awaitable if isinstance(awaitable, Coroutine) else _awaiting(awaitable)
+        return self._steps
+
+    def _step(self, step: Callable[[Any], Any]) -> Any:
+        before = self._entered()
+        try:
+            waiting_for = step(self._begun())
+        except BaseException as end:
+            self._ended(before, returned=isinstance(end, StopIteration))
+            raise
+        self._suspended(before)
+        return waiting_for
+
+    def _entered(self) -> Owner:
+        before = self._core.hand_over(self._generation, self._owner)
+        if before != NOBODY:
+            self._core.suspender = NOBODY
+        return before
+
+    def _suspended(self, before: Owner) -> None:
+        core = self._core
+        if before == NOBODY or not core.live(self._generation):
+            return
+        if core.suspender == NOBODY:  # the innermost passage comes first
+            core.suspender = self._owner
+            core.suspensions[self._owner] += 1
+        if self._root:
+            core.current, core.suspender = core.suspender, NOBODY
+        else:
+            core.current = before
+
+    def _ended(self, before: Owner, *, returned: bool) -> None:
+        core = self._core
+        if before == NOBODY or not core.live(self._generation):
+            return
+        core.suspender = NOBODY
+        core.current = self._owner if self._root else before
+        if returned and self._returned is not None:
+            core.run(core.owners, self._returned)
+
+
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    """A coroutine for an awaitable that need not have `send` and `throw`."""
+    return await awaitable

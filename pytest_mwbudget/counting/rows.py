@@ -1,0 +1,81 @@
+"""From the pages of a ledger to what is typical of each row. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median_low
+from typing import Any, TypeAlias
+
+from ..model.results import Count, Counts
+from .backend import Owner
+from .run import Page
+
+Kinds: TypeAlias = Mapping[str, int]
+ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
+
+
+def row_counts(pages: Sequence[Page], owners: Iterable[Owner], why_not: Mapping[str, str]) -> Counts:
+    """What a row, one owner or several, was charged with in the typical request. `pages` has at least one."""
+    own = list(owners)
+
+    def number(of: Callable[[Page, Owner], int]) -> Count:
+        return _count([sum(of(page, owner) for owner in own) for page in pages])
+
+    def kinds(of: Callable[[Page], Mapping[Owner, Kinds]]) -> Count:
+        return _count_by_kind([_merged(of(page), own) for page in pages])
+
+    return Counts(
+        objects=None if "objects" in why_not else kinds(lambda page: page.types),
+        allocations=None if "allocations" in why_not else number(lambda page, owner: page.tallies[owner][ALLOCATIONS]),
+        bytes=None if "bytes" in why_not else number(lambda page, owner: page.tallies[owner][BYTES]),
+        tasks=kinds(lambda page: page.tasks),
+        threads=kinds(lambda page: page.threads),
+        retained=None if "retained" in why_not else kinds(lambda page: page.retained),
+        received=number(lambda page, owner: page.received[owner]),
+        sent=number(lambda page, owner: page.sent[owner]),
+        suspensions=number(lambda page, owner: page.tallies[owner][SUSPENSIONS]),
+    )
+
+
+def with_own_types(rows: Mapping[Any, Counts]) -> dict[Any, Counts]:
+    """The same rows, each with the types that no other of them created."""
+    created = Counter(kind for counts in rows.values() if counts.objects for kind in counts.objects.kinds)
+    return {
+        name: replace(counts, own_types=tuple(kind for kind in counts.objects.kinds if created[kind] == 1))
+        if counts.objects
+        else counts
+        for name, counts in rows.items()
+    }
+
+
+def _merged(by_owner: Mapping[Owner, Kinds], owners: Sequence[Owner]) -> Kinds:
+    if len(owners) == 1:
+        return by_owner.get(owners[0], {})
+    merged: Counter[str] = Counter()
+    for owner in filter(by_owner.__contains__, owners):
+        merged.update(by_owner[owner])
+    return merged
+
+
+def _count(values: Sequence[int]) -> Count:
+    """The lower median: a number that a request really had."""
+    return Count(median_low(values), min(values), max(values))
+
+
+def _typical(values: Sequence[Kinds]) -> Kinds:
+    if all(kinds == values[0] for kinds in values):  # as most often, and a deep stack has thousands of medians
+        return values[0]
+    return {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
+
+
+def _count_by_kind(values: Sequence[Kinds]) -> Count:
+    if not any(values):
+        return Count(0, 0, 0)
+    total = _count([sum(kinds.values()) for kinds in values])
+    typical = _typical(values)
+    ordered = sorted(
+        ((kind, number) for kind, number in typical.items() if number), key=lambda pair: (-pair[1], pair[0])
+    )
+    return replace(total, kinds=dict(ordered))

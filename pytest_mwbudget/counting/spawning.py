@@ -1,0 +1,357 @@
+"""See who hands work to a task or to a thread, and keep charging what a task does to whoever spawned it.
+
+asyncio: the loop's `create_task`, `call_soon` and their like. uvloop, which is in C: attributes of the loop in their
+place, and a task factory. trio: the functions that spawn. Threads: the functions that hand work to one. Each sees the
+owner that is charged at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import Context
+from types import CoroutineType, FunctionType
+from typing import Any, TypeAlias
+
+from ..asgi.loops import Library
+from ..interpreter.code_patching import Function, Parameters, detour, exchanged, twin
+from .backend import Charger, Owner
+
+Arguments: TypeAlias = tuple[Any, ...]
+Named: TypeAlias = dict[str, Any]
+# Is shown a call that an owner makes, and returns the arguments with which to make it.
+Seen: TypeAlias = Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
+
+# The modules in which pools of threads are written. What these hand on was counted where it was handed to them; what
+# they export, such as `anyio.from_thread.run`, is work like any other.
+POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.", "trio._")
+# The event loop's methods that take a callback, and the place of the callback among the arguments.
+SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
+
+
+class Spawning:
+    """Counts tasks and threads by owner and name.
+
+    `background` is charged for tasks that were there before, but for the one that watches, which works `aside`.
+    """
+
+    def __init__(self, core: Charger, background: Owner, aside: Owner) -> None:
+        self.core = core
+        self.background = background
+        self.aside = aside
+        self.tasks: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+        self.threads: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+
+    def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
+        """Tasks and threads by owner since the last time; begins anew."""
+        taken = dict(self.tasks), dict(self.threads)
+        self.tasks.clear()
+        self.threads.clear()
+        return taken
+
+    @contextmanager
+    def watched(self, library: Library) -> Iterator[None]:
+        """Watch the running loop, which is one of `library`, and every way to a worker thread."""
+        with ExitStack() as stack:
+            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
+            stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
+            if "anyio.to_thread" in sys.modules:
+                run_sync = _function(sys.modules["anyio.to_thread"].run_sync)
+                stack.enter_context(self._detoured(run_sync, self._handing(0)))
+            if library == "trio":
+                self._watch_trio(stack)
+            else:
+                stack.enter_context(self._asyncio_loop(asyncio.get_running_loop()))
+            yield
+
+    # ---- detours --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
+        """Show every call of `function` to `seen`, which returns the arguments to call it with."""
+        core, parameters, original = self.core, Parameters.of(function.__code__), twin(function, function.__code__)
+
+        def called(caller: Owner, *flat: Any) -> Any:
+            arguments, named, containers = parameters.gathered(flat)
+            if caller < 0:
+                return original(*arguments, **named)
+            for container in containers:
+                core.discount(caller, container)
+            arguments, named = seen(caller, arguments, named)
+            return core.run(caller, original, *arguments, **named)
+
+        with exchanged(function, detour(function.__code__, core.aside(called))):
+            yield
+
+    # ---- threads --------------------------------------------------------------------------------------------------
+
+    def _handing(self, position: int) -> Seen:
+        """For a function whose argument at `position` is to run in a worker thread."""
+
+        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+            if len(arguments) > position and not _of_a_pool(arguments[position]):
+                self.threads[caller][work_name(arguments[position])] += 1
+            return arguments, named
+
+        return seen
+
+    def _starting(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        thread = arguments[0]
+        target = getattr(thread, "_target", None) or thread.run
+        if not (_of_a_pool(target) or _of_a_pool(type(thread))):
+            self.threads[caller][work_name(target)] += 1
+        return arguments, named
+
+    # ---- asyncio --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _asyncio_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Watch what makes tasks and takes callbacks; the code of a method is also seen by who keeps it bound."""
+        strangers = dict.fromkeys(asyncio.all_tasks(loop), self.background)
+        watching = asyncio.current_task(loop)
+        if watching is not None:
+            strangers[watching] = self.aside
+        with ExitStack() as stack:
+            for name, position in SCHEDULING.items():
+                seen = self._scheduling(position + 1, strangers)
+                if isinstance(method := _method(loop, name), FunctionType):
+                    stack.enter_context(self._detoured(method, seen))
+                else:
+                    stack.enter_context(_replaced(loop, name, self.core.aside(self._shown(loop, name, seen))))
+            constructor = _eager_constructor(loop.get_task_factory())
+            if constructor is not None:
+                stack.enter_context(self._eager_factory(loop, constructor))
+            elif isinstance(method := _method(loop, "create_task"), FunctionType):
+                stack.enter_context(self._detoured(method, self._creating))
+            else:
+                stack.enter_context(self._task_factory(loop))
+            yield
+
+    def _shown(self, loop: asyncio.AbstractEventLoop, name: str, seen: Seen) -> Callable[..., Any]:
+        """What shows every call of a method in C to `seen`, and calls it with what that returns."""
+        method = getattr(loop, name)
+
+        def called(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            if caller < 0:
+                return method(*arguments, **named)
+            (_, *arguments), named = seen(caller, (loop, *arguments), named)  # type: ignore[assignment]
+            return self.core.run(caller, method, *arguments, **named)
+
+        return called
+
+    @contextmanager
+    def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
+        """A factory like the loop's eager one: anyio goes round `create_task`, and calls what the factory calls."""
+        own = loop.get_task_factory()
+
+        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            if caller < 0:
+                return constructor(*arguments, **named)
+            (_, *arguments), named = self._creating(caller, (loop, *arguments), named)  # type: ignore[assignment]
+            return self.core.run(caller, constructor, *arguments, **named)
+
+        loop.set_task_factory(asyncio.create_eager_task_factory(self.core.aside(make)))  # type: ignore[attr-defined, unused-ignore]
+        try:
+            yield
+        finally:
+            loop.set_task_factory(own)
+
+    @contextmanager
+    def _task_factory(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Watch a `create_task` in C: by an attribute of the loop, and by a factory for who keeps the bound method.
+
+        The factory is out while the attribute is called: what a factory is called with would be counted. The app sees
+        the factory that it has set itself.
+        """
+        own, set_factory = loop.get_task_factory(), loop.set_task_factory
+        shown = self._shown(loop, "create_task", self._creating)
+
+        def set_own(factory: Any) -> None:
+            nonlocal own
+            set_factory(factory)  # it may refuse it
+            set_factory(watching)
+            own = factory
+
+        def make(caller: Owner, its_loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> Any:
+            factory: Callable[..., Any] = own or _plain_task
+            if caller < 0:
+                return factory(its_loop, coro, **named)
+            (_, coro), named = self._creating(caller, (its_loop, coro), named)
+            return self.core.run(caller, factory, its_loop, coro, **named)
+
+        def create_task(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            set_factory(own)
+            try:
+                return shown(caller, *arguments, **named)
+            finally:
+                set_factory(watching)
+
+        watching = self.core.aside(make)
+        set_factory(watching)
+        try:
+            with (
+                _replaced(loop, "create_task", self.core.aside(create_task)),
+                _replaced(loop, "get_task_factory", lambda: own),
+                _replaced(loop, "set_task_factory", set_own),
+            ):
+                yield
+        finally:
+            set_factory(own)
+
+    def _creating(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        """For a call of `create_task`, the loop being its first argument."""
+        if "coro" in named:
+            arguments = (*arguments, named.pop("coro"))
+        if len(arguments) > 1 and asyncio.iscoroutine(arguments[1]):
+            loop, coro, *rest = arguments
+            self.tasks[caller][coroutine_name(coro)] += 1
+            arguments = (loop, self.core.passage(caller, coro, True), *rest)
+        return arguments, named
+
+    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
+        """For a method whose argument at `position` is a callback."""
+
+        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+            if len(arguments) > position and callable(arguments[position]):
+                callback = arguments[position]
+                task = getattr(callback, "__self__", None)
+                owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
+                guarded = self.core.callback(owner, callback)
+                arguments = (*arguments[:position], guarded, *arguments[position + 1 :])
+            return arguments, named
+
+        return seen
+
+    # ---- trio -----------------------------------------------------------------------------------------------------
+
+    def _watch_trio(self, stack: ExitStack) -> None:
+        import trio
+
+        stack.enter_context(self._detoured(_function(trio.to_thread.run_sync), self._handing(0)))
+        for function, position in (
+            (trio.Nursery.start_soon, 1),
+            (trio.Nursery.start, 1),
+            (trio.lowlevel.spawn_system_task, 0),
+        ):
+            stack.enter_context(self._detoured(_function(function), self._spawning(position)))
+
+    def _spawning(self, position: int) -> Seen:
+        """For a function of trio whose argument at `position` makes the coroutine of the new task."""
+
+        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+            if len(arguments) <= position:
+                return arguments, named
+            function = arguments[position]
+            if named.get("name") is None:
+                named["name"] = function
+
+            def rooted(_: Owner, *arguments: Any, **named: Any) -> Any:
+                coro = self.core.run(caller, function, *arguments, **named)
+                if not inspect.isawaitable(coro):
+                    return coro
+                self.tasks[caller][coroutine_name(coro)] += 1
+                return self.core.passage(caller, coro, True)
+
+            return (*arguments[:position], self.core.aside(rooted), *arguments[position + 1 :]), named
+
+        return seen
+
+
+@contextmanager
+def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
+    """An attribute of the loop object stands before the method of its class, also for asyncio's code in C."""
+    present = {name: vars(loop)[name]} if name in vars(loop) else {}
+    setattr(loop, name, value)
+    try:
+        yield
+    finally:
+        delattr(loop, name)
+        vars(loop).update(present)
+
+
+def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
+    """What a loop without a task factory makes."""
+    return asyncio.Task(coro, loop=loop, **named)
+
+
+def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
+    """The function behind a method of the loop's class."""
+    return inspect.unwrap(getattr(type(loop), name))
+
+
+def _eager_constructor(factory: Any) -> Callable[..., Any] | None:
+    """What asyncio's eager task factory makes tasks with, None for another factory."""
+    eager = getattr(asyncio, "eager_task_factory", None)  # Python 3.12
+    if eager is None or getattr(factory, "__code__", None) is not eager.__code__:
+        return None
+    constructor: Callable[..., Any] = factory.__closure__[0].cell_contents
+    return constructor
+
+
+def _of_a_pool(work: object) -> bool:
+    return f"{getattr(work, '__module__', None) or ''}.".startswith(POOLS)
+
+
+def _function(callee: Any) -> Function:
+    """The Python function behind it: some decorators keep it."""
+    found: Function = inspect.unwrap(callee)
+    return found
+
+
+# ---- names --------------------------------------------------------------------------------------------------------
+
+
+def coroutine_name(coroutine: Any) -> str:
+    """`module.qualname` of the coroutine that a new task is for.
+
+    Libraries spawn a coroutine of theirs round the one they were given; then it is that one's name.
+    """
+    given = _given_coroutine(coroutine)
+    named = coroutine if given is None else given
+    frame = getattr(named, "cr_frame", None)
+    module = frame.f_globals.get("__name__", "?") if frame is not None else type(named).__module__
+    return f"{module}.{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+def _given_coroutine(coroutine: Any) -> Any:
+    """The one coroutine, not yet begun, among the arguments of `coroutine` or what its `self` holds."""
+    frame = getattr(coroutine, "cr_frame", None)
+    if frame is None:
+        return None
+    arguments = dict(frame.f_locals)
+    values = [*arguments.values(), *_attributes(arguments.get("self"))]
+    found = [value for value in values if type(value) is CoroutineType and inspect.getcoroutinestate(value) == _NEW]
+    return found[0] if len(set(map(id, found))) == 1 else None
+
+
+_NEW = inspect.CORO_CREATED
+
+
+def _attributes(instance: object) -> Iterator[object]:
+    yield from getattr(instance, "__dict__", {}).values()
+    for cls in type(instance).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            try:
+                yield object.__getattribute__(instance, name)
+            except AttributeError:
+                continue
+
+
+def work_name(work: Any) -> str:
+    """`module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
+    while True:
+        if isinstance(work, functools.partial):
+            in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
+            work = work.args[0] if in_context else work.func
+        else:
+            break
+    named = work if hasattr(work, "__qualname__") else type(work)
+    return f"{getattr(named, '__module__', None) or '?'}.{named.__qualname__}"

@@ -1,0 +1,147 @@
+"""Owners that can be told from the frames on the stack.
+
+Whatever an owner does is done inside a call of that owner's marker: a function that does nothing else, whose code has
+the owner's number for its first line. So a profiler's stacks tell the owner, also in a child task, and in the event
+loop while a task of that owner waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeAlias
+
+from ..analysis import profile_stacks
+from ..asgi.loops import Library
+from ..counting.backend import NOBODY, Owner
+from ..interpreter.code_patching import Function, twin
+
+Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
+
+
+class Marks:
+    """A `Charger` that keeps no accounts: an owner is at work where its marker is the innermost on the stack."""
+
+    def __init__(self, owners: int) -> None:
+        self.markers: list[Marker] = [_marked(_called, owner) for owner in range(owners)]
+        self.awaiting: list[AwaitingMarker] = [_marked(_awaited, owner) for owner in range(owners)]
+        self.suspended = NOBODY
+
+    def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        """See `Charger`."""
+        return self.markers[owner](function, arguments, named)
+
+    def passage(
+        self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: object = None, /
+    ) -> Coroutine[Any, Any, Any]:
+        """See `Charger`."""
+        marked = self.awaiting[owner](awaitable)
+        return _Root(self, marked) if root else marked
+
+    def aside(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See `Charger`."""
+        return lambda *arguments, **named: function(_at_work(), *arguments, **named)
+
+    def callback(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See `Charger`."""
+        marker = self.markers[owner]
+        return lambda *arguments, **named: marker(function, arguments, named)
+
+    def discount(self, owner: Owner, made: object, /) -> None:
+        """See `Charger`."""
+
+    @contextmanager
+    def iterations(self, library: Library) -> Iterator[bool]:
+        """Mark what the running loop, which is one of `library`, does between steps with the owner suspended last.
+
+        Whether that is possible: only asyncio's loop in Python has a method to mark. What another one does, and how
+        long it waits, belongs to nobody.
+        """
+        loop: Any = asyncio.get_running_loop() if library == "asyncio" else None
+        original = getattr(loop, "_run_once", None)
+        if original is None:
+            yield False
+            return
+
+        def run_once() -> None:
+            if self.suspended == NOBODY:
+                original()
+            else:
+                self.markers[self.suspended](original, (), {})
+
+        present = {name: own for name, own in vars(loop).items() if name == "_run_once"}
+        vars(loop)["_run_once"] = run_once
+        try:
+            yield True
+        finally:
+            del vars(loop)["_run_once"]
+            vars(loop).update(present)
+
+
+class _Root(Coroutine[Any, Any, Any]):
+    """The coroutine of a task: notes who was at work when the task was suspended."""
+
+    def __init__(self, marks: Marks, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._marks = marks
+        self._coroutine = coroutine
+
+    def __getattr__(self, name: str) -> Any:
+        # anyio asks the coroutine of a task whether it has begun, and cancels only a task whose coroutine has.
+        return getattr(self._coroutine, name)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        """Run one step."""
+        waiting_for = self._coroutine.send(value)
+        self._marks.suspended = _owner_within(self._coroutine)
+        return waiting_for
+
+    def throw(self, *arguments: Any) -> Any:
+        """Run one step that begins with an exception."""
+        waiting_for = self._coroutine.throw(*arguments)
+        self._marks.suspended = _owner_within(self._coroutine)
+        return waiting_for
+
+    def close(self) -> None:
+        """End the coroutine where it stands."""
+        self._coroutine.close()
+
+
+def _called(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return function(*arguments, **named)
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _marked(function: Function, owner: Owner) -> Any:
+    """The same function, told apart from all others by its code."""
+    return twin(function, function.__code__.replace(co_filename=profile_stacks.MARKER, co_firstlineno=owner))
+
+
+def _at_work() -> Owner:
+    """Whose marker is the innermost on the stack, NOBODY where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == profile_stacks.MARKER:
+            return frame.f_code.co_firstlineno
+        frame = frame.f_back
+    return NOBODY
+
+
+def _owner_within(awaited: Any) -> Owner:
+    """Whose marker is the innermost among the coroutines that wait for one another from here on."""
+    owner = NOBODY
+    while awaited is not None:
+        code = getattr(awaited, "cr_code", None)
+        if code is not None and code.co_filename == profile_stacks.MARKER:
+            owner = code.co_firstlineno
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return owner

@@ -1,0 +1,234 @@
+"""Call a request again under pyinstrument, and say whose time each sample is.
+
+Probes stand at every boundary, and the stacks that pyinstrument samples tell the owner by the owner's marker.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sys
+import timeit
+import warnings
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..analysis import profile_stacks
+from ..asgi.discovery import Stack
+from ..asgi.server import Caller
+from ..counting.attribution import Charging, owner_count
+from ..counting.backend import Owner
+from ..interpreter.clocks import Clock, perf_counter, runs
+from ..interpreter.code_patching import PROBE_FILE
+from ..interpreter.foreign_tools import uncollected
+from ..model.estimate import Microseconds, Seconds
+from ..model.results import Result
+from ..model.stack import HARNESS, probed_parent
+from .attribution import Marks
+
+if TYPE_CHECKING:
+    from pyinstrument.session import Session
+
+# The frames that stand for a layer and for those round it.
+Block: TypeAlias = tuple[str, ...]
+
+MACHINERY = (str(Path(__file__).parents[1]) + os.sep, PROBE_FILE)
+# Taking a sample takes some tens of microseconds, more in a deep stack, in which the app gets nowhere.
+INTERVAL_S: Seconds = 0.0005
+# A function that takes a fifth of a layer has a hundred of them then: its share is known to a tenth of itself.
+ENOUGH_SAMPLES = 500
+# So long at least, for whatever is hot by itself; and at most, whatever there is by then.
+LEAST_S, MOST_S = 1.0, 3.0
+CHUNK_S = 0.1
+# Of more calls and returns in a request none are noted: each takes tens of microseconds. See `_events`.
+MOST_EVENTS = 20_000
+NS_PER_S, US_PER_S = 1e9, 1e6
+OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What was sampled in so many requests, which took `request_us` each under the profiler.
+
+    `session` has the frames of each layer below its block, see `analysis.profile_stacks`. The profiler takes its time at every call and
+    every return, which makes many small functions look slow. So what a layer takes longer under it than its row says is
+    shared out among its calls and returns, and taken off; of what was not timed, what the whole request takes longer.
+    """
+
+    session: Session
+    requests: int
+    samples: int
+    request_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """As it was sampled, the `events` of one request, and what the rows of owners say."""
+
+    session: Session
+    requests: int
+    events: Sequence[profile_stacks.Record]
+    row_s: Mapping[Owner, Seconds]
+
+
+async def profile(
+    stack: Stack, caller: Caller, result: Result, plain_us: Microseconds, clock: Clock, tick: Callable[[], None]
+) -> Profiled:
+    """Sample requests until each layer that is over a budget, or else the whole stack, has enough samples of its own.
+
+    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises what the app raises.
+    """
+    from pyinstrument import Profiler
+
+    marks, blocks = Marks(owner_count(stack)), _blocks(stack)
+    charging = Charging(stack, marks, caller.loop.library)
+    profiler = Profiler(interval=INTERVAL_S, async_mode="disabled")
+    over = {report.layer.index for report in result.layers if report.verdict == "fail"}
+    wanted = [blocks.get(entry + 1, ()) for entry, layer in stack.layers if layer.index in over and entry is not None]
+    chance, requests, begin = random.Random(), 0, clock()
+    placed, iterations = charging.placed(), marks.iterations(caller.loop.library)
+    with uncollected(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
+        # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        while True:
+            chunk = clock()
+            with profiler:
+                while clock() - chunk < CHUNK_S * NS_PER_S:
+                    _pause(chance.uniform(0, INTERVAL_S), clock)
+                    await charging.request(caller.settled)
+                    requests += 1
+                    tick()
+            session, seconds = profiler.last_session, (clock() - begin) / NS_PER_S
+            assert session is not None
+            if seconds >= MOST_S or (seconds >= LEAST_S and _enough(session, blocks, wanted)):
+                break
+        events = await _events(lambda: charging.request(caller.settled))
+    sampled = _Sampled(session, requests, events, _row_s(stack, result, waiting=iterating))
+    return _profiled(sampled, blocks, plain_us, str(result.request))
+
+
+@contextmanager
+def _own_sampler() -> Iterator[None]:
+    """Give this thread a sampler of its own: pyinstrument has one a thread, and `pyinstrument -m pytest` uses it.
+
+    Its clock is one that runs where a test has frozen pyinstrument's.
+    """
+    from pyinstrument import stack_sampler
+
+    local = stack_sampler.thread_locals
+    before = stack_sampler.get_stack_sampler()
+    local.stack_sampler = own = stack_sampler.StackSampler()
+    if not runs(timeit.default_timer):
+        own.timer_func = perf_counter
+    try:
+        yield
+    finally:
+        local.stack_sampler = before
+
+
+def _pause(seconds: Seconds, clock: Clock) -> None:
+    """Let so much time pass: or samples would always come at the same places of requests that take equally long."""
+    end = clock() + seconds * NS_PER_S
+    while clock() < end:
+        pass
+
+
+def _blocks(stack: Stack) -> dict[Owner, Block]:
+    """The blocks round what each owner does, the outermost first. What is done aside has none."""
+    layers = dict(stack.layers)
+    outside = (profile_stacks.frame_info(OUTSIDE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
+    found: dict[Owner, Block] = {HARNESS: outside}
+    for index in stack.probeable:
+        outer, _ = probed_parent(stack.entries, index, stack.probeable)
+        around: Block = () if found.get(outer) == outside else found[outer]
+        own: Block = () if around else outside
+        if index in layers:
+            own = (profile_stacks.frame_info(layers[index].name, profile_stacks.BLOCK, layers[index].index),)
+        elif index == stack.endpoint:
+            own = (profile_stacks.frame_info(ENDPOINT, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
+        found[index + 1] = (*around, *own)
+    found[len(stack.entries) + 1] = (
+        profile_stacks.frame_info(ELSEWHERE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),
+    )
+    return found
+
+
+def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block]) -> bool:
+    """Whether each of the blocks that are wanted, or all of them together, have samples enough of their own."""
+    owners = [profile_stacks.owner_of(stack) for stack, _ in session.frame_records]
+    known = [blocks[owner] for owner in owners if owner in blocks]
+    if not wanted:
+        return len(known) >= ENOUGH_SAMPLES
+    return all(sum(block == one for block in known) >= ENOUGH_SAMPLES for one in wanted)
+
+
+async def _events(request: Callable[[], Awaitable[None]]) -> list[profile_stacks.Record]:
+    """The calls and returns of one request, each by the stack in whose time the profiler's work at it falls.
+
+    None of a request that has very many; then the profiler's work is taken for an even share of all.
+    """
+    from pyinstrument.stack_sampler import build_call_stack
+
+    found: Counter[tuple[str, ...]] = Counter()
+    left = MOST_EVENTS
+    previous = sys.getprofile()
+
+    def seen(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        found[tuple(build_call_stack(frame, event, argument))] += 1
+        left -= 1
+        if not left:
+            sys.setprofile(None)
+
+    sys.setprofile(seen)
+    try:
+        await request()
+    finally:
+        sys.setprofile(previous)
+    return [(list(stack), float(number)) for stack, number in found.items()] if left else []
+
+
+def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Seconds]:
+    """How long a request spends with each owner, as far as that was timed; without its waits unless `waiting`."""
+    found: dict[Owner, Microseconds] = {}
+    entries = {layer.index: entry for entry, layer in stack.layers}
+    for report in result.layers:
+        entry = entries.get(report.layer.index)
+        if entry is not None and report.us is not None:
+            busy = report.occupation.busy if report.occupation else report.us
+            found[entry + 1] = (report.us if waiting else busy).estimate
+    if result.books is not None:
+        found[HARNESS] = result.books.outside.estimate
+        if stack.endpoint is not None and result.books.endpoint is not None:
+            found[stack.endpoint + 1] = result.books.endpoint.estimate
+    return {owner: max(0.0, us) / US_PER_S for owner, us in found.items() if math.isfinite(us)}
+
+
+def _profiled(sampled: _Sampled, blocks: Mapping[Owner, Block], plain_us: Microseconds, about: str) -> Profiled:
+    from pyinstrument.session import Session
+
+    session, requests = sampled.session, sampled.requests
+    records = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
+    sampled_s = math.fsum(seconds for _, seconds in records)
+    wanted = {blocks[owner]: one * requests for owner, one in sampled.row_s.items() if owner in blocks}
+    rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(wanted.values()))
+    records = profile_stacks.fitted(records, profile_stacks.attributed(sampled.events, blocks, MACHINERY), wanted, rest)
+    total_s = math.fsum(seconds for _, seconds in records)
+    # Not the session's own: that is by the clock that tells the date, which tests freeze.
+    duration_s = math.fsum(seconds for _, seconds in session.frame_records)
+    samples = sum(profile_stacks.owner_of(stack) in blocks for stack, _ in session.frame_records)
+    told = session.to_json(include_frame_records=False) | {
+        "frame_records": records,
+        "start_call_stack": [""],
+        "duration": total_s,
+        "cpu_time": total_s * session.cpu_time / duration_s,
+        "target_description": f"{about}, {requests} requests",
+        "sample_count": samples,
+    }
+    return Profiled(Session.from_json(told), requests, samples, sampled_s / requests * US_PER_S)

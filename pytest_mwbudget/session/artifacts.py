@@ -1,0 +1,144 @@
+"""The files that a result can become: what each is called, what it needs, who renders it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryFile
+from typing import Any
+
+from ..errors import SettingError
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A kind of file. `name` is its option's, `package` has to be installed.
+
+    `render` makes its text of a document and of the path where it will be.
+    """
+
+    name: str
+    render: Callable[[Mapping[str, Any], Path], str]
+    package: str | None = None
+
+    def check(self, path: Path, said: str) -> None:
+        """Make sure, before there is any work to lose, that the file can be made; nothing is left behind.
+
+        `said` is the option as the user wrote it. Raises SettingError where a package is missing or `path` cannot be
+        written.
+        """
+        self.check_package(said)
+        try:
+            _try(path)
+        except OSError as error:
+            raise SettingError(f"{said} cannot be written: {error}; give the path of a file to write") from None
+
+    def check_package(self, said: str) -> None:
+        """Make sure that what renders the file is there; SettingError where it is not."""
+        if self.package is not None and find_spec(self.package) is None:
+            raise SettingError(
+                f"{said} needs the package {self.package}, which is not installed here; install"
+                f" pytest-mwbudget[{self.name}]"
+            )
+
+    def write(self, path: Path, document: Mapping[str, Any]) -> None:
+        """Write the document to `path`, all of it or nothing, and make the directories above it."""
+        put(path, self.render(document, path))
+
+
+def put(path: Path, text: str) -> None:
+    """Write the text to `path`: to a file beside it, which then takes its place, so that no half of it ever stands."""
+    if _is_special(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _replace(target, text)
+    except OSError as error:
+        if not target.is_file():
+            # The user knows nothing of the file beside it.
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        # A file that is a mount of its own, or stands where no other can be made, can only be written over.
+        target.write_text(text, encoding="utf-8")
+
+
+def _replace(target: Path, text: str) -> None:
+    beside = target.with_name(f".mw-budget-{os.getpid()}-{token_hex(4)}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, whose place nothing may take."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _try(path: Path) -> None:
+    """Raise OSError where no file can be written at `path`, and leave nothing behind."""
+    if _is_special(path):
+        return  # opening a pipe waits for its reader
+    target = Path(os.path.realpath(path))
+    try:
+        target.stat()
+    except FileNotFoundError:
+        with TemporaryFile(dir=next(above for above in target.parents if above.exists())):
+            return
+    with target.open("a"):
+        pass
+
+
+def check_distinct(files: Mapping[str, Path]) -> None:
+    """Make sure that no file is written over another. The keys are what the user said of each; raises SettingError."""
+    seen: dict[str, str] = {}
+    for said, path in files.items():
+        other = seen.setdefault(os.path.realpath(path), said)
+        if other != said:
+            raise SettingError(f"{said} is the same file as {other}; give each file a path of its own")
+
+
+def _json(document: Mapping[str, Any], path: Path) -> str:
+    from ..report.json import render
+
+    return render(document)
+
+
+def _html(document: Mapping[str, Any], path: Path) -> str:
+    from ..report.html import render
+
+    return render(document, lambda file: _seen_from(path, file))
+
+
+def _seen_from(page: Path, file: str) -> str:
+    """The path of `file` as a link in `page`."""
+    try:
+        return Path(os.path.relpath(file, page.parent)).as_posix()
+    except ValueError:  # on another drive
+        return file
+
+
+def _markdown(document: Mapping[str, Any], path: Path) -> str:
+    from ..report.markdown import render
+
+    return render(document)
+
+
+def _benchmark(document: Mapping[str, Any], path: Path) -> str:
+    from ..report.benchmark import render
+
+    return render(document)
+
+
+JSON = Output("json", _json)
+# What can be made again of the JSON.
+RENDERED = (Output("html", _html, "jinja2"), Output("markdown", _markdown), Output("benchmark-json", _benchmark))

@@ -1,0 +1,165 @@
+"""The fixture `mw_budget`: an HTTP client of the app under test whose every request is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..asgi import loops, server
+from ..config.settings import Settings, status_code
+from ..engine import Publish, measure, send_once
+from ..errors import MeasurementError
+from ..model.results import Measurement
+from ..timing.run import Bench
+
+
+@dataclass
+class MwBudget:
+    """Makes requests to the app under test, and measures them when enforcement is on.
+
+    `request` and its shorthands take what `httpx` takes to build a request: `params`, `headers`, `cookies`, `json`,
+    `data`, `files`, `content`; and `expect_status` for this request. They return a `Measurement` with the response.
+    The methods that begin with `a` do the same on the running event loop. A budget that is not kept fails the test
+    when the test function ends, so that everything after a request still runs. `publisher` says what keeps the profile
+    of the request with that number, `current` the settings at the time of a request. `tried` says whether a request was
+    asked for, `made` counts those that were sent, `reported` the results that a report has taken along.
+    """
+
+    app: object
+    settings: Settings
+    enforce: bool
+    bench: Bench
+    publisher: Callable[[int], Publish] | None = None
+    current: Callable[[], Settings] | None = None
+    results: list[Measurement] = field(default_factory=list)
+    tried: bool = False
+    made: int = 0
+    reported: int = 0
+
+    async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
+        """Make and measure a request on the running event loop."""
+        __tracebackhide__ = True
+        self._begin()
+        self._require_loop()
+        app = server.checked_app(self.app)
+        settings = self.settings
+        if expect_status is not None:
+            settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        request = server.build_request(method, url, options)
+        self.made += 1
+        if self.enforce:
+            publish = self.publisher(self.made) if self.publisher else None
+            measurement = await measure(app, request, settings, self.bench, publish)
+        else:
+            measurement = await send_once(app, request, settings)
+        self.results.append(measurement)
+        return measurement
+
+    def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
+        """Make and measure a request on an event loop of its own."""
+        __tracebackhide__ = True
+        self._begin()
+        _require_no_loop(method)
+        return loops.run(self.settings.loop, lambda: self.arequest(method, url, expect_status=expect_status, **options))
+
+    def _begin(self) -> None:
+        """Note that a request is tried, and take the settings as they are now."""
+        self.tried = True
+        if self.current is not None:
+            self.settings = self.current()
+
+    def _require_loop(self) -> None:
+        try:
+            running = loops.current().name
+        except RuntimeError:
+            raise MeasurementError(
+                "no event loop that can be measured is running; the choices are asyncio, uvloop and trio"
+            ) from None
+        wanted = self.settings.loop
+        if wanted is not None and wanted != running:
+            raise MeasurementError(
+                f"this test runs on {running}, but its loop is to be {wanted!r}; run it on {wanted} (for anyio, the"
+                f" fixture anyio_backend), use the methods without `a` in a test that is not async, or say nothing"
+                f" of loop"
+            )
+
+    def get(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("GET", …)`."""
+        __tracebackhide__ = True
+        return self.request("GET", url, **options)
+
+    def options(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("OPTIONS", …)`."""
+        __tracebackhide__ = True
+        return self.request("OPTIONS", url, **options)
+
+    def head(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("HEAD", …)`."""
+        __tracebackhide__ = True
+        return self.request("HEAD", url, **options)
+
+    def post(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("POST", …)`."""
+        __tracebackhide__ = True
+        return self.request("POST", url, **options)
+
+    def put(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("PUT", …)`."""
+        __tracebackhide__ = True
+        return self.request("PUT", url, **options)
+
+    def patch(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("PATCH", …)`."""
+        __tracebackhide__ = True
+        return self.request("PATCH", url, **options)
+
+    def delete(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `request("DELETE", …)`."""
+        __tracebackhide__ = True
+        return self.request("DELETE", url, **options)
+
+    async def aget(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("GET", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("GET", url, **options)
+
+    async def aoptions(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("OPTIONS", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("OPTIONS", url, **options)
+
+    async def ahead(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("HEAD", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("HEAD", url, **options)
+
+    async def apost(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("POST", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("POST", url, **options)
+
+    async def aput(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("PUT", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("PUT", url, **options)
+
+    async def apatch(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("PATCH", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("PATCH", url, **options)
+
+    async def adelete(self, url: str, **options: Any) -> Measurement:
+        """Shorthand for `await arequest("DELETE", …)`."""
+        __tracebackhide__ = True
+        return await self.arequest("DELETE", url, **options)
+
+
+def _require_no_loop(method: object) -> None:
+    if loops.running():
+        shorthand = str(method).lower()
+        name = shorthand if hasattr(MwBudget, f"a{shorthand}") else "request"
+        raise MeasurementError(
+            f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
+            f" write await mw_budget.a{name}(...)"
+        )

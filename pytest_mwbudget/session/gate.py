@@ -1,0 +1,415 @@
+"""What the plugin does with a test that uses it: the client, the settings, explained errors, the verdict."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ..config.settings import MARKER_KEYS, RUN_KEYS, Settings, WhenUndecided, merge
+from ..errors import BudgetWarning, MwBudgetError, SettingError
+from .markers import closest_first, note_start
+from .tracebacks import Tracebacks, entered, raise_at
+
+if TYPE_CHECKING:
+    from ..analysis.slowdown import Machine
+    from ..config.budgets import Budgets
+    from ..model.results import Measurement
+    from .client import MwBudget
+    from .turns import Turns
+
+CONFIGURABLE = (*MARKER_KEYS, *RUN_KEYS)
+ON_COMMAND_LINE = ("loop", "max_time", "undecided", "flamegraph")
+# Where flamegraphs are written when nobody says otherwise.
+FOLDER = ".mw-budget"
+
+FAILURE_WIDTH = 79
+
+_client: pytest.StashKey[MwBudget] = pytest.StashKey()
+_machine: pytest.StashKey[Machine] = pytest.StashKey()
+_turns: pytest.StashKey[Turns] = pytest.StashKey()
+
+
+# ---- the run ----------------------------------------------------------------------------------------------------
+
+
+def configure(config: pytest.Config) -> None:
+    """Check what the command line and the configuration say, and take part in a run that measures."""
+    try:
+        merge([], _configured(config))
+        _check_folder(config)
+    except SettingError as error:
+        raise pytest.UsageError(str(error)) from None
+    if enforced(config):
+        take_part(config)
+
+
+def _check_folder(config: pytest.Config) -> None:
+    """Where the command line says something of flamegraphs, they must be possible."""
+    for option in ("dir", "flamegraph"):
+        value = config.getoption(f"mw_budget_{option}")
+        said = f"--mw-budget-{option}={value!r}"
+        if value is not None and not enforced(config):
+            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget")
+        if value is not None and option == "dir":
+            from .profiles import check
+
+            check(_folder(config), said)
+
+
+def _folder(config: pytest.Config) -> Path:
+    """The directory of flamegraphs, from where pytest was started where the command line says it, else from rootdir."""
+    said: str | None = config.getoption("mw_budget_dir")
+    if said is not None:
+        return config.invocation_params.dir / said
+    configured: str = config.getini("mw_budget_dir") or FOLDER
+    return config.rootpath / configured
+
+
+def take_part(config: pytest.Config) -> None:
+    """Register the hooks that run with every test, once."""
+    from .remembered_speed import Recall
+
+    for hooks in (Gate(), Recall(), Tracebacks(_concerned)):
+        if not config.pluginmanager.has_plugin(hooks.NAME):
+            config.pluginmanager.register(hooks, hooks.NAME)
+    if enforced(config) and _turns not in config.stash:
+        from .turns import TakesTurns, Turns
+
+        alone, told = not hasattr(config, "workerinput"), _Progress(config).waiting
+        config.stash[_turns] = Turns(alone=alone, told=told)
+        config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
+
+
+def _times(item: pytest.Item) -> bool:
+    """Whether a test takes the fixture and needs a clock; one whose settings are unusable measures nothing."""
+    if _skipped(item):
+        return False
+    try:
+        return "mw_budget" in getattr(item, "fixturenames", ()) and _settings_of(item).budgets.need_clock
+    except SettingError:
+        return False
+
+
+def _skipped(item: pytest.Item) -> bool:
+    """Whether a marker surely skips the test. A condition that is a string is pytest's to evaluate."""
+    conditions = [
+        condition
+        for marker in item.iter_markers("skipif")
+        for condition in (marker.args or (marker.kwargs.get("condition"),))
+    ]
+    return item.get_closest_marker("skip") is not None or any(condition is True for condition in conditions)
+
+
+def enforced(config: pytest.Config) -> bool:
+    """Whether this run measures."""
+    return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
+
+
+def _configured(config: pytest.Config) -> dict[str, Any]:
+    """The command line's and the configuration's values by marker keyword, None where nothing was said."""
+    values: dict[str, Any] = {key: config.getini(f"mw_budget_{key}") or None for key in CONFIGURABLE}
+    for key in ON_COMMAND_LINE:
+        option = config.getoption(f"mw_budget_{key}")
+        if option is not None:
+            values[key] = option
+    return values
+
+
+# ---- the client -------------------------------------------------------------------------------------------------
+
+
+def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
+    """The client of `app` for the test that requests it."""
+    from ..timing.run import Bench
+    from .captured_output import set_apart
+    from .client import MwBudget
+    from .profiles import Publisher
+
+    item, config = request.node, request.config
+    take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
+    bench = Bench(
+        machine=_shared_machine(config),
+        progress=_Progress(config),
+        apart=lambda: set_apart(config),
+        precise=_figures_read(config),
+    )
+    if enforced(config):
+        bench = replace(bench, turns=config.stash[_turns].measuring)
+    try:
+        settings = _settings_of(item)
+    except SettingError:
+        settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
+    publisher = Publisher(_folder(config), item.nodeid, config.invocation_params.dir)
+    client = MwBudget(app, settings, enforced(config), bench, publisher, lambda: _settings_of(item))
+    item.stash[_client] = client
+    return client
+
+
+def _figures_read(config: pytest.Config) -> bool:
+    """Whether the figures of requests that keep their budgets are asked for, by verbosity or as a file."""
+    options = [f"mw_budget_{name}" for name in ("json", "html", "markdown", "benchmark_json")]
+    files = (config.getoption(name, None) for name in (*options, "xmlpath"))
+    return config.get_verbosity() > 0 or any(files) or _configured(config)["flamegraph"] == "always"
+
+
+def _shared_machine(config: pytest.Config) -> Machine:
+    from .remembered_speed import machine
+
+    if _machine not in config.stash:
+        config.stash[_machine] = machine(config)
+    return config.stash[_machine]
+
+
+class _Progress:
+    """Shows on a terminal that a long measurement is alive; elsewhere it prints nothing."""
+
+    # Below this share of the time limit a measurement is too short to be worth a word.
+    FROM_SHARE = 0.1
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.plugins = config.pluginmanager
+        self.shown = 0
+
+    def __call__(self, share: float | None) -> None:
+        if share is None:
+            self._write(" " * self.shown)
+            self.shown = 0
+        elif share >= self.FROM_SHARE:
+            self._write(f" measuring, {share:.0%} of the time limit".ljust(self.shown))
+
+    def waiting(self, waits: bool) -> None:
+        """Say that a test waits for another process to end its measurement, or take that back."""
+        self._write(" waiting for another process that measures" if waits else " " * self.shown)
+        self.shown *= waits
+
+    def _write(self, text: str) -> None:
+        """Write the text and put the cursor back, so that what comes next overwrites it."""
+        # Looked up here: pytest registers the reporter after the plugins have been configured.
+        reporter = self.plugins.getplugin("terminalreporter")
+        if not text or reporter is None or not reporter.isatty:
+            return
+        self.shown = len(text)
+        # Past the reporter, which counts what it writes to know where the line ends.
+        capture = self.plugins.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            sys.stdout.write(text + "\b" * len(text))
+            sys.stdout.flush()
+
+
+# ---- running a test ---------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """The hooks round the phases of each test."""
+
+    NAME = "mw-budget-gate"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Explain what the fixtures of a test raise."""
+        if _client in item.stash:  # of an earlier attempt, where a plugin runs a test again
+            del item.stash[_client]
+        note_start(item)
+        return (yield from _explained(item))
+
+    # Those with trylast stand inside the wrappers of conftest files, which were there before: these see the verdict.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Explain what a test raises, note what was measured, and fail it for its budgets."""
+        try:
+            outcome = yield from _explained(item, check_settings=True)
+        finally:
+            _note_properties(item)
+        _require_request(item)
+        _enforce(item)
+        return outcome
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """The same for requests that fixtures make when the test is over; those before them have been judged."""
+        client = item.stash.get(_client, None)
+        before = len(client.results) if client is not None else 0
+        try:
+            outcome = yield from _explained(item)
+        finally:
+            _note_properties(item)
+        _enforce(item, before)
+        return outcome
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give the report of a test the results of its requests."""
+        report = yield
+        client = item.stash.get(_client, None) if call.when != "setup" else None
+        if client is not None and client.enforce:
+            from ..report.json import to_json
+
+            # Plain attributes of plain data travel with the report, also from pytest-xdist's workers.
+            # Once each: there are reports also for subtests. Told are those whose table stands in this report, by their
+            # number in the test.
+            fresh = client.results[client.reported :]
+            client.reported = len(client.results)
+            report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
+            report.mw_budget_undecided = [  # type: ignore[attr-defined]
+                _when_undecided(result, client.settings) for result in fresh
+            ]
+            # Of a verdict only: the `__getattr__` of a user's exception may raise anything.
+            excinfo = call.excinfo
+            verdict = excinfo.value if excinfo and issubclass(excinfo.type, pytest.fail.Exception) else None
+            told = getattr(verdict, "mw_budget_told", ())
+            report.mw_budget_told = list(told)  # type: ignore[attr-defined]
+            crash = getattr(report.longrepr, "reprcrash", None)
+            if told and crash is not None:
+                # On CI, and with -vv, pytest repeats the whole message in its summary: the table would stand twice.
+                crash.message = f"Failed: {verdict.mw_budget_headlines}"  # type: ignore[union-attr]
+            seen_ns = _shared_machine(item.config).seen_ns
+            if math.isfinite(seen_ns):
+                report.mw_budget_seen_ns = seen_ns  # type: ignore[attr-defined]
+        return report
+
+
+def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[None, object, object]:
+    """Run a phase of a test; an error of this package fails it with what it says, and not with where it was raised."""
+    if not _concerned(item):
+        return (yield)
+    try:
+        if check_settings:
+            _settings_of(item)
+        return (yield)
+    except MwBudgetError as error:
+        failure = _failed(error)
+        if entered(error):
+            raise failure.with_traceback(error.__traceback__) from failure.__cause__
+        raise_at(item, failure)
+
+
+def _concerned(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("mw_budget") is not None
+    return marked or _client in item.stash or "mw_budget" in getattr(item, "fixturenames", ())
+
+
+def _failed(error: Exception) -> BaseException:
+    """A test failure that says what `error` says, and nothing of where in this package it was raised."""
+    failure = pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
+    failure.__cause__ = error.__cause__
+    return failure
+
+
+def _note_properties(item: pytest.Item) -> None:
+    """Leave what was measured where JUnit XML and other reports of pytest find it."""
+    client = item.stash.get(_client, None)
+    if client is not None and client.enforce:
+        from ..report.junit import PREFIX, properties
+
+        # A test that is run again has those of its last run.
+        others = [one for one in item.user_properties if not str(one[0]).startswith(PREFIX)]
+        item.user_properties[:] = [*others, *properties(client.results)]
+
+
+def _require_request(item: pytest.Item) -> None:
+    """A marked test that measures nothing would be a gate that is always open.
+
+    A marker on a class or module is for the tests there that take the fixture; one on a function means that function.
+    """
+    client = item.stash.get(_client, None)
+    if (client is not None and client.tried) or not enforced(item.config):
+        return
+    if client is not None or any(marker.name == "mw_budget" for marker in item.own_markers):
+        message = (
+            "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
+            " take the fixture as an argument and call for example mw_budget.get('/health')"
+        )
+        raise_at(item, pytest.fail.Exception(message, pytrace=False))
+
+
+def _enforce(item: pytest.Item, first: int = 0) -> None:
+    """Fail the test for the budgets that were not kept, from its `first` request on, and warn of undecided ones."""
+    client = item.stash.get(_client, None)
+    if client is None or not client.enforce:
+        return
+    from ..report.terminal import printable
+
+    results = client.results[first:]
+    settings, budgets = client.settings, client.settings.budgets
+    broken = [number for number in range(first, len(client.results)) if _fails(client.results[number], settings)]
+    texts = [_failure_of(client.results[number], item, settings) for number in broken]
+    if settings.when_undecided == "fail":
+        texts += [printable(f"{result.request}: {one}") for result in results for one in _unbound(result, budgets)]
+    if texts:
+        verdict = pytest.fail.Exception("\n\n".join(texts), pytrace=False)
+        verdict.mw_budget_told = broken  # type: ignore[attr-defined]
+        verdict.mw_budget_headlines = "; ".join(text.partition("\n")[0] for text in texts)  # type: ignore[attr-defined]
+        raise_at(item, verdict)
+    if settings.when_undecided == "warn":
+        _warn_of(item, results, budgets)
+
+
+def _failure_of(result: Measurement, item: pytest.Item, settings: Settings) -> str:
+    """What the test's report says of a request that fails it; the table is in the summary where it has only a line."""
+    from ..report.terminal import failure, headline, printable
+
+    if item.config.getoption("tbstyle", "auto") == "line":
+        return printable(f"{result.request}: {headline(result)}")
+    fails = _when_undecided(result, settings) == "fail"
+    return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=item.config.get_verbosity() > 0)
+
+
+def _fails(result: Measurement, settings: Settings) -> bool:
+    """Whether a request fails its test."""
+    return result.verdict == "fail" or (result.verdict == "undecided" and _when_undecided(result, settings) == "fail")
+
+
+def _when_undecided(result: Measurement, settings: Settings) -> WhenUndecided:
+    """What the settings do about an undecided request: more time decides nothing on what cannot be counted."""
+    return settings.when_uncountable if result.uncountable else settings.when_undecided
+
+
+def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
+    """What is wrong with budgets that apply to nothing in a request: they would be a gate that is always open."""
+    if result.verdict is None and budgets.quantities:
+        yield (
+            f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request went"
+            " through none that is an ASGI layer of its own; total_us is a budget of the whole request"
+        )
+
+
+def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets) -> None:
+    """Warn of what is undecided; where warnings are errors, that fails the test."""
+    from ..report.terminal import printable, undecided
+
+    errors = []
+    for result in results:
+        sentences = [*undecided(result), *_unbound(result, budgets)]
+        try:
+            if sentences:
+                item.warn(BudgetWarning(f"{printable(str(result.request))}: {' '.join(sentences)}"))
+        except BudgetWarning as warning:
+            errors.append(str(warning))
+    if errors:
+        remedy = (
+            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' after"
+            " what does so (the last of filterwarnings, or a last -W), or undecided='pass', keeps it from failing the"
+            " test."
+        )
+        raise_at(item, pytest.fail.Exception("\n\n".join([*errors, remedy]), pytrace=False))
+
+
+def _settings_of(item: pytest.Item) -> Settings:
+    """What the test's markers, the command line and the configuration say; SettingError when one is unusable."""
+    markers = list(closest_first(item))
+    for marker in markers:
+        if marker.args:
+            raise SettingError(
+                f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
+                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
+            )
+    return merge([marker.kwargs for marker in markers], _configured(item.config))

@@ -1,0 +1,84 @@
+"""Where profiles are kept: files of their own for each request that was profiled, below one directory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from ..engine import Publish
+from ..errors import SettingError
+from ..model.results import Profile, Result
+from ..profiling.sampling import Profiled
+
+SLUG = 80
+
+
+def check(folder: Path, said: str) -> None:
+    """Make sure, before there is any work to lose, that files can be kept below the directory; nothing is left behind.
+
+    `said` is the option as the user wrote it. Raises SettingError where nothing can be written there.
+    """
+    try:
+        with TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())):
+            pass
+    except OSError as error:
+        raise _unwritable(said, error) from None
+
+
+def ready(folder: Path) -> None:
+    """Make the directory, of which version control is to know nothing; SettingError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ignore = folder / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(str(folder), error) from None
+
+
+def _unwritable(said: str, error: OSError) -> SettingError:
+    return SettingError(f"{said} cannot be written: {error}; give the path of a directory for flamegraphs")
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Keeps the profiles of one test. Paths are told as seen from `start`, where they are below it."""
+
+    folder: Path
+    nodeid: str
+    start: Path
+
+    def __call__(self, number: int) -> Publish:
+        """What keeps the profile of the test's request of that number; files of an earlier run are written over."""
+        return lambda profiled, result: self._published(f"{slug(self.nodeid)}-{number}", profiled, result)
+
+    def _published(self, name: str, profiled: Profiled, result: Result) -> Profile:
+        from ..report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope, thinned
+
+        ready(self.folder)
+        session = thinned(profiled.session)
+        page = FlamegraphRenderer(result, self.nodeid, profiled.requests, profiled.request_us)
+        over = [report.layer for report in result.layers if report.verdict == "fail"]
+        return Profile(
+            requests=profiled.requests,
+            samples=profiled.samples,
+            request_us=profiled.request_us,
+            flamegraph=self._written(f"{name}.html", bounded(page.render, session)),
+            pyinstrument=self._written(f"{name}.pyinstrument.html", bounded(pyinstrument_page, session)),
+            speedscope=self._written(f"{name}.speedscope.json", bounded(speedscope, session)),
+            hottest={layer.index: hottest(session, layer, profiled.requests) for layer in over},
+        )
+
+    def _written(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return str(path.relative_to(self.start) if path.is_relative_to(self.start) else path)
+
+
+def slug(nodeid: str) -> str:
+    """A file name for a test that no other test has."""
+    readable = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-.")[-SLUG:].lstrip("-.")
+    return f"{readable}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}"

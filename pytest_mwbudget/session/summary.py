@@ -1,0 +1,189 @@
+"""What the tests of a run measured, in the process that reports: the tables at its end, files, GitHub's own places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..errors import SettingError
+from .artifacts import JSON, RENDERED, Output, check_distinct
+from .gate import enforced
+
+# What pytest itself says of a test; with these of --tb it shows no failure in full.
+OUTCOMES = ("passed", "failed", "skipped")
+WITHOUT_FAILURES = ("line", "no")
+
+
+def configure(config: pytest.Config) -> None:
+    """Summarise a run that measures; each file that is asked for must be one that can be made."""
+    if hasattr(config, "workerinput"):
+        return  # a worker's results are reported by the process that started it
+    try:
+        files = dict(_files(config))
+    except SettingError as error:
+        raise pytest.UsageError(str(error)) from None
+    if enforced(config):
+        config.pluginmanager.register(Summary(config, files), "mw-budget-summary")
+
+
+def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
+    files: dict[str, Path] = {}
+    for output in (JSON, *RENDERED):
+        said = config.getoption(f"--mw-budget-{output.name}")
+        if said is None:
+            continue
+        option = f"--mw-budget-{output.name}={said!r}"
+        if not enforced(config):
+            raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget")
+        files[option] = config.invocation_params.dir / said
+        check_distinct(files)
+        output.check(files[option], option)
+        yield output, files[option]
+
+
+@dataclass
+class Attempt:
+    """One run of a test. Plugins that repeat tests report another outcome than pytest's for one that is repeated."""
+
+    requests: list[Request] = field(default_factory=list)
+    repeated: bool = False
+
+
+@dataclass
+class Request:
+    """A measurement with the report that brought it.
+
+    `undecided` says what the settings do about an undecided one, `told` that its table stands in a failure.
+    """
+
+    measurement: dict[str, Any]
+    report: pytest.TestReport
+    undecided: str
+    attempt: Attempt
+    told: bool = False
+
+
+class Summary:
+    """What the tests of this run measured. `files` are to be written at its end."""
+
+    def __init__(self, config: pytest.Config, files: Mapping[Output, Path]) -> None:
+        self.config = config
+        self.files = files
+        self.requests: list[Request] = []
+        # The latest of each test, by its id and the worker that ran it; and the tests that failed.
+        self.attempts: dict[tuple[str, str], Attempt] = {}
+        self.failed: set[str] = set()
+        self.remarks: list[str] = []
+        # All of it, once the tests are over. No property: pytest before 8.3.3 reads every attribute of a plugin, and so
+        # would have made it before the first test.
+        self.document: dict[str, Any] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take what a report brings, also from another process."""
+        test = (report.nodeid, getattr(report, "worker_id", ""))
+        if report.when == "setup" or test not in self.attempts:
+            self.attempts[test] = Attempt()
+        attempt = self.attempts[test]
+        undecided = getattr(report, "mw_budget_undecided", ())
+        fresh = [
+            Request(measurement, report, when_undecided, attempt)
+            for measurement, when_undecided in zip(getattr(report, "mw_budget", ()), undecided, strict=True)
+        ]
+        self.requests += fresh
+        attempt.requests += fresh
+        attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
+        # With subtests another report than that of the measurement tells; an expected failure is none.
+        if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
+            self.failed.add(report.nodeid)
+            style = self.config.getoption("tbstyle", "auto")  # an option of the terminal plugin, which can be off
+            told = getattr(report, "mw_budget_told", ()) if style not in WITHOUT_FAILURES else ()
+            for number, request in enumerate(attempt.requests):
+                request.told = request.told or number in told
+
+    def _lasting(self) -> list[Request]:
+        """Those of attempts that were not repeated."""
+        return [request for request in self.requests if not request.attempt.repeated]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the files that were asked for, and the summary of GitHub's job.
+
+        A file that cannot be written fails the run, and takes nothing else from it.
+        """
+        from ..report.json import document
+
+        self.document = document([request.measurement for request in self._lasting()])
+        for output, path in self.files.items():
+            try:
+                output.write(path, self.document)
+            except (OSError, ValueError) as error:
+                self.remarks.append(f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}")
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if step_summary and self.requests:
+            self._add_to(Path(step_summary))
+
+    def _add_to(self, step_summary: Path) -> None:
+        """Append to the file in which GitHub collects a step's summary, as far as it takes it."""
+        from ..report.github import MAX_SUMMARY
+        from ..report.markdown import render
+
+        try:
+            there = step_summary.stat().st_size if step_summary.exists() else 0
+            with step_summary.open("a", encoding="utf-8") as file:
+                # What stands there may have been left in the middle of a line.
+                file.write("\n" + render(self.document, limit=MAX_SUMMARY - there - 1))
+        except OSError as error:
+            # Nobody asked for it, and in a container the file of that name is often not there.
+            self.remarks.append(f"GITHUB_STEP_SUMMARY cannot be written: {error}")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print a line for each request, and the tables that stand in no failure; below them GitHub's annotations."""
+        if self.requests:
+            self._print_requests(terminalreporter)
+        for remark in self.remarks:
+            terminalreporter.write_line(remark, yellow=True)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            for line in self._annotations():
+                terminalreporter.write_line(line)
+
+    def _print_requests(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from ..report.json import from_json
+        from ..report.terminal import run
+
+        environment = self.document["environment"]
+        lines = run(
+            [(request.measurement["nodeid"], from_json(request.measurement)) for request in self.requests],
+            f"{environment['implementation']} {environment['python']}",
+            self.config.get_terminal_writer().fullwidth,
+            self.config.get_verbosity(),
+            told={place for place, request in enumerate(self.requests) if request.told},
+            repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
+        )
+        terminalreporter.write_sep("=", "mw-budget")
+        for line in lines:
+            terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))
+
+    def _annotations(self) -> Iterator[str]:
+        from ..report.github import annotation, level
+        from ..report.json import from_json
+
+        for request in self._lasting():
+            result, report = from_json(request.measurement), request.report
+            severity = level(result.verdict, request.undecided)
+            if severity == "warning" or (severity == "error" and report.nodeid in self.failed):
+                file, line, _ = report.location
+                yield annotation(result, severity, self._in_workspace(file), None if line is None else line + 1)
+
+    def _in_workspace(self, file: str) -> str:
+        """A path below pytest's root as GitHub knows it, from the root of the repository."""
+        path = Path(os.path.abspath(self.config.rootpath / file))
+        workspace = os.environ.get("GITHUB_WORKSPACE")
+        if workspace and path.is_relative_to(workspace):
+            return path.relative_to(workspace).as_posix()
+        return Path(file).as_posix()

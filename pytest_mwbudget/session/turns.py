@@ -1,0 +1,158 @@
+"""One process of a user measures at a time on this machine, by locks of the operating system.
+
+Two that time on two cores of one processor slow each other down, and neither can tell that from the cost of a layer.
+The operating system lets go of the locks of a process that ends in whatever way, so none is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..interpreter.clocks import sleep
+from ..model.estimate import Seconds
+from ..model.results import Turn
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+# How long a test waits before it begins: nothing else runs out of time there, and many workers may be in line.
+WAIT_S: Seconds = 600.0
+# How long a request waits in the middle of a test, where the time limits of other plugins go on.
+WAIT_IN_TEST_S: Seconds = 30.0
+# Whoever has waited in vain waits no longer than this the next time: somebody may sit in a debugger.
+WAIT_AGAIN_S: Seconds = 1.0
+POLL_S: Seconds = 0.05
+# A wait that takes longer than this is worth a word.
+SILENT_S: Seconds = 1.0
+
+
+class Turns:
+    """Where a process waits for its turn.
+
+    `alone` says that no other process belongs to this run. `told` is called with True when a wait takes long, and with
+    False at its end. Time is counted in calls of `pause`, because a test may have stopped the clocks.
+    """
+
+    def __init__(
+        self,
+        *,
+        alone: bool = True,
+        told: Callable[[bool], None] = lambda waits: None,
+        pause: Callable[[float], None] = sleep,
+        folder: Path | None = None,
+    ) -> None:
+        self.alone = alone
+        self.told = told
+        self.pause = pause
+        self.folder = folder
+        self.patience_s = WAIT_S
+        self.turn: Turn | None = None
+        self.lock: FileLock | None = None
+
+    @contextmanager
+    def taken(self, wait_s: Seconds = WAIT_S) -> Iterator[Turn]:
+        """Wait for a turn, this long at most, and end it."""
+        self.turn = turn = self._begun(wait_s)
+        try:
+            yield turn
+        finally:
+            self.end()
+
+    @contextmanager
+    def measuring(self) -> Iterator[Turn]:
+        """The turn that the test has already waited for; without one a turn for this measurement."""
+        if self.turn is not None:
+            yield self.turn
+            return
+        with self.taken(WAIT_IN_TEST_S) as turn:
+            yield turn
+
+    def end(self) -> None:
+        """Let others measure."""
+        self.turn = None
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    def _begun(self, wait_s: Seconds) -> Turn:
+        wait_s = min(wait_s, self.patience_s)
+        try:
+            self.lock = self._waited_for(wait_s)
+        except (OSError, NotImplementedError) as error:
+            return Turn(
+                note=f"Nothing keeps other processes from measuring at the same time: {error}.",
+                crowded=None
+                if self.alone
+                else f"other workers of this run may have measured at the same time: {error};"
+                " set TMPDIR to a directory that can be written, or run without -n",
+            )
+        if self.lock is None:
+            self.patience_s = WAIT_AGAIN_S
+            return Turn(
+                crowded=f"another process went on measuring for the {wait_s:g} s that this one waited, and may explain"
+                " the excess; end other runs of pytest --mw-budget, or run fewer workers at a time"
+            )
+        self.patience_s = WAIT_S
+        return Turn()
+
+    def _waited_for(self, wait_s: Seconds) -> FileLock | None:
+        """The lock, None when others kept it. Who waits stands in line, or who has just ended would be first again."""
+        from filelock import FileLock
+
+        folder = self.folder or Path(gettempdir())
+        user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # elsewhere the directory is the user's own
+        # New ones each time: a lock that a fork has inherited is of no use.
+        line, turn = (FileLock(folder / f"pytest-mwbudget{user}-{name}.lock") for name in ("line", "turn"))
+        waits = 0
+        try:
+            for lock in (line, turn):
+                while not _locked(lock):
+                    if waits >= wait_s / POLL_S:
+                        return None
+                    waits += 1
+                    if waits == round(SILENT_S / POLL_S):
+                        self.told(True)
+                    self.pause(POLL_S)
+            return turn
+        finally:
+            line.release()
+            if waits >= round(SILENT_S / POLL_S):
+                self.told(False)
+
+
+def _locked(lock: FileLock) -> bool:
+    """Whether the lock is ours now, at the first attempt."""
+    from filelock import Timeout
+
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    return True
+
+
+class TakesTurns:
+    """Waits for a turn before a test that `times`, and so before the time limits of other plugins begin."""
+
+    NAME = "mw-budget-turns"
+
+    def __init__(self, turns: Turns, times: Callable[[pytest.Item], bool]) -> None:
+        self.turns = turns
+        self.times = times
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Wait for a turn before the setup of a test, and end it after its teardown."""
+        with self.turns.taken() if self.times(item) else nullcontext():
+            return (yield)
+
+    def pytest_enter_pdb(self) -> None:
+        """Let others measure while somebody thinks."""
+        self.turns.end()
