@@ -213,8 +213,8 @@ async def cost(
 
     It stands between layers that glance at the clock, so many `outside` and `inside` of it. Whole requests with it and
     without it, in turns; the endpoint's own work is left out, and so are requests next to which a reference that has
-    nothing to do with either was slower than at the best speed that the host is known for. For so many seconds, and up to
-    three times as long as that while it is not known to `KNOWN_US` and `KNOWN_SHARE`.
+    nothing to do with either was slower than at the best speed that the host is known for. For so many seconds, and up
+    to three times as long as that while it is not known to `KNOWN_US` and `KNOWN_SHARE`.
     """
     layer = kind(glances(endpoint, inside))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS

@@ -56,9 +56,10 @@ OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
 class Profiled:
     """What was sampled in so many requests, which took `request_us` each under the profiler.
 
-    `session` has the frames of each layer below its block, see `analysis.profile_stacks`. The profiler takes its time at every call and
-    every return, which makes many small functions look slow. So what a layer takes longer under it than its row says is
-    shared out among its calls and returns, and taken off; of what was not timed, what the whole request takes longer.
+    `session` has the frames of each layer below its block, see `analysis.profile_stacks`. The profiler takes its time
+    at every call and every return, which makes many small functions look slow. So what a layer takes longer under it
+    than its row says is shared out among its calls and returns, and taken off; of what was not timed, what the whole
+    request takes longer.
     """
 
     session: Session

@@ -6,9 +6,9 @@ there: for the time of a measurement the function's *code* is exchanged for a tr
 recognises the layer, reads the clock, and calls a twin of the function with the original code. No holder, no
 instance and no class changes; putting the code back restores everything, however the layer is referred to.
 
-A probe does nothing but append to a log: who owns the time from here on, and what the clock says. `analysis.event_log` reads
-it. At one boundary of a request the probe stands twice, with nothing between but a layer or two that do nothing: what
-this null layer reads is what a probe costs at that place, in that request.
+A probe does nothing but append to a log: who owns the time from here on, and what the clock says. `analysis.event_log`
+reads it. At one boundary of a request the probe stands twice, with nothing between but a layer or two that do nothing:
+what this null layer reads is what a probe costs at that place, in that request.
 
 Where more than one task takes part in a request, a stepper rides on each: at every suspension and resumption it notes
 whose time it is, so that tasks which take turns cannot charge one another.
