@@ -41,7 +41,7 @@ from pytest_mwbudget.asgi import server
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 20
 TRUTH_S = 1.0
@@ -155,7 +155,7 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
 def measurement(app: Any, max_time_s: float, machine: Machine) -> Measurement:
     """The app, measured."""
     request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
-    return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Bench(machine=machine)))
+    return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Environment(machine=machine)))
 
 
 def place_of(index: int, count: int) -> str:

@@ -62,7 +62,8 @@ from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing import run as timing
 from pytest_mwbudget.timing.host_speed import reference_ns
 from pytest_mwbudget.timing.probes import Probes
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 WAYS_DIRECTORY = Path(__file__).parent / "ways"
 OURS, BENCHMARK = "budgets_mwbudget", "cuts_pytest_benchmark"
@@ -266,11 +267,11 @@ def measured_s(budgets: Budgets) -> float:
     return perf_counter() - begin
 
 
-def measured(budgets: Budgets) -> Measurement:
+def measured(budgets: Budgets, schedule: Schedule = Schedule()) -> Measurement:  # noqa: B008
     """A measurement of ours with these budgets."""
     request = server.build_request("GET", "/", {"headers": HEADERS})
     settings = Settings(budgets=budgets, max_time_s=VERDICT_TIME_S)
-    return asyncio.run(measure_app(make_app(), request, settings, Bench()))
+    return asyncio.run(measure_app(make_app(), request, settings, Environment(schedule=schedule)))
 
 
 def verdicts(effort: float) -> Reading:
@@ -290,9 +291,9 @@ def verdicts(effort: float) -> Reading:
                     known.setdefault(row.layer.name, perf_counter() - begin)
 
     budgets = Budgets(layers={name: {"us": BUDGET * us} for name, us in truth.items()})
-    with patch("pytest_mwbudget.engine.Timing", Watched), patch.object(timing, "PRECISION_TIME_S", 0.0):
+    with patch("pytest_mwbudget.engine.Timing", Watched):
         begin = perf_counter()
-        measurement = measured(budgets)
+        measurement = measured(budgets, Schedule(precision_time_s=0.0))
     found = {name: str(measurement.layer(name).verdict) for name in NAMES}
     return {"truth_us": truth, "verdicts": found, "seconds": {n: s for n, s in known.items() if n in found}}
 

@@ -60,7 +60,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Counts, LayerReport
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 2
 # A measurement on a machine as slow as this is made again, so often in all.
@@ -481,7 +481,7 @@ async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machi
     `us` and `total_us` are [estimate, low, high] in µs per request, None when there were too few requests.
     """
     settings = Settings(Budgets(total_us=ENDLESS_US if whole else None), max_time_s=max_time_s)
-    measurement = await measured(app, asgi.build_request("GET", "/", {}), settings, Bench(machine=machine))
+    measurement = await measured(app, asgi.build_request("GET", "/", {}), settings, Environment(machine=machine))
     assert measurement.books is not None
     total_us = estimate_to_json(measurement.books.total) if isfinite(measurement.books.total.half_width) else None
     known = {"total_us": total_us, "slowdown": measurement.slowdown}

@@ -23,11 +23,10 @@ import asyncio
 import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
-from unittest.mock import patch
 
 from harness import Goal, Reading, Report, Table, fresh_process, main
 from known import Endpoint, Noop, Spin, own, start
@@ -37,8 +36,7 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
-from pytest_mwbudget.timing import run
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 BUDGET_US = 20.0
 CHEAP_US = 5.0
@@ -134,14 +132,14 @@ def parts() -> dict[str, Part]:
 # ---- taking the time --------------------------------------------------------------------------------------------
 
 
-def measured(app: Any, bench: Bench, *, precise: bool) -> tuple[float, Measurement]:
+def measured(app: Any, environment: Environment, *, precise: bool) -> tuple[float, Measurement]:
     """Seconds that it took, and the measurement; unless `precise`, it ends when every verdict is known."""
     request = server.build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": BUDGET_US}), max_time_s=MAX_TIME_S)
-    with patch.object(run, "PRECISION_TIME_S", run.PRECISION_TIME_S if precise else 0.0):
-        begin = perf_counter()
-        found = asyncio.run(measure_app(app, request, settings, bench))
-        return perf_counter() - begin, found
+    schedule = environment.schedule if precise else replace(environment.schedule, precision_time_s=0.0)
+    begin = perf_counter()
+    found = asyncio.run(measure_app(app, request, settings, replace(environment, schedule=schedule)))
+    return perf_counter() - begin, found
 
 
 def peak_mib() -> float:
@@ -159,8 +157,8 @@ def both(part: Part, value: Any) -> Reading:
     """One app until the verdicts are known, and until the table is precise; seconds, requests, memory."""
     app = part.app(value)
     before_mib = peak_mib()
-    verdict_s, verdict = measured(app, Bench(), precise=False)
-    table_s, table = measured(app, Bench(), precise=True)
+    verdict_s, verdict = measured(app, Environment(), precise=False)
+    table_s, table = measured(app, Environment(), precise=True)
     assert verdict.effort is not None
     assert verdict.books is not None
     assert table.effort is not None
@@ -178,7 +176,7 @@ def both(part: Part, value: Any) -> Reading:
 
 def session(requests: int) -> Reading:
     """One app measured again and again in one process; seconds and peak memory after each."""
-    app, bench, kept, seconds, peaks = handler(FAST), Bench(), [], [], []
+    app, bench, kept, seconds, peaks = handler(FAST), Environment(), [], [], []
     for _ in range(requests):
         taken_s, found = measured(app, bench, precise=False)
         kept.append(found)

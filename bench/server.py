@@ -80,7 +80,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 CLOSE_SHARE = 0.10
 ALPHA = 0.1
@@ -179,7 +179,7 @@ async def ours(layer: str, max_time_s: float) -> Reading:
     """
     kind, _ = LAYERS[layer]
     request = asgi.build_request("GET", "/", {"headers": headers()})
-    measurement = await measured(hello(layer), request, Settings(max_time_s=max_time_s), Bench())
+    measurement = await measured(hello(layer), request, Settings(max_time_s=max_time_s), Environment())
     row = measurement.layer(kind.__name__)
     assert row.counts is not None
     begin = time.perf_counter_ns()

@@ -70,7 +70,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.interpreter.foreign_tools import suspended
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Measurement, Verdict
-from pytest_mwbudget.timing.run import PRECISION_TIME_S, Bench, Timing
+from pytest_mwbudget.timing.run import Environment, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
@@ -343,7 +343,7 @@ def watching(looks: list[Look]) -> type[Timing]:
         def _judge(self) -> None:
             super()._judge()
             verdicts = {row.layer.name: row.judgements["us"].verdict for row in self.rows if row.judgements}
-            enough = all(row.precise for row in self.rows) or self.seconds >= PRECISION_TIME_S
+            enough = all(row.precise for row in self.rows) or self.seconds >= self.schedule.precision_time_s
             looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, verdicts))
 
     return Watched
@@ -360,7 +360,7 @@ def block(chance: random.Random) -> list[dict[str, float]]:
     return chance.sample(runs, len(runs))
 
 
-async def run(app: Any, bench: Bench, settings: Settings) -> list[Reading]:
+async def run(app: Any, bench: Environment, settings: Settings) -> list[Reading]:
     """One measurement: what became of the budget of each layer."""
     looks: list[Look] = []
     with patch.object(plugin_measure, "Timing", watching(looks)):
@@ -447,7 +447,7 @@ async def speed_ns(truth: Truth, max_time_s: float) -> float:
     """How fast earlier runs would have seen the machine: measurements of this app, until one saw it at its best."""
     machine = Machine()
     for _ in range(RUNS_BEFORE):
-        await run(truth.stack.root, Bench(machine=machine), Settings(max_time_s=max_time_s))
+        await run(truth.stack.root, Environment(machine=machine), Settings(max_time_s=max_time_s))
         if machine.seen_ns <= AT_ITS_BEST * truth.quickest_ns():
             break
     return machine.seen_ns
@@ -460,7 +460,7 @@ async def block_of(condition: str, truth: Truth, known_ns: float, max_time_s: fl
     with neighbours(*CONDITIONS[condition]):
         for ratios in block(truth.chance):
             budgets = Budgets(layers={name: {"us": ratio * costs_us[name]} for name, ratio in ratios.items()})
-            bench = Bench(machine=Machine(known_ns))
+            bench = Environment(machine=Machine(known_ns))
             found = await run(truth.stack.root, bench, Settings(budgets, max_time_s=max_time_s))
             readings += [{"condition": condition, "ratio": ratios[one["layer"]], **one} for one in found]
     return readings

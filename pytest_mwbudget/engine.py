@@ -40,7 +40,7 @@ from .model.results import (
 )
 from .model.results import Ledger as LedgerReport
 from .model.stack import HARNESS, Layer
-from .timing.run import Bench, Pace, Row, Timing, Together, merged
+from .timing.run import Environment, Pace, Row, Timing, Together, merged
 
 if TYPE_CHECKING:
     from .profiling.sampling import Profiled
@@ -48,12 +48,6 @@ if TYPE_CHECKING:
 # Keeps what was sampled for a result where it can be read.
 Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 
-# Until caches are filled and the bytecode is specialised. What is counted depends less on it than what is timed, and so
-# does a budget of time that is kept with room.
-WARM_CALLS, WARM_NS = 1000, 300_000_000
-BRIEF_WARM_CALLS, BRIEF_WARM_NS = 100, 100_000_000
-# So many requests are counted, after some that are not; of a slow app as many as there is time for.
-COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS = 21, 8, 1_000_000_000
 # What is charged for the objects that a tracer or profiler creates at each event.
 IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
 # Held by whoever makes a request.
@@ -71,7 +65,11 @@ async def send_once(app: server.ASGIApp, request: httpx.Request, settings: Setti
 
 
 async def measure(
-    app: server.ASGIApp, request: httpx.Request, settings: Settings, bench: Bench, publish: Publish | None = None
+    app: server.ASGIApp,
+    request: httpx.Request,
+    settings: Settings,
+    environment: Environment,
+    publish: Publish | None = None,
 ) -> Measurement:
     """Measure every layer that the request goes through, and judge it by the budgets.
 
@@ -80,16 +78,16 @@ async def measure(
     Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
     """
     __tracebackhide__ = True
-    turns = bench.turns() if settings.budgets.need_clock else nullcontext(bench.turn)
+    turns = environment.turns() if settings.budgets.need_clock else nullcontext(environment.turn)
     with _alone(), threads_untraced() as hooks, turns as turn:
-        bench = replace(bench, turn=turn)
+        environment = replace(environment, turn=turn)
         async with _running(app, request, settings) as caller:
-            caller.clock = bench.clock
+            caller.clock = environment.clock
             response = (await _first_call(caller, settings)).response()
-            with bench.apart(), suspended(hooks) as instruments, caller.loop.undebugged() as debugged:
+            with environment.apart(), suspended(hooks) as instruments, caller.loop.undebugged() as debugged:
                 if debugged:
                     instruments.suspended.append("asyncio's debug mode")
-                run = await _Run.prepared(caller, settings, bench, instruments)
+                run = await _Run.prepared(caller, settings, environment, instruments)
                 await run.count()
                 if settings.budgets.need_clock and not instruments.active:
                     await run.time()
@@ -162,7 +160,7 @@ class _Run:
     stack: discovery.Stack
     caller: server.Caller
     settings: Settings
-    bench: Bench
+    environment: Environment
     instruments: Instruments
     bounds: Mapping[int, Mapping[Quantity, float]]
     request_ns: float
@@ -172,40 +170,50 @@ class _Run:
     rows: list[Row] = field(default_factory=list)
 
     @classmethod
-    async def prepared(cls, caller: server.Caller, settings: Settings, bench: Bench, instruments: Instruments) -> _Run:
+    async def prepared(
+        cls, caller: server.Caller, settings: Settings, environment: Environment, instruments: Instruments
+    ) -> _Run:
         """Warm the app, find its layers and their budgets."""
         __tracebackhide__ = True
-        thorough = settings.budgets.need_clock and (bench.precise or not settings.budgets.bound_time)
+        schedule = environment.schedule
+        thorough = settings.budgets.need_clock and (environment.precise or not settings.budgets.bound_time)
         async with _called_again(caller, settings) as call:
             warm, request_ns = False, 0.0
             if not thorough:
-                request_ns = await _warm(call, bench.clock, BRIEF_WARM_CALLS, BRIEF_WARM_NS)
+                request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
                 # Above a slow app a look takes as long as warming up does: one that may be thrown away is dear.
-                thorough = settings.budgets.need_clock and request_ns * BRIEF_WARM_CALLS > BRIEF_WARM_NS
+                thorough = (
+                    settings.budgets.need_clock and request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
+                )
             if thorough:
-                warm, request_ns = True, await _warm(call, bench.clock, WARM_CALLS, WARM_NS)
+                warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
             stack = await discovery.discover(call)
         if stack.displaced:
             instruments.active.append("a profiler of the app")
         instruments.check()
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
-        return cls(stack, caller, settings, bench, instruments, bounds, request_ns, warm)
+        return cls(stack, caller, settings, environment, instruments, bounds, request_ns, warm)
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
     async def count(self) -> None:
         """Charge some requests to the layers."""
         __tracebackhide__ = True
+        schedule = self.environment.schedule
         ledger = Ledger(self.stack, counters(), self.caller.loop.library)
         limit_s = self.settings.startup_timeout_s
         message = (
-            f"the app stopped answering while it was counted: {SETTLE_REQUESTS} to"
-            f" {COUNTED_REQUESTS + SETTLE_REQUESTS} requests did not end within {limit_s:g} s; raise"
-            " mw_budget_startup_timeout if they need longer"
+            f"the app stopped answering while it was counted: {schedule.uncounted_requests} to"
+            f" {schedule.counted_requests + schedule.uncounted_requests} requests did not end within {limit_s:g} s;"
+            " raise mw_budget_startup_timeout if they need longer"
         )
         async with self.caller.limited(limit_s, message):
             pages = await ledger.count(
-                self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
+                self.caller.settled,
+                schedule.counted_requests,
+                schedule.uncounted_requests,
+                schedule.counting_ns,
+                self.environment.clock,
             )
         self.instruments.check(self._codes())
         why_not = self._why_no_figures() | dict(ledger.why_not)
@@ -280,16 +288,16 @@ class _Run:
         """Time the layers until the verdicts are known, and the figures where somebody reads them."""
         __tracebackhide__ = True
         if self._breaks_count():
-            self.bench = replace(self.bench, precise=True)  # the test fails, and its report has a table
-        looks = 0
+            self.environment = replace(self.environment, precise=True)  # the test fails, and its report has a table
+        looks, schedule = 0, self.environment.schedule
         if not self.warm:
-            if not self.bench.precise:
+            if not self.environment.precise:
                 self.timing = self._new_timing()
                 if await self.timing.kept_at_first_sight():
                     return
                 looks = self.timing.look
             async with _called_again(self.caller, self.settings) as call:
-                self.request_ns = await _warm(call, self.bench.clock, WARM_CALLS, WARM_NS)
+                self.request_ns = await _warm(call, self.environment.clock, schedule.warm_calls, schedule.warm_ns)
         self.timing = self._new_timing(looks)
         await self.timing.until_known()
 
@@ -319,7 +327,7 @@ class _Run:
             for entry, layer in self.stack.layers
             if layer.entered
         ]
-        return Timing(self.stack, self.caller, self.rows, self.settings, self.bench, pace, looks_before)
+        return Timing(self.stack, self.caller, self.rows, self.settings, self.environment, pace, looks_before)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
@@ -347,7 +355,13 @@ class _Run:
         limit_s = self.settings.startup_timeout_s
         async with self.caller.loop.limited(limit_s) as extend:
             return await profile(
-                self.stack, self.caller, measurement, plain_us, self.bench.clock, lambda: extend(limit_s)
+                self.stack,
+                self.caller,
+                measurement,
+                plain_us,
+                self.environment.clock,
+                lambda: extend(limit_s),
+                self.environment.schedule,
             )
 
     # ---- reporting ------------------------------------------------------------------------------------------------

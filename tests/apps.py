@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -21,8 +20,9 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counters
 from pytest_mwbudget.engine import measure as _measure
 from pytest_mwbudget.model.results import CountedQuantity, Measurement
-from pytest_mwbudget.timing import run
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.session.gate import SCHEDULE
+from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 App = Callable[..., Any]
 
@@ -66,7 +66,23 @@ def names_of(app: Any, url: str = "/", **options: Any) -> list[str]:
 MOST_S = 15.0
 
 
-async def measured_async(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
+class Scheduled:
+    """A plugin that gives a run of pytest another schedule than the usual one."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.schedule = Schedule(**changes)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[SCHEDULE] = self.schedule
+
+
+# Where budgets are so far from the truth that an app need not be at its quickest.
+LITTLE_WARMING = {"warm_ns": 50_000_000}
+
+
+async def measured_async(
+    app: Any, method: str = "GET", url: str = "/", warm_ns: int = Schedule().warm_ns, **options: Any
+) -> Measurement:
     """A short measurement on the running loop; `settings` go to Settings, the rest to httpx.
 
     Its `max_time_s` is how long it may go on for the sake of precision: until all figures are known it takes what a
@@ -74,9 +90,9 @@ async def measured_async(app: Any, method: str = "GET", url: str = "/", **option
     """
     settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
     request = server.build_request(method, url, options)
-    with patch.object(run, "PRECISION_TIME_S", settings["max_time_s"]):
-        chosen = Settings(**settings | {"max_time_s": MOST_S})
-        return await _measure(app, request, chosen, Bench(rng=random.Random(7)))
+    schedule = Schedule(warm_ns=warm_ns, precision_time_s=settings["max_time_s"])
+    chosen = Settings(**settings | {"max_time_s": MOST_S})
+    return await _measure(app, request, chosen, Environment(rng=random.Random(7), schedule=schedule))
 
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:

@@ -26,14 +26,14 @@ import anyio
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-import pytest_mwbudget.engine
 from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LayerReport, Measurement
 from pytest_mwbudget.timing import run
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 from . import stacks
 from .apps import unchanged_code
@@ -41,7 +41,7 @@ from .stacks import BODY, FORMS, HABITS, Built, Layer, Part, Row, Stack, is_tell
 
 # Of one measurement: to see that the app does what it does without it, and to read its times.
 QUICK_S, PRECISE_S, MOST_S = 0.1, 0.3, 6.0
-WARM_NS = 50_000_000
+SCHEDULE = Schedule(warm_ns=50_000_000, precision_time_s=PRECISE_S)
 # A violation of an invariant on times is believed when so many measurements in a row show it.
 SEEN = 3
 # The rows may miss the total by the larger of these.
@@ -254,7 +254,10 @@ def measured(stack: Stack, status: int, *, timed: bool) -> Seen:
         before = _of_the_loop()
         try:
             seen.measurement = await measure(
-                seen.built.app, _request(stack), _settings(status, timed=timed), Bench(rng=random.Random(7))
+                seen.built.app,
+                _request(stack),
+                _settings(status, timed=timed),
+                Environment(rng=random.Random(7), schedule=SCHEDULE),
             )
         finally:
             if _of_the_loop() != before:
@@ -264,8 +267,6 @@ def measured(stack: Stack, status: int, *, timed: bool) -> Seen:
         warnings_kept(seen.warned),
         nothing_left(seen.found),
         patch.object(server.Caller, "_check", noting),
-        patch.object(run, "PRECISION_TIME_S", PRECISE_S),
-        patch.object(pytest_mwbudget.engine, "WARM_NS", WARM_NS),
     ):
         try:
             loops.run(stack.loop, main)

@@ -50,7 +50,7 @@ def test_only_the_cheap_layer_above_a_handler_is_a_layer(
     scale: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scale, "MAX_TIME_S", 0.05)
-    _, found = scale.measured(scale.handler(name), scale.Bench(), precise=False)
+    _, found = scale.measured(scale.handler(name), scale.Environment(), precise=False)
     assert [layer.name for layer in found.layers] == ["Spin"]
 
 

@@ -23,7 +23,7 @@ from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.interpreter import clocks
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 from .apps import LEAN, Noop, hello, respond
 
@@ -81,7 +81,7 @@ assert clocks.perf_counter is not time.perf_counter
 while clocks.perf_counter() - begin < 0.01:
     pass
 frozen.stop()
-assert run.Bench().clock is clocks.perf_counter_ns
+assert run.Environment().clock is clocks.perf_counter_ns
 assert abs(clocks.perf_counter() - time.perf_counter()) < 1
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -101,7 +101,7 @@ def test_a_clock_that_stands_still_is_refused() -> None:
     request = server.build_request("GET", "/", {})
     with pytest.raises(MeasurementError, match=r"most requests took 0 ns: .*; run this test without it"):
         asyncio.run(
-            measure(Noop(hello), request, Settings(Budgets({"us": 50}), lifespan=False), Bench(clock=lambda: 7))
+            measure(Noop(hello), request, Settings(Budgets({"us": 50}), lifespan=False), Environment(clock=lambda: 7))
         )
 
 

@@ -27,7 +27,7 @@ from pytest_mwbudget.asgi import discovery, server
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 from . import apps
 from .apps import (
@@ -611,7 +611,7 @@ class Profiling(Noop):
 def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
     request = server.build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
-    measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Bench()))
+    measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Environment()))
     assert "The app runs a profiler of its own, which hides the layers inside of it." in measurement.notes
     reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
     assert reasons == {

@@ -9,16 +9,7 @@ import starlette.middleware.base
 import starlette.middleware.cors
 import starlette.middleware.gzip  # noqa: F401
 
-import pytest_mwbudget.profiling.sampling
-import pytest_mwbudget.session.captured_output
-import pytest_mwbudget.session.client
-import pytest_mwbudget.session.gate
-import pytest_mwbudget.session.profiles
-import pytest_mwbudget.session.remembered_speed
-import pytest_mwbudget.session.summary
-import pytest_mwbudget.session.turns
-
-from .apps import LEAN
+from .apps import LEAN, Scheduled
 
 CONFTEST = """
 from pathlib import Path
@@ -85,7 +76,8 @@ def calls(
     """The outcome of a run of as many tests, and how often each called the endpoint."""
     project.makepyfile(TESTS.format(keywords=keywords, tests=tests))
     # No cache: a first run, on a machine that nobody knows.
-    result = project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
+    result = project.runpytest_inprocess(*options, plugins=[Scheduled(profile_least_s=0.05, profile_samples=10)])
     result.assert_outcomes(passed=tests)
     return result, [int(line) for line in (project.path / "calls.txt").read_text().split()]
 
@@ -114,10 +106,8 @@ def test_figures_that_nobody_reads_take_no_time_however_little_there_is(project:
     ],
 )
 def test_figures_that_somebody_reads_take_their_time(
-    keywords: str, arguments: list[str], project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    keywords: str, arguments: list[str], project: pytest.Pytester
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "LEAST_S", 0.05)
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "ENOUGH_SAMPLES", 10)
     result, (made,) = calls(project, keywords, *BRIEF, *arguments)
     result.stdout.no_fnmatch_line(STOPPED)
     assert made > MOST_AT_FIRST_SIGHT

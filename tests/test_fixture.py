@@ -10,13 +10,13 @@ import pytest
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import MeasurementError, SettingError
 from pytest_mwbudget.session.client import MwBudget
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 from .apps import LEAN, echo
 
 
 def client() -> MwBudget:
-    return MwBudget(echo, Settings(lifespan=False), enforce=False, bench=Bench())
+    return MwBudget(echo, Settings(lifespan=False), enforce=False, environment=Environment())
 
 
 @pytest.mark.parametrize("method", [None, "", "G ET", b"GET", 5])

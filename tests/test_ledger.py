@@ -35,7 +35,8 @@ from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.errors import MeasurementError, of_the_app
 from pytest_mwbudget.interpreter.foreign_tools import uncollected
 from pytest_mwbudget.model.results import Count, Counts, LoopName, Measurement
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Noop, StarArguments, SyncCall, hello, unchanged_code
 
@@ -50,12 +51,20 @@ every_loop = pytest.mark.parametrize("loop", LOOPS)
 COUNT_ONLY = Settings(budgets=Budgets(default={"tasks": 1000}), lifespan=False)
 
 
-def counted(app: Any, url: str = "/", loop: LoopName = "asyncio", method: str = "GET", **options: Any) -> Measurement:
+def counted(
+    app: Any,
+    url: str = "/",
+    loop: LoopName = "asyncio",
+    method: str = "GET",
+    schedule: Schedule | None = None,
+    **options: Any,
+) -> Measurement:
     """The counts of a request, nothing timed."""
     if loop != "asyncio":
         pytest.importorskip(loop)
     request = server.build_request(method, url, options)
-    return loops.run(loop, lambda: engine.measure(app, request, COUNT_ONLY, Bench()))
+    environment = Environment(schedule=schedule or Schedule())
+    return loops.run(loop, lambda: engine.measure(app, request, COUNT_ONLY, environment))
 
 
 def counts(measurement: Measurement, name: str) -> Counts:
@@ -415,7 +424,7 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
         running.set_task_factory(factory)
         request = server.build_request("GET", "/", {})
         with everything_as_before(running):
-            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Bench())
+            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment())
 
     measurement = loops.run(loop, main)
     found = counts(measurement, "Keeps")
@@ -527,7 +536,7 @@ def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         request = server.build_request("GET", "/", {})
-        found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Bench())
+        found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment())
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
         return found
 
@@ -600,7 +609,7 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
         request = server.build_request("GET", "/", {})
-        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Bench())
+        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment())
         other.cancel()
         return found
 
@@ -703,7 +712,7 @@ def test_asyncios_debug_mode_is_suspended() -> None:
     async def main(*, debug: bool) -> Measurement:
         asyncio.get_running_loop().set_debug(debug)
         request = server.build_request("GET", "/", {})
-        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Bench())
+        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment())
         assert asyncio.get_running_loop().get_debug() == debug
         return measurement
 
@@ -820,7 +829,7 @@ def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(la
     settings = Settings(budgets=Budgets(bounds), lifespan=False, max_time_s=0.1)
     limit = sys.getrecursionlimit()
     try:
-        measurement = asyncio.run(engine.measure(app, request, settings, Bench()))
+        measurement = asyncio.run(engine.measure(app, request, settings, Environment()))
     except MeasurementError as error:
         said = "Measure the stack in parts, or on another version of Python" in str(error)
         assert said and RECURSION_IN_C_IS_BOUNDED_LOW  # noqa: PT018
@@ -847,7 +856,7 @@ def ran_by_asyncio(app: Any) -> Measurement:
     async def main() -> Measurement:
         request = server.build_request("GET", "/", {})
         with everything_as_before(asyncio.get_running_loop()):
-            return await engine.measure(app, request, COUNT_ONLY, Bench())
+            return await engine.measure(app, request, COUNT_ONLY, Environment())
 
     return asyncio.run(main())
 
@@ -873,7 +882,7 @@ class FailsLater(Noop):
 
 def requests_until_the_ledger() -> int:
     """So many requests come before the ledger opens: warm calls, two traces, the first."""
-    return 1 + engine.BRIEF_WARM_CALLS + 2
+    return 1 + Schedule().brief_warm_calls + 2
 
 
 @every_loop
@@ -881,14 +890,13 @@ def requests_until_the_ledger() -> int:
 @pytest.mark.parametrize("into", [1, 12])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_exception_in_a_counted_request_leaves_nothing_behind(
-    error: type[BaseException], into: int, loop: LoopName, monkeypatch: pytest.MonkeyPatch
+    error: type[BaseException], into: int, loop: LoopName
 ) -> None:
-    monkeypatch.setattr(engine, "BRIEF_WARM_NS", 60 * 10**9)
     # A task layer turns what it does not expect into something else.
     around = Noop if error is asyncio.CancelledError or loop == "trio" else PassThrough
     app = basic(around, Noop, functools.partial(FailsLater, error=error, after=requests_until_the_ledger() + into))
     with unchanged_code(), pytest.raises(BaseException, match="as the test wants it") as raised:
-        counted(app, loop=loop)
+        counted(app, loop=loop, schedule=Schedule(brief_warm_ns=60 * 10**9))
     assert isinstance(of_the_app(raised.value), error)
     # The next one can count again.
     assert number(counts(counted(basic(PassThrough), loop=loop), "PassThrough").tasks) == 1
@@ -896,8 +904,8 @@ def test_an_exception_in_a_counted_request_leaves_nothing_behind(
 
 INTERRUPTED = """
 import asyncio, os, signal
-from pytest_mwbudget import engine
 from pytest_mwbudget.counting import _core
+from pytest_mwbudget.timing.schedule import Schedule
 from tests.test_ledger import Noop, basic, counted
 
 class Interrupts(Noop):
@@ -905,15 +913,14 @@ class Interrupts(Noop):
 
     async def __call__(self, scope, receive, send):
         self.calls += 1
-        if self.calls == engine.BRIEF_WARM_CALLS + 3 + 10:
+        if self.calls == Schedule().brief_warm_calls + 3 + 10:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(10)
         await self.app(scope, receive, send)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-engine.BRIEF_WARM_NS = 60 * 10**9
 try:
-    counted(basic(Interrupts))
+    counted(basic(Interrupts), schedule=Schedule(brief_warm_ns=60 * 10**9))
 except KeyboardInterrupt:
     _core.start(1)  # which the ledger that was interrupted would refuse if it were still open
     print("interrupted, and closed")
@@ -931,7 +938,7 @@ def test_a_measurement_inside_a_measurement_is_refused() -> None:
     class Measures(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             request = server.build_request("GET", "/", {})
-            await engine.measure(Noop(hello), request, COUNT_ONLY, Bench())
+            await engine.measure(Noop(hello), request, COUNT_ONLY, Environment())
             await self.app(scope, receive, send)
 
     with pytest.raises(MeasurementError, match="one request at a time"):

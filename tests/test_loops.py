@@ -19,7 +19,7 @@ from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
 
 from .apps import MOST_S, Noop, hello, respond
 
@@ -270,7 +270,7 @@ class Spins(Noop):
 def test_layers_are_timed(run: Run) -> None:
     request = server.build_request("GET", "/", {})
     app = Noop(Spins(Noop(hello)))
-    found = run(lambda: engine.measure(app, request, settings(lifespan=False), Bench()))
+    found = run(lambda: engine.measure(app, request, settings(lifespan=False), Environment()))
     spins, noop = found.layer("Spins").us, found.layer("Noop#2").us
     assert spins is not None
     assert noop is not None
@@ -410,7 +410,7 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
 
     request = server.build_request("GET", "/", {})
     app = Noop(InATaskOfItsOwn(Noop(hello)))
-    found = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), Bench()))
+    found = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), Environment()))
     assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
 
 

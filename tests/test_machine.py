@@ -13,15 +13,11 @@ import pytest
 import starlette.applications
 import starlette.middleware  # noqa: F401
 
-import pytest_mwbudget.engine
-import pytest_mwbudget.session.client
-import pytest_mwbudget.session.remembered_speed
-import pytest_mwbudget.session.summary
 from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
 from pytest_mwbudget.timing.host_speed import CALLS, kind, reference_ns
 
-from .apps import LEAN
+from .apps import LEAN, LITTLE_WARMING, Scheduled
 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
@@ -114,11 +110,6 @@ QUICKEST = [1.0, 60.0]
 SLOWER = "*the machine ran * times slower than at its best*"
 
 
-@pytest.fixture(autouse=True)
-def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
-
-
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A directory whose test takes ten times its budget."""
@@ -131,7 +122,7 @@ def run(project: pytest.Pytester, *arguments: str, workers: int = 0) -> pytest.R
     options = [*LEAN, *QUICK, *WARNINGS_SHOWN, *arguments]
     if workers:
         return project.runpytest_subprocess("-n", str(workers), *options)
-    return project.runpytest_inprocess("-p", "no:xdist", *options)
+    return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**LITTLE_WARMING)])
 
 
 def kept(project: pytest.Pytester) -> Any:

@@ -38,8 +38,9 @@ from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import COUNTED, CountedQuantity, LayerReport, Measurement, Occupation, Verdict
-from pytest_mwbudget.timing.run import FAILURE_TIME_S, WATCHED_TIME_S, Bench, cpu_clock
-from pytest_mwbudget.timing.sampler import Bisection
+from pytest_mwbudget.timing.run import Environment, cpu_clock
+from pytest_mwbudget.timing.sampler import Sampler
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Answering, Cascade, Noop, RateLimit, hello, indistinct, needs, not_found
 
@@ -129,6 +130,7 @@ class Server:
     machine: Machine = field(default_factory=lambda: Machine(known_ns=1e9))
     # Whether somebody reads the figures of a request whose budgets are kept.
     precise: bool = True
+    schedule: Schedule = field(default_factory=Schedule)
     requests: int = 0
 
     def measure(self, layers: list[Middleware], method: str = "GET", **settings: Any) -> Measurement:
@@ -138,9 +140,11 @@ class Server:
             return PlainTextResponse("ok")
 
         app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])], middleware=layers)
-        bench = Bench(self.clock, self.cpu_clock, random.Random(7), self.machine, precise=self.precise)
+        environment = Environment(
+            self.clock, self.cpu_clock, random.Random(7), self.machine, precise=self.precise, schedule=self.schedule
+        )
         request = asgi.build_request(method, "/", {})
-        return asyncio.run(measure(app, request, Settings(**settings), bench))
+        return asyncio.run(measure(app, request, Settings(**settings), environment))
 
 
 def us(measurement: Measurement, name: str) -> float:
@@ -279,7 +283,7 @@ def test_budgets_are_judged_and_the_run_stops_when_all_is_known(before: float) -
     assert measurement.verdict == verdicts["Costly#1"]
     assert measurement.effort is not None
     # A failure takes its time.
-    assert measurement.effort.seconds >= FAILURE_TIME_S if before > 10 else measurement.effort.requests < 300
+    assert measurement.effort.seconds >= Schedule().failure_time_s if before > 10 else measurement.effort.requests < 300
     assert measurement.effort.seconds < 2
 
 
@@ -358,7 +362,7 @@ def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all
     assert [look for look, _ in looks] == list(range(1, len(looks) + 1))
     assert looks[0][1] >= looks[1][1]  # it fails at first sight, so there is no second one
     assert all(before < after for (_, before), (_, after) in pairwise(looks[1:]))
-    assert server.requests > looks[0][1] + looks[-1][1] + pytest_mwbudget.engine.WARM_CALLS
+    assert server.requests > looks[0][1] + looks[-1][1] + Schedule().warm_calls
 
 
 def test_above_a_slow_app_no_samples_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,8 +403,8 @@ def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_b
         assert measurement.verdict == "fail"
         assert measurement.effort is not None
         seconds.append(measurement.effort.seconds)
-    assert seconds[0] >= WATCHED_TIME_S
-    assert all(FAILURE_TIME_S <= one < WATCHED_TIME_S for one in seconds[1:])
+    assert seconds[0] >= Schedule().watched_time_s
+    assert all(Schedule().failure_time_s <= one < Schedule().watched_time_s for one in seconds[1:])
 
 
 def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of_the_time() -> None:
@@ -410,7 +414,7 @@ def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}))
     assert measurement.verdict == "fail"
     assert measurement.effort is not None
-    assert measurement.effort.seconds >= WATCHED_TIME_S - 0.5
+    assert measurement.effort.seconds >= Schedule().watched_time_s - 0.5
 
 
 @pytest.mark.parametrize(
@@ -492,7 +496,7 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
     layer = Costly(app, clock, before=15)
     request = asgi.build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": 10}), max_time_s=0.05)
-    measurement = asyncio.run(measure(layer, request, settings, Bench(clock, None, random.Random(7), machine)))
+    measurement = asyncio.run(measure(layer, request, settings, Environment(clock, None, random.Random(7), machine)))
     report = measurement.layer("Costly")
     assert measurement.slowdown == pytest.approx(2.0)
     assert report.verdict == "undecided"
@@ -502,7 +506,7 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
 
 def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(read_ns=100)
-    whole_leg = Bisection.whole_leg
+    whole_leg = Sampler.whole_leg
 
     async def slow(*arguments: Any) -> None:
         clock.read_ns = 160
@@ -513,11 +517,11 @@ def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pyte
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    monkeypatch.setattr(Bisection, "whole_leg", slow)
+    monkeypatch.setattr(Sampler, "whole_leg", slow)
     request = asgi.build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": 100}), max_time_s=0.05)
     layer = Costly(app, clock, before=15)
-    measurement = asyncio.run(measure(layer, request, settings, Bench(clock, None, random.Random(7), Machine())))
+    measurement = asyncio.run(measure(layer, request, settings, Environment(clock, None, random.Random(7), Machine())))
     note = "The machine ran 1.60 times slower than at its best while it read (total), and not for the rest."
     assert note in measurement.notes
     assert measurement.verdict == "pass"
@@ -595,14 +599,14 @@ def test_a_layer_that_the_inside_comes_to_need_is_left_to_the_split_from_then_on
 def test_the_layer_that_the_inside_comes_to_need_is_blamed_also_where_only_another_bypass_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server, looks, look = Server(), 0, Bisection.look
+    server, looks, look = Server(), 0, Sampler.look
 
-    async def counted(self: Bisection, *args: Any) -> None:
+    async def counted(self: Sampler, *args: Any) -> None:
         nonlocal looks
         looks += 1
         await look(self, *args)
 
-    monkeypatch.setattr(Bisection, "look", counted)
+    monkeypatch.setattr(Sampler, "look", counted)
 
     class Other(Silent):
         pass
@@ -632,7 +636,7 @@ def test_task_layers_that_stand_beside_each_other_are_both_bypassed() -> None:
     left, right = (Silent(app, server.clock, 50) for app in (not_found, hello))
     app = Cascade(left, right)
     measurement = asyncio.run(
-        measure(app, asgi.build_request("GET", "/", {}), Settings(), Bench(server.clock, None, random.Random(7)))
+        measure(app, asgi.build_request("GET", "/", {}), Settings(), Environment(server.clock, None, random.Random(7)))
     )
     assert not [note for note in measurement.notes if "could not be bypassed" in note]
 
@@ -670,11 +674,10 @@ def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_spl
 
 @pytest.mark.parametrize("max_time_s", [0.6, 0.8, 1.0, 1.5])
 def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
-    max_time_s: float, monkeypatch: pytest.MonkeyPatch
+    max_time_s: float,
 ) -> None:
     """What was measured with every layer in place is kept: also of the layers inside the one that was dropped."""
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "BYPASS_CALLS", 10)
-    server = Server()
+    server = Server(schedule=Schedule(bypass_calls=10))
     layers = [
         Middleware(Silent, clock=server.clock, us=70),
         Middleware(Tenant, clock=server.clock, us=50),
@@ -759,7 +762,7 @@ def test_above_a_slow_endpoint_task_layers_are_left_to_the_split() -> None:
 def test_progress_is_reported_as_a_share_of_the_time() -> None:
     server = Server()
     shares: list[float | None] = []
-    bench = Bench(server.clock, None, random.Random(7), Machine(), shares.append)
+    environment = Environment(server.clock, None, random.Random(7), Machine(), shares.append)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         server.clock.let_pass(random.choice([5, 15]))
@@ -768,7 +771,7 @@ def test_progress_is_reported_as_a_share_of_the_time() -> None:
 
     request = asgi.build_request("GET", "/", {})
     settings = Settings(budgets=Budgets(total_us=10), max_time_s=0.05)
-    asyncio.run(measure(Costly(app, server.clock), request, settings, bench))
+    asyncio.run(measure(Costly(app, server.clock), request, settings, environment))
     assert shares.pop() is None
     assert shares
     assert all(share is not None and 0 <= share <= 1 for share in shares)
@@ -799,7 +802,9 @@ def test_the_app_is_as_it_was_after_a_request_that_fails_midway() -> None:
     codes = Costly.__call__.__code__, app.__code__
     request = asgi.build_request("GET", "/", {})
     with pytest.raises(RepetitionError, match="call 251 raised LookupError: worn out"):
-        asyncio.run(measure(layer, request, Settings(lifespan=False), Bench(clock, None, random.Random(7), Machine())))
+        asyncio.run(
+            measure(layer, request, Settings(lifespan=False), Environment(clock, None, random.Random(7), Machine()))
+        )
     assert (Costly.__call__.__code__, app.__code__) == codes
 
 
@@ -823,7 +828,9 @@ def test_one_request_at_a_time(measuring: bool) -> None:
 
     async def make() -> Measurement:
         request, settings = asgi.build_request("GET", "/", {}), Settings(Budgets({"tasks": 0}), lifespan=False)
-        return await (measure(app, request, settings, Bench()) if measuring else send_once(app, request, settings))
+        return await (
+            measure(app, request, settings, Environment()) if measuring else send_once(app, request, settings)
+        )
 
     async def main() -> list[Any]:
         return [*await asyncio.gather(make(), make(), return_exceptions=True), await make()]
@@ -845,11 +852,11 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
             await asyncio.sleep(60)
         await hello(scope, receive, send)
 
-    bench = Bench(clock, None, random.Random(7), Machine(), lambda share: begun.set())
+    environment = Environment(clock, None, random.Random(7), Machine(), lambda share: begun.set())
     request = asgi.build_request("GET", "/", {})
     settings = Settings(startup_timeout_s=0.5, lifespan=False)
     with pytest.raises(MeasurementError, match=r"stopped answering while it was measured: .* within 0\.5 s"):
-        asyncio.run(measure(Costly(app, clock), request, settings, bench))
+        asyncio.run(measure(Costly(app, clock), request, settings, environment))
 
 
 @pytest.mark.parametrize(
@@ -974,8 +981,8 @@ def test_above_an_endpoint_that_waits_the_table_says_what_that_does_to_rows(wait
         return PlainTextResponse("ok")
 
     app = Starlette(routes=[Route("/", endpoint)], middleware=[Middleware(Costly, clock=clocks.wall, before=20)])
-    bench = Bench(clocks.wall, clocks.cpu, random.Random(7), Machine())
-    measurement = asyncio.run(measure(app, asgi.build_request("GET", "/", {}), Settings(), bench))
+    environment = Environment(clocks.wall, clocks.cpu, random.Random(7), Machine())
+    measurement = asyncio.run(measure(app, asgi.build_request("GET", "/", {}), Settings(), environment))
     notes = [note for note in measurement.notes if "Caches are cold when it goes on" in note]
     assert [f"The endpoint waits, for {said}. " in note for note in notes] == ([True] if said else [])
 
@@ -1328,7 +1335,7 @@ def test_a_clock_of_the_processor_that_ticks_too_slowly_is_not_used(
     info = time.get_clock_info("thread_time")
     info.resolution = resolution
     monkeypatch.setattr(pytest_mwbudget.timing.run, "get_clock_info", lambda name: info)
-    assert (cpu_clock() is not None) == (Bench().cpu_clock is not None) == usable
+    assert (cpu_clock() is not None) == (Environment().cpu_clock is not None) == usable
 
 
 # ---- counting ---------------------------------------------------------------------------------------------------
@@ -1364,9 +1371,9 @@ class Keeper:
 def counted(app: Any, bounds: Bounds | None = None, clock: Any = None, **settings: Any) -> Measurement:
     """A measurement of an app that is no framework's; `bounds` are the default."""
     budgets = {"budgets": Budgets(bounds)} if bounds else {}
-    bench = Bench(clock or FakeClock(), None, random.Random(7), Machine())
+    environment = Environment(clock or FakeClock(), None, random.Random(7), Machine())
     request = asgi.build_request("GET", "/", {})
-    return asyncio.run(measure(app, request, Settings(**{"lifespan": False} | budgets | settings), bench))
+    return asyncio.run(measure(app, request, Settings(**{"lifespan": False} | budgets | settings), environment))
 
 
 def count(measurement: Measurement, name: str, quantity: CountedQuantity) -> int:

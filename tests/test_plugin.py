@@ -35,7 +35,7 @@ import pytest_mwbudget.session.turns
 from pytest_mwbudget.counting.backend import Counters, PythonCore
 from pytest_mwbudget.model.results import QUANTITIES
 
-from .apps import LEAN, LEAN_WITH_COVERAGE, needs
+from .apps import LEAN, LEAN_WITH_COVERAGE, LITTLE_WARMING, Scheduled, needs
 from .test_report_github import read
 from .test_report_schema import misfits
 
@@ -111,30 +111,19 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 @pytest.fixture(autouse=True)
-def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Budgets here are so far from the truth that an app need not be at its quickest."""
-    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
-
-
-@pytest.fixture(autouse=True)
-def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the pictures here."""
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "LEAST_S", 0.05)
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "CHUNK_S", 0.02)
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "ENOUGH_SAMPLES", 10)
-    # Noting a call takes as long as the stack is deep, and here one run is inside of another.
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "MOST_EVENTS", 1)
-
-
-@pytest.fixture(autouse=True)
 def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs here are no job of GitHub's, also where the run that they are part of is one."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
 
 
+# Nobody looks at the pictures here. Noting a call takes as long as the stack is deep, and one run is inside of another.
+QUICKLY = Scheduled(**LITTLE_WARMING, profile_least_s=0.05, profile_chunk_s=0.02, profile_samples=10, profile_events=1)
+
+
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
+    return pytester.runpytest_inprocess(*options, plugins=[QUICKLY])
 
 
 def marked(keywords: str, body: str = "mw_budget.get('/health')") -> str:

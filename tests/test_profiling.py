@@ -11,10 +11,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import freezegun
@@ -36,12 +36,11 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.interpreter.foreign_tools import Instruments
 from pytest_mwbudget.model.results import Measurement, Profile, Result
-from pytest_mwbudget.profiling import sampling
 from pytest_mwbudget.profiling.attribution import Marks
 from pytest_mwbudget.profiling.sampling import Profiled
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short_path
-from pytest_mwbudget.timing import run
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import MOST_S, Noop, hello
 
@@ -101,7 +100,11 @@ def stack(*layers: Any, work: Callable[[Any], None] = cold) -> Starlette:
     return app
 
 
-async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurement]:
+# What layers cost is known, and is not what these tests are about.
+BRIEF = Schedule(precision_time_s=0.5, failure_time_s=0.5, watched_time_s=0)
+
+
+async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tuple[Profiled | None, Measurement]:
     found: list[Profiled] = []
 
     def publish(one: Profiled, result: Result) -> Profile:
@@ -110,15 +113,13 @@ async def profiled(app: Any, **settings: Any) -> tuple[Profiled | None, Measurem
 
     request = server.build_request("GET", "/", {})
     chosen = Settings(**{"max_time_s": MOST_S, "flamegraph": "always"} | settings)
-    # What layers cost is known, and is not what these tests are about.
-    with patch.multiple(run, PRECISION_TIME_S=0.5, FAILURE_TIME_S=0.5, WATCHED_TIME_S=0):
-        measurement = await measure(app, request, chosen, Bench(), publish)
+    measurement = await measure(app, request, chosen, Environment(schedule=schedule), publish)
     return (found[0] if found else None), measurement
 
 
-def data(app: Any, loop: str = "asyncio", **settings: Any) -> tuple[Node, Profiled, Measurement]:
+def data(app: Any, loop: str = "asyncio", **options: Any) -> tuple[Node, Profiled, Measurement]:
     """The flamegraph's own data of an app, with what it was made from."""
-    found, measurement = loops.run(loop, lambda: profiled(app, **settings))
+    found, measurement = loops.run(loop, lambda: profiled(app, **options))
     assert found is not None
     page = FlamegraphRenderer(measurement, "test", found.requests, found.request_us)
     return page.data(found.session), found, measurement
@@ -285,9 +286,8 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
     assert measurement.notes[-1] == "There is no flamegraph: under the profiler: ValueError: not here"
 
 
-def test_a_request_of_very_many_calls_is_drawn_without_counting_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "MOST_EVENTS", 200)
-    found, _, _ = data(stack(Hot, PassOn))
+def test_a_request_of_very_many_calls_is_drawn_without_counting_them() -> None:
+    found, _, _ = data(stack(Hot, PassOn), schedule=replace(BRIEF, profile_events=200))
     assert own_times(block(found["root"], "Hot"))
     assert sys.getprofile() is None
 

@@ -18,7 +18,6 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-import pytest_mwbudget.engine
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.errors import LifespanError, ResponseError
 from pytest_mwbudget.model.results import Measurement
@@ -49,16 +48,13 @@ from .test_discovery import HOLDERS
 BASE = Middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
 
 
-@pytest.fixture(autouse=True)
-def little_warming(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figure is judged here: an app need not be at its quickest."""
-    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
-
-
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
-    """Until everything is known: for the sake of precision it does not go on."""
+    """Until everything is known: for the sake of precision it does not go on.
+
+    No figure is judged here, so an app need not be at its quickest.
+    """
     settings = {"max_time_s": 0.05} | options.pop("settings", {})
-    return apps.measured(app, method, url, settings=settings, **options)
+    return apps.measured(app, method, url, settings=settings, **apps.LITTLE_WARMING, **options)
 
 
 async def page(request: Any) -> PlainTextResponse:

@@ -40,7 +40,7 @@ from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Verdict
-from pytest_mwbudget.timing.sampler import UNWANTED_EVERY
+from pytest_mwbudget.timing.schedule import Schedule
 
 # A busy machine is no reason to fail.
 relaxed = settings(deadline=None)
@@ -412,7 +412,7 @@ def ever_fails(values: Iterator[float], share: int) -> bool:
         verdict = judge(us, BOUND_US, floor=0.1, slowdown=1.0).verdict
         if verdict == "fail":
             return True
-        more = share * len(seen) // (1 if verdict == "undecided" else UNWANTED_EVERY)
+        more = share * len(seen) // (1 if verdict == "undecided" else Schedule().unwanted_every)
     return False
 
 

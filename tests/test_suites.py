@@ -39,13 +39,12 @@ def anyio_backend():
     return "trio"
 
 
-@pytest.fixture(autouse=True, scope="session")
-def little_patience():
+def pytest_configure(config):
     # Budgets here are so far from the truth that verdicts are sure at once; reports would have precise figures.
-    from pytest_mwbudget.timing import run
+    from pytest_mwbudget.session.gate import SCHEDULE
+    from pytest_mwbudget.timing.schedule import Schedule
 
-    run.PRECISION_TIME_S = run.FAILURE_TIME_S = 0.3
-    run.WATCHED_TIME_S = 0
+    config.stash[SCHEDULE] = Schedule(precision_time_s=0.3, failure_time_s=0.3, watched_time_s=0)
 """
 
 SHOP = """

@@ -16,23 +16,22 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-import pytest_mwbudget.timing.run
 from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.results import Measurement
-from pytest_mwbudget.timing.run import Bench
+from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 # The longest that a run takes on a busy machine, and how long it goes on for the sake of precision.
 MOST_S, PRECISE_S = 15.0, 0.7
 
 
-@pytest.fixture(autouse=True)
-def little_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margins here are wider than intervals are."""
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "PRECISION_TIME_S", PRECISE_S)
+def environment(**surroundings: Any) -> Environment:
+    """Sample for the sake of precision for less time than usual: the margins here are wider than intervals are."""
+    return Environment(schedule=Schedule(precision_time_s=PRECISE_S), **surroundings)
 
 
 class Spin:
@@ -68,7 +67,7 @@ def measured(layers: list[Middleware]) -> Measurement:
         return {"status": "ok"}
 
     request = server.build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
-    return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), Bench()))
+    return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment()))
 
 
 def us(measurement: Measurement, name: str) -> float:
@@ -129,8 +128,8 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
     request = server.build_request("GET", "/", {})
     # Known, so it need not be watched before a failure is believed: these costs are more than twice their budgets.
-    bench = Bench(machine=Machine(known_ns=1e9))
-    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, bench))
+    known = environment(machine=Machine(known_ns=1e9))
+    measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, known))
     assert [report.verdict for report in measurement.layers] == ["pass", "fail", "fail"]
     spent = {report.name: report.occupation for report in measurement.layers}
     waits, blocks, works = spent["Waits"], spent["Blocks"], spent["Spin"]
@@ -142,7 +141,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     assert us(measurement, "Blocks") > 450
     assert blocks.wait_us == 0
     assert (works.busy == measurement.layer("Spin").us, works.wait_us) == (True, 0)
-    if Bench().cpu_clock is not None:
+    if Environment().cpu_clock is not None:
         assert (waits.blocking, blocks.blocking, works.blocking) == (False, True, False)
         assert blocks.cpu_us is not None
         assert blocks.cpu_us < 300
@@ -157,7 +156,7 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     request = server.build_request("GET", "/", {})
-    measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), Bench()))
+    measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), environment()))
     assert us(measurement, "Spin") == pytest.approx(200, abs=50)
     assert us(measurement, "Noop") < 20
     assert measurement.books is not None
@@ -250,7 +249,7 @@ ENTERED: dict[str, tuple[Any, list[int]]] = {
 @pytest.mark.parametrize(("app", "spun_us"), ENTERED.values(), ids=ENTERED)
 def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) -> None:
     request = server.build_request("GET", "/", {})
-    measurement = asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), Bench()))
+    measurement = asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment()))
     books = measurement.books
     assert books is not None
     assert books.endpoint is not None

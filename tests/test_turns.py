@@ -28,7 +28,7 @@ import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 
-from .apps import LEAN
+from .apps import LEAN, LITTLE_WARMING, Scheduled
 
 # ---- who waits --------------------------------------------------------------------------------------------------
 
@@ -235,7 +235,6 @@ def project(
     folder = str(tmp_path_factory.mktemp("locks"))
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr(pytest_mwbudget.engine, "WARM_NS", 50_000_000)
     pytester.makeconftest(CONFTEST)
     return pytester
 
@@ -262,7 +261,7 @@ def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
 def run(project: pytest.Pytester, keywords: str, *arguments: str) -> pytest.RunResult:
     project.makepyfile(TEST.format(keywords=keywords, tests=1, fixture="mw_budget"))
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget", *arguments]
-    return project.runpytest_inprocess(*options)
+    return project.runpytest_inprocess(*options, plugins=[Scheduled(**LITTLE_WARMING)])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +338,8 @@ def test_a_test_that_a_marker_skips_does_not_wait(project: pytest.Pytester, monk
             assert False
         """
     )
-    project.runpytest_inprocess("-p", "no:xdist", *LEAN, "--mw-budget").assert_outcomes(skipped=3, failed=1)
+    options = ("-p", "no:xdist", *LEAN, "--mw-budget")
+    project.runpytest_inprocess(*options, plugins=[Scheduled(**LITTLE_WARMING)]).assert_outcomes(skipped=3, failed=1)
     assert len(waits) == 1
 
 

@@ -30,6 +30,7 @@ from ..interpreter.foreign_tools import uncollected
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
 from ..model.stack import HARNESS, probed_parent
+from ..timing.schedule import Schedule
 from .attribution import Marks
 
 if TYPE_CHECKING:
@@ -41,13 +42,6 @@ Block: TypeAlias = tuple[str, ...]
 MACHINERY = (str(Path(__file__).parents[1]) + os.sep, PROBE_FILE)
 # Taking a sample takes some tens of microseconds, more in a deep stack, in which the app gets nowhere.
 INTERVAL_S: Seconds = 0.0005
-# A function that takes a fifth of a layer has a hundred of them then: its share is known to a tenth of itself.
-ENOUGH_SAMPLES = 500
-# So long at least, for whatever is hot by itself; and at most, whatever there is by then.
-LEAST_S, MOST_S = 1.0, 3.0
-CHUNK_S = 0.1
-# Of more calls and returns in a request none are noted: each takes tens of microseconds. See `_events`.
-MOST_EVENTS = 20_000
 NS_PER_S, US_PER_S = 1e9, 1e6
 OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
 
@@ -79,7 +73,13 @@ class _Sampled:
 
 
 async def profile(
-    stack: Stack, caller: Caller, result: Result, plain_us: Microseconds, clock: Clock, tick: Callable[[], None]
+    stack: Stack,
+    caller: Caller,
+    result: Result,
+    plain_us: Microseconds,
+    clock: Clock,
+    tick: Callable[[], None],
+    schedule: Schedule,
 ) -> Profiled:
     """Sample requests until each layer that is over a budget, or else the whole stack, has enough samples of its own.
 
@@ -100,16 +100,18 @@ async def profile(
         while True:
             chunk = clock()
             with profiler:
-                while clock() - chunk < CHUNK_S * NS_PER_S:
+                while clock() - chunk < schedule.profile_chunk_s * NS_PER_S:
                     _pause(chance.uniform(0, INTERVAL_S), clock)
                     await charging.request(caller.settled)
                     requests += 1
                     tick()
             session, seconds = profiler.last_session, (clock() - begin) / NS_PER_S
             assert session is not None
-            if seconds >= MOST_S or (seconds >= LEAST_S and _enough(session, blocks, wanted)):
+            if seconds >= schedule.profile_most_s or (
+                seconds >= schedule.profile_least_s and _enough(session, blocks, wanted, schedule)
+            ):
                 break
-        events = await _events(lambda: charging.request(caller.settled))
+        events = await _events(lambda: charging.request(caller.settled), schedule.profile_events)
     sampled = _Sampled(session, requests, events, _row_s(stack, result, waiting=iterating))
     return _profiled(sampled, blocks, plain_us, str(result.request))
 
@@ -160,24 +162,24 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
     return found
 
 
-def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block]) -> bool:
+def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block], schedule: Schedule) -> bool:
     """Whether each of the blocks that are wanted, or all of them together, have samples enough of their own."""
     owners = [profile_stacks.owner_of(stack) for stack, _ in session.frame_records]
     known = [blocks[owner] for owner in owners if owner in blocks]
     if not wanted:
-        return len(known) >= ENOUGH_SAMPLES
-    return all(sum(block == one for block in known) >= ENOUGH_SAMPLES for one in wanted)
+        return len(known) >= schedule.profile_samples
+    return all(sum(block == one for block in known) >= schedule.profile_samples for one in wanted)
 
 
-async def _events(request: Callable[[], Awaitable[None]]) -> list[profile_stacks.Record]:
+async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[profile_stacks.Record]:
     """The calls and returns of one request, each by the stack in whose time the profiler's work at it falls.
 
-    None of a request that has very many; then the profiler's work is taken for an even share of all.
+    None of a request that has as many as `most`; then the profiler's work is taken for an even share of all.
     """
     from pyinstrument.stack_sampler import build_call_stack
 
     found: Counter[tuple[str, ...]] = Counter()
-    left = MOST_EVENTS
+    left = most
     previous = sys.getprofile()
 
     def seen(frame: FrameType, event: str, argument: object) -> None:

@@ -11,7 +11,7 @@ from ..config.settings import Settings, status_code
 from ..engine import Publish, measure, send_once
 from ..errors import MeasurementError
 from ..model.results import Measurement
-from ..timing.run import Bench
+from ..timing.run import Environment
 
 
 @dataclass
@@ -29,7 +29,7 @@ class MwBudget:
     app: object
     settings: Settings
     enforce: bool
-    bench: Bench
+    environment: Environment
     publisher: Callable[[int], Publish] | None = None
     current: Callable[[], Settings] | None = None
     results: list[Measurement] = field(default_factory=list)
@@ -50,7 +50,7 @@ class MwBudget:
         self.made += 1
         if self.enforce:
             publish = self.publisher(self.made) if self.publisher else None
-            measurement = await measure(app, request, settings, self.bench, publish)
+            measurement = await measure(app, request, settings, self.environment, publish)
         else:
             measurement = await send_once(app, request, settings)
         self.results.append(measurement)

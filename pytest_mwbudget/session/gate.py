@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..analysis.slowdown import Machine
     from ..config.budgets import Budgets
     from ..model.results import Measurement
+    from ..timing.schedule import Schedule
     from .client import MwBudget
     from .turns import Turns
 
@@ -31,6 +32,8 @@ FOLDER = ".mw-budget"
 
 FAILURE_WIDTH = 79
 
+# What a plugin puts here takes the place of the usual schedule: tests of this package have one that is quick.
+SCHEDULE: pytest.StashKey[Schedule] = pytest.StashKey()
 _client: pytest.StashKey[MwBudget] = pytest.StashKey()
 _machine: pytest.StashKey[Machine] = pytest.StashKey()
 _turns: pytest.StashKey[Turns] = pytest.StashKey()
@@ -127,27 +130,29 @@ def _configured(config: pytest.Config) -> dict[str, Any]:
 
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
-    from ..timing.run import Bench
+    from ..timing.run import Environment
+    from ..timing.schedule import Schedule
     from .captured_output import set_apart
     from .client import MwBudget
     from .profiles import Publisher
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
-    bench = Bench(
+    environment = Environment(
         machine=_shared_machine(config),
         progress=_Progress(config),
         apart=lambda: set_apart(config),
         precise=_figures_read(config),
+        schedule=config.stash.get(SCHEDULE, Schedule()),
     )
     if enforced(config):
-        bench = replace(bench, turns=config.stash[_turns].measuring)
+        environment = replace(environment, turns=config.stash[_turns].measuring)
     try:
         settings = _settings_of(item)
     except SettingError:
         settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
     publisher = Publisher(_folder(config), item.nodeid, config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), bench, publisher, lambda: _settings_of(item))
+    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: _settings_of(item))
     item.stash[_client] = client
     return client
 

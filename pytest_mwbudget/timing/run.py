@@ -24,7 +24,8 @@ from ..model.estimate import Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.results import Books, Effort, Judged, Method, Occupation, Quantity, Turn
 from ..model.stack import Layer
 from .probes import Probes, task_layers
-from .sampler import MIN_SHARE, Bisection, Deadline, Wanted
+from .sampler import Deadline, Sampler, Wanted
+from .schedule import Schedule
 
 # Told the share of the time limit that is over, and None at the end.
 Progress: TypeAlias = Callable[[float | None], None]
@@ -33,26 +34,8 @@ Progress: TypeAlias = Callable[[float | None], None]
 BudgetKey: TypeAlias = tuple[int, Quantity] | None
 
 NS_PER_S = 1_000_000_000
-# The first look is at the requests of about so long, at so many at least and at most; the next ones are at more.
-FIRST_LOOK_NS, FEWEST_FIRST, MOST_FIRST = 500_000_000, 64, 128
-FIRST_LOOK_PAIRS = 16
-# The shown precision: an interval this narrow, beside what the method may be wrong by, needs no more requests for its
-# own sake.
+# An interval this narrow, beside what the method may be wrong by, needs no more requests for its own sake.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
-# Precision alone is worth no more than this; an open verdict is worth all the time there is.
-PRECISION_TIME_S: Seconds = 2.0
-# Before the app is warm there are this many looks at most, in this share of the time limit at most. On a busy machine
-# the first one may have too few quick moments.
-FIRST_SIGHT_LOOKS, FIRST_SIGHT_SHARE = 2, 0.2
-# A machine that starts in a slow stretch makes every layer look too expensive: a failure is believed after so long,
-# when the machine was watched for so long, and when the look before it said so as well, unless there is time for no
-# other.
-FAILURE_TIME_S: Seconds = 1.0
-WATCHED_TIME_S: Seconds = 5.0
-# Looks are taken in turns of about so long, of so many requests at least and at most; no leg has fewer than the least.
-TURN_NS, SHORTEST_TURN, LONGEST_TURN = 250_000_000, MIN_SHARE, 512
-# A task layer is bypassed only where there is time for so many calls; above a slow endpoint the split is left alone.
-BYPASS_CALLS = 1000
 # A bypass that differs from the split by more than this share and this much has changed more than the layer: what is
 # inside it does something else without it.
 BYPASS_SHARE, BYPASS_US = 0.25, 10.0
@@ -90,7 +73,7 @@ def cpu_clock() -> Clock | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class Environment:
     """What a measurement needs from its surroundings; tests replace the clocks and the chance."""
 
     clock: Clock = perf_counter_ns
@@ -105,6 +88,7 @@ class Bench:
     # Round a measurement that needs a clock: waits until no other process measures.
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +161,15 @@ class Timing:
         caller: server.Caller,
         rows: list[Row],
         settings: Settings,
-        bench: Bench,
+        environment: Environment,
         pace: Pace,
         looks_before: int = 0,
     ) -> None:
         self.stack = stack
         self.rows = rows
         self.settings = settings
-        self.bench = bench
+        self.environment = environment
+        self.schedule = environment.schedule
         self.caller = caller
         self.look = 0
         self.looks_before = looks_before
@@ -192,31 +177,34 @@ class Timing:
         self.total: Judgement | None = None
         self.failed_before: set[BudgetKey] = set()
         self.estimates: Estimates | None = None
-        self.first_look = round(min(max(FIRST_LOOK_NS / max(pace.request_ns, 1.0), FEWEST_FIRST), MOST_FIRST))
-        self.begun_ns = bench.clock()
-        self.bisection = self._bisection(caller, pace)
+        self.first_look = self.schedule.first_look(pace.request_ns)
+        self.begun_ns = environment.clock()
+        self.sampler = self._bisection(caller, pace)
 
-    def _bisection(self, caller: server.Caller, pace: Pace) -> Bisection:
+    def _bisection(self, caller: server.Caller, pace: Pace) -> Sampler:
         async def timed(observer: server.Observer | None) -> Nanoseconds:
             return (await caller(observer)).elapsed_ns
 
         shown = [row.entry for row in self.rows]
         passable = [layer for layer in task_layers(self.stack) if layer.index in shown]
-        bisection = Bisection(
-            Probes(self.stack, self.bench.clock, suspending=pace.suspending),
+        sampler = Sampler(
+            Probes(self.stack, self.environment.clock, suspending=pace.suspending),
             passable,
             timed,
-            self.bench.clock,
-            self.bench.rng,
+            self.environment.clock,
+            self.environment.rng,
             pace.sent,
-            round(min(max(TURN_NS / max(pace.request_ns, 1.0), SHORTEST_TURN), LONGEST_TURN)),
+            self.schedule,
+            self.schedule.turn(pace.request_ns),
             # Each thread has a clock of its own, and these cannot be compared.
-            None if self.stack.threads else self.bench.cpu_clock,
+            None if self.stack.threads else self.environment.cpu_clock,
         )
-        why_not = self._no_bypass(caller.template.request.method, len(passable) * BYPASS_CALLS * pace.request_ns)
+        why_not = self._no_bypass(
+            caller.template.request.method, len(passable) * self.schedule.bypass_calls * pace.request_ns
+        )
         if why_not is not None:
-            bisection.refused = {layer.index: why_not for layer in passable}
-        return bisection
+            sampler.refused = {layer.index: why_not for layer in passable}
+        return sampler
 
     def _no_bypass(self, method: str, needed_ns: float) -> str | None:
         """Why no request is sent past any layer; None where some are. It would take `needed_ns`."""
@@ -246,8 +234,8 @@ class Timing:
         """
         __tracebackhide__ = True
         async with self._sampling() as extend:
-            while self.look < FIRST_SIGHT_LOOKS and not (self._kept() or self._seems_broken()):
-                await self._sample(extend, FIRST_SIGHT_SHARE)
+            while self.look < self.schedule.first_sight_looks and not (self._kept() or self._seems_broken()):
+                await self._sample(extend, self.schedule.first_sight_share)
                 self._judge()
         return self._kept()
 
@@ -263,18 +251,18 @@ class Timing:
             async with self.caller.limited(limit_s, message) as extend:
                 yield extend
         finally:
-            self.bench.progress(None)
-            self.bench.machine.watched_s += self.seconds
+            self.environment.progress(None)
+            self.environment.machine.watched_s += self.seconds
 
     @property
     def patience_s(self) -> Seconds:
         """How long it samples before a failure is believed."""
-        return max(FAILURE_TIME_S, WATCHED_TIME_S - self.bench.machine.watched_s)
+        return max(self.schedule.failure_time_s, self.schedule.watched_time_s - self.environment.machine.watched_s)
 
     @property
     def seconds(self) -> Seconds:
         """How long it has been sampling."""
-        return (self.bench.clock() - self.begun_ns) / NS_PER_S
+        return (self.environment.clock() - self.begun_ns) / NS_PER_S
 
     async def _sample(self, extend: loops.Extend, share: float = 1.0) -> None:
         """Make the requests of the next look, in this share of the time limit at most."""
@@ -282,15 +270,19 @@ class Timing:
         def tick() -> None:
             # It answers: from here on it has the whole time again.
             extend(self.settings.startup_timeout_s)
-            self.bench.progress(min(1.0, self.seconds / self.settings.max_time_s))
+            self.environment.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
         self.look += 1
         wanted = self._wanted() if self.look > 1 else None
         precise_enough = self.look > 1 and not self._open()
-        limit_s = min(PRECISION_TIME_S, self.settings.max_time_s) if precise_enough else self.settings.max_time_s
+        limit_s = (
+            min(self.schedule.precision_time_s, self.settings.max_time_s)
+            if precise_enough
+            else self.settings.max_time_s
+        )
         factor = 2 ** max(0, self.look - 2)
-        deadline = Deadline(self.begun_ns + round(share * limit_s * NS_PER_S), self.bench.clock, tick)
-        await self.bisection.look(self.first_look * factor, FIRST_LOOK_PAIRS * factor, deadline, wanted)
+        deadline = Deadline(self.begun_ns + round(share * limit_s * NS_PER_S), self.environment.clock, tick)
+        await self.sampler.look(self.first_look * factor, self.schedule.first_look_pairs * factor, deadline, wanted)
 
     def _wanted(self) -> Wanted | None:
         """What undecided verdicts hang on; None for everything, where there are none or something has no interval yet.
@@ -318,7 +310,7 @@ class Timing:
         if teller is not row and us is not None and us.low > bound:
             return Wanted()  # merged, and its neighbour alone takes more
         busy = quantity == "busy_us"
-        if teller.entry not in [layer.index for layer in self.bisection.bypassable]:
+        if teller.entry not in [layer.index for layer in self.sampler.bypassable]:
             return Wanted(split=True, cpu=busy)
         # What is busy is the bypass less the wait, which the split and the processor's time tell.
         split = busy or self._floor_may_fall_to(bound) or _contested(teller, quantity, bound, found)
@@ -356,17 +348,17 @@ class Timing:
 
     def _estimated(self) -> Estimates:
         return estimate(
-            self.bisection.samples,
+            self.sampler.samples,
             self.stack.entries,
             outside=self.stack.outside,
             look=self.looks_before + self.look,
-            machine=self.bench.machine,
+            machine=self.environment.machine,
             last=self.over,
         )
 
     def _refused_bypass(self, found: Estimates) -> bool:
         """Whether a bypass turned out to change more than its layer; the outermost such one is then left alone."""
-        for layer in self.bisection.bypassable:
+        for layer in self.sampler.bypassable:
             bypass, split = found.bypass.get(layer.index), found.split[layer.index]
             if bypass is None or not math.isfinite(bypass.half_width) or not math.isfinite(split.half_width):
                 continue
@@ -375,7 +367,7 @@ class Timing:
                 reason = (
                     f"the app takes another way without it: {bypass.estimate:.0f} µs less, not {split.estimate:.0f}"
                 )
-                self.bisection.refuse(layer.index, reason)
+                self.sampler.refuse(layer.index, reason)
                 return True
         return False
 
@@ -383,7 +375,7 @@ class Timing:
         us = row.estimate_of(quantity)
         if us is None:
             return self._merged_judgement(row, quantity, bound)
-        pending = row.method == "split" and row.entry in [layer.index for layer in self.bisection.bypassable]
+        pending = row.method == "split" and row.entry in [layer.index for layer in self.sampler.bypassable]
         if pending and not self.over:
             return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
         judge = partial(self._judged, us, slowdown=_slowdown(row, found))
@@ -416,16 +408,16 @@ class Timing:
         found = self.estimates
         floor_us = found.floor_us if probed else 0.0
         judgement = verdicts.judge(us, bound, floor=floor_us, slowdown=slowdown, least_us=found.least_us)
-        if judgement.verdict == "fail" and self.bench.turn.crowded:
-            return Judgement("undecided", self.bench.turn.crowded)
+        if judgement.verdict == "fail" and self.environment.turn.crowded:
+            return Judgement("undecided", self.environment.turn.crowded)
         return judgement
 
     def _known(self) -> bool:
         """Whether more requests would change no verdict, and no figure that somebody reads."""
         if self._open():
             return False
-        precise_enough = self._precise() or self.seconds >= PRECISION_TIME_S
-        return precise_enough or (not self.bench.precise and self._kept())
+        precise_enough = self._precise() or self.seconds >= self.schedule.precision_time_s
+        return precise_enough or (not self.environment.precise and self._kept())
 
     def _kept(self) -> bool:
         """Whether there are budgets of time, and all of them are kept for certain."""
@@ -480,7 +472,7 @@ class Timing:
         found = self.estimates
         assert found is not None
         shown = [found.whole, *found.split.values(), *(found.cpu or {}).values()]
-        if self.bisection.probes.probed:
+        if self.sampler.probes.probed:
             shown.append(found.outside)
         return all(math.isfinite(us.half_width) for us in shown)
 
@@ -489,7 +481,7 @@ class Timing:
     @property
     def effort(self) -> Effort:
         """What it took."""
-        samples = self.bisection.samples
+        samples = self.sampler.samples
         return Effort(samples.requests, samples.rounds, self.seconds)
 
     @property
@@ -536,7 +528,7 @@ class Timing:
         if judgement.reason is None or us is None:
             return judgement.reason
         if not math.isfinite(us.half_width):
-            rate = self.bisection.samples.requests / max(self.seconds, 1e-9)
+            rate = self.sampler.samples.requests / max(self.seconds, 1e-9)
             advice = more_time(ENOUGH_REQUESTS / max(rate, 1e-9))
             return f"there were too few requests for an interval: {advice}"
         if not judgement.time_tells:
@@ -565,11 +557,11 @@ class Timing:
 
     def notes(self) -> Iterator[str]:
         """How far the times can be trusted, one sentence each."""
-        if self.bench.turn.note:
-            yield self.bench.turn.note
+        if self.environment.turn.note:
+            yield self.environment.turn.note
         if self.slowdown > 1:
             yield f"The machine ran {self.slowdown:.2f} times slower than at its best{self._while_read()}."
-        if not self.bench.precise and self._kept() and not self._precise():
+        if not self.environment.precise and self._kept() and not self._precise():
             yield (
                 "Sampling stopped as soon as every budget was known to be kept. For precise figures run with -v, or"
                 " write a report."
@@ -584,14 +576,14 @@ class Timing:
                 " in no budget but total_us."
             )
         for row in self.rows:
-            if row.entry in self.bisection.refused:
-                because = self.bisection.refused[row.entry]
+            if row.entry in self.sampler.refused:
+                because = self.sampler.refused[row.entry]
                 yield f"{row.layer.name} could not be bypassed ({because}); its row may be {SHARED_SHARE:.0%} off."
 
     def _figures(self) -> dict[str, Estimate]:
         """The figures that are shown, by the name of the row."""
         books = self.books()
-        figures = {"(outside)": books.outside} if self.bisection.probes.probed else {}
+        figures = {"(outside)": books.outside} if self.sampler.probes.probed else {}
         figures |= {row.layer.name: row.us for row in self.rows if row.us is not None}
         if books.endpoint is not None:
             figures["(endpoint)"] = books.endpoint
@@ -652,7 +644,7 @@ class Timing:
         """How much slower than at its best the machine ran for each figure that is shown; at least 1."""
         found = self.estimates
         assert found is not None
-        slowdowns = {"(outside)": found.slowdowns.outside} if self.bisection.probes.probed else {}
+        slowdowns = {"(outside)": found.slowdowns.outside} if self.sampler.probes.probed else {}
         slowdowns |= {row.layer.name: _slowdown(row, found) for row in self.rows if row.us is not None}
         endpoint = self.stack.endpoint
         if endpoint is not None and endpoint in found.slowdowns.split:

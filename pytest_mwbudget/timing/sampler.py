@@ -30,29 +30,13 @@ from ..model.estimate import Nanoseconds
 from ..model.stack import HARNESS
 from .host_speed import reference_ns
 from .probes import BLANKS, WRAPPING_EVERY, Probes, TaskLayer
+from .schedule import Schedule
 
-# Calls that are thrown away after the code of the app was switched, until CPython has specialised it again.
-SETTLE_CALLS = 32
-SETTLE_NS = 20_000_000
-# At least so many requests for the entries of a split leg.
-MIN_SHARE = 32
-BLOCK_CALLS = 4
-BLOCK_SETTLE_CALLS = 1
-# One request in so many runs without steppers, to learn what they cost.
-STEPLESS_EVERY = 4
-# For so many requests one more is made whose probes read the processor's time instead.
-CPU_EVERY = 4
-# For so many requests one more is made of the app as it is.
-WHOLE_EVERY = 4
-# What no undecided verdict hangs on is measured in one turn of so many: it must notice when the machine speeds up.
-UNWANTED_EVERY = 4
-
+# How often a deadline tells that the app still answers.
+TICK_NS = 100_000_000
 
 # One request through the app, observed or not; returns the nanoseconds inside the app when it was not.
 TimedCall: TypeAlias = Callable[[Observer | None], Awaitable[Nanoseconds]]
-
-
-TICK_NS = 100_000_000
 
 
 @dataclass(slots=True)
@@ -94,7 +78,7 @@ class Wanted:
         )
 
 
-class Bisection:
+class Sampler:
     """Collects the samples of one stack, leg by leg."""
 
     def __init__(
@@ -105,10 +89,12 @@ class Bisection:
         clock: Clock,
         rng: random.Random,
         sent: Mapping[int, int],
+        schedule: Schedule,
         turn_requests: int,
         cpu_clock: Clock | None = None,
     ) -> None:
         self.probes = probes
+        self.schedule = schedule
         self.turn_requests = turn_requests
         self.task_layers = task_layers
         self.call = call
@@ -130,30 +116,32 @@ class Bisection:
         """Make about as many requests as it takes to add `requests` to the split and `pairs` to each bypass.
 
         In turns, so that no kind of sample depends on one stretch of time. Where only some of it is `wanted`, that has
-        the time of what is not, too, but for one turn in `UNWANTED_EVERY`.
+        the time of what is not, too, but for one turn in `Schedule.unwanted_every`.
         """
         everything = Wanted(frozenset(layer.index for layer in self.bypassable), split=True, cpu=True, whole=True)
         wanted = wanted or everything
         turns = max(1, requests // self.turn_requests)
         requests, pairs = requests // turns, max(1, pairs // turns)
         full, part = self._cost(everything, requests, pairs), self._cost(wanted, requests, pairs)
-        for _ in range(round(turns * full / (part + (full - part) / UNWANTED_EVERY))):
+        for _ in range(round(turns * full / (part + (full - part) / self.schedule.unwanted_every))):
             self.turns += 1
-            await self._turn(requests, pairs, everything if self.turns % UNWANTED_EVERY == 0 else wanted, deadline)
+            await self._turn(
+                requests, pairs, everything if self.turns % self.schedule.unwanted_every == 0 else wanted, deadline
+            )
             if deadline.over():
                 return
 
     def _cost(self, wanted: Wanted, requests: int, pairs: int) -> float:
         """How many requests a turn makes, about."""
         levels = len(self.bypassable) + 1
-        pair = 2 * (BLOCK_SETTLE_CALLS + BLOCK_CALLS)
-        cost = len(wanted.bypass) * (pair * pairs + SETTLE_CALLS)
+        pair = 2 * (self.schedule.block_settle_calls + self.schedule.block_calls)
+        cost = len(wanted.bypass) * (pair * pairs + self.schedule.settle_calls)
         if wanted.split:
-            cost += requests + levels * SETTLE_CALLS
+            cost += requests + levels * self.schedule.settle_calls
         if wanted.split and wanted.cpu and self.cpu_clock is not None:
-            cost += requests // CPU_EVERY + levels * SETTLE_CALLS
+            cost += requests // self.schedule.cpu_every + levels * self.schedule.settle_calls
         if wanted.whole:
-            cost += requests // WHOLE_EVERY + SETTLE_CALLS
+            cost += requests // self.schedule.whole_every + self.schedule.settle_calls
         return cost
 
     async def _turn(self, requests: int, pairs: int, wanted: Wanted, deadline: Deadline) -> None:
@@ -165,14 +153,14 @@ class Bisection:
         if wanted.split:
             await self._split_legs(requests, passed, deadline, cpu=wanted.cpu)
         if wanted.whole:
-            await self._leg(self.whole_leg(max(2, requests // WHOLE_EVERY), deadline))
+            await self._leg(self.whole_leg(max(2, requests // self.schedule.whole_every), deadline))
 
     async def _split_legs(self, requests: int, passed: Sequence[TaskLayer], deadline: Deadline, *, cpu: bool) -> None:
         for level in range(len(passed) + 1):
             try:
                 await self._leg(self.split_leg(requests, passed[:level], deadline))
                 if cpu and self.cpu_clock is not None:
-                    share = max(1, requests // CPU_EVERY)
+                    share = max(1, requests // self.schedule.cpu_every)
                     await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
             except Exception as error:
                 self._cannot_do_without(passed[:level], error)
@@ -244,7 +232,11 @@ class Bisection:
         owners = [index + 1 for index in self.probes.probed if len(self._outside(index)) >= level]
         with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
-            fewest = MIN_SHARE if cpu_clock is None else MIN_SHARE // CPU_EVERY
+            fewest = (
+                self.schedule.fewest_of_leg
+                if cpu_clock is None
+                else self.schedule.fewest_of_leg // self.schedule.cpu_every
+            )
             share = max(count * len(segment) // len(self.probes.probed), fewest)
             for number, index in enumerate(self._in_turns(segment, share), 1):
                 null = Null(index, self._blanks(index, wrapping=cpu_clock is None))
@@ -278,7 +270,7 @@ class Bisection:
 
     async def _split_request(self, null: Null, owners: Sequence[int], level: int) -> None:
         samples, probes = self.samples, self.probes
-        stepless = not level and probes.steppable and self.rng.randrange(STEPLESS_EVERY) == 0
+        stepless = not level and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
         reference = reference_ns(self.clock)
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
@@ -341,13 +333,13 @@ class Bisection:
         taken = Series()
         with self.probes.bypassed([layer] if without else []):
             before = reference_ns(self.clock)
-            for number in range(BLOCK_SETTLE_CALLS + BLOCK_CALLS):
+            for number in range(self.schedule.block_settle_calls + self.schedule.block_calls):
                 await self.call(self.probes.watch)
                 self.samples.requests += 1
                 inside_ns = spent(self.probes.read(), self.probes.owners).ns[layer.index + 1]
                 # Once a request: right after itself it would be quicker.
                 after = reference_ns(self.clock)
-                if number >= BLOCK_SETTLE_CALLS:
+                if number >= self.schedule.block_settle_calls:
                     taken.add(inside_ns, max(before, after))
                 before = after
                 if deadline.over():
@@ -356,7 +348,7 @@ class Bisection:
 
     async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()
-        for number in range(SETTLE_CALLS):
+        for number in range(self.schedule.settle_calls):
             await self.call(observer)
-            if deadline.over() or (number and self.clock() - begin >= SETTLE_NS):
+            if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
                 return
