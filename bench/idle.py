@@ -39,7 +39,7 @@ from tempfile import TemporaryDirectory
 
 from harness import Goal, Reading, Report, Table, inherited, main
 
-from pytest_mwbudget.analysis.intervals import median_interval, scaled
+from pytest_mwbudget.analysis.intervals import median_interval
 from pytest_mwbudget.model.estimate import Estimate
 
 PAIRS, QUICK_PAIRS = 60, 8
@@ -296,7 +296,7 @@ def per_test(timed: Mapping[str, Sequence[Reading]]) -> Iterator[str]:
     for suite, pairs in timed.items():
         tests, how = SUITES[suite]
         if how != COLLECT:
-            more = scaled(added("cpu_ms", pairs), 1000 / tests)
+            more = added("cpu_ms", pairs) * (1000 / tests)
             yield (
                 f"{suite}: {more.estimate:.0f} µs of processor time a test that has nothing to do with the plugin"
                 f" ({more.low:.0f} to {more.high:.0f}), start-up shared out among them; no part of the goal."

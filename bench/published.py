@@ -52,13 +52,12 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from pytest_mwbudget.analysis.intervals import plus
 from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import server as asgi
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
-from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.results import Counts, LayerReport
 from pytest_mwbudget.timing.run import Environment
 
@@ -496,7 +495,7 @@ async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machi
 def summed_us(layers: Sequence[LayerReport]) -> list[float] | None:
     """The sum of the layers' rows, in an interval that holds when all of theirs do."""
     parts = [report.us for report in layers if report.us is not None]
-    return estimate_to_json(plus(*parts)) if len(parts) == len(layers) else None
+    return estimate_to_json(sum(parts, ZERO)) if len(parts) == len(layers) else None
 
 
 def occupied(layers: Sequence[LayerReport]) -> Reading:
@@ -823,7 +822,7 @@ def added(rows: Rows, name: str) -> float | None:
 def extra_us(rows: Rows, name: str, base: str) -> Estimate | None:
     """What the layers of one case take beyond those of another, in an interval that holds when both of theirs do."""
     more, less = (rows[key].us if key in rows else None for key in (name, base))
-    return None if more is None or less is None else plus(more, Estimate(-less.estimate, -less.high, -less.low))
+    return None if more is None or less is None else more + Estimate(-less.estimate, -less.high, -less.low)
 
 
 def between(us: Estimate) -> str:

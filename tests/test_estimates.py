@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_mwbudget.analysis import estimates
-from pytest_mwbudget.analysis.calibration import FEWEST_NULLS, OWN_NULLS, ZERO, handovers
+from pytest_mwbudget.analysis.calibration import FEWEST_NULLS, OWN_NULLS, handovers
 from pytest_mwbudget.analysis.estimates import (
     ENOUGH_REQUESTS,
     SHARED_SHARE,
@@ -23,7 +23,7 @@ from pytest_mwbudget.analysis.event_log import Spent
 from pytest_mwbudget.analysis.intervals import NEAR
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
 from pytest_mwbudget.analysis.slowdown import Machine
-from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
 from pytest_mwbudget.timing.probes import BLANKS
 

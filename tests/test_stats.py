@@ -23,22 +23,17 @@ from pytest_mwbudget.analysis.intervals import (
     batch_medians,
     batched_interval,
     correlation_of_neighbours,
-    independent,
     median_interval,
-    minus,
-    negative,
     paces,
-    plus,
     quickest,
     quiet,
-    scaled,
     sign_rank,
     spend,
 )
 from pytest_mwbudget.analysis.samples import Series
 from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge
-from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.model.results import Verdict
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -194,10 +189,10 @@ estimates = st.tuples(finite, finite, finite).map(sorted).map(lambda ends: Estim
 def test_sums_and_differences_hold_whatever_their_parts_hold(left: Estimate, right: Estimate, share: float) -> None:
     a = left.low + share * (left.high - left.low)
     b = right.high - share * (right.high - right.low)
-    difference, total = minus(left, right), plus(left, right)
+    difference, total = left - right, left + right
     assert difference.low - 1e-6 <= a - b <= difference.high + 1e-6
     assert total.low - 1e-6 <= a + b <= total.high + 1e-6
-    assert scaled(left, 2.0) == Estimate(2 * left.estimate, 2 * left.low, 2 * left.high)
+    assert left * 2.0 == Estimate(2 * left.estimate, 2 * left.low, 2 * left.high)
 
 
 @relaxed
@@ -205,7 +200,7 @@ def test_sums_and_differences_hold_whatever_their_parts_hold(left: Estimate, rig
 def test_independent_parts_are_known_better_together_than_if_they_all_erred_to_one_side(
     left: Estimate, right: Estimate
 ) -> None:
-    whole, most = independent(left, right), plus(left, right)
+    whole, most = independent_sum(left, right), left + right
     assert whole.estimate == most.estimate
     assert most.low - 1e-6 <= whole.low <= whole.estimate <= whole.high <= most.high + 1e-6
     for side in ("low", "high"):
@@ -215,9 +210,9 @@ def test_independent_parts_are_known_better_together_than_if_they_all_erred_to_o
 
 def test_one_part_alone_is_known_as_well_as_it_is_and_an_unknown_part_leaves_the_sum_unknown() -> None:
     part, unknown = Estimate(2.0, 1.5, 3.0), Estimate(0.0, -math.inf, math.inf)
-    assert independent(part) == part
-    assert independent(part, negative(part)) == Estimate(0.0, -math.hypot(0.5, 1.0), math.hypot(0.5, 1.0))
-    assert (independent(part, unknown).low, independent(part, unknown).high) == (-math.inf, math.inf)
+    assert independent_sum(part) == part
+    assert independent_sum(part, -part) == Estimate(0.0, -math.hypot(0.5, 1.0), math.hypot(0.5, 1.0))
+    assert (independent_sum(part, unknown).low, independent_sum(part, unknown).high) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.5])
@@ -230,8 +225,8 @@ def test_the_interval_of_a_sum_misses_no_more_often_than_those_of_its_parts(skew
         for sign, scale, count in ((1, 3.0, 400), (-1, 1.0, 100), (-1, 1.5, 60), (-1, 4.0, 200)):
             noise = (chance.lognormvariate(0.0, skew) - 1 if skew else chance.gauss(0.0, 1.0) for _ in range(count))
             part = batched_interval([scale * value for value in noise], alpha)
-            parts.append(part if sign > 0 else negative(part))
-        whole = independent(*parts)
+            parts.append(part if sign > 0 else -part)
+        whole = independent_sum(*parts)
         missed += not whole.low <= 0 <= whole.high
     # Three standard deviations of the number of misses.
     assert missed <= runs * alpha + 3 * math.sqrt(runs * alpha)

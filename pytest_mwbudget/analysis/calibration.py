@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
 
-from ..model.estimate import Estimate, Microseconds
+from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.stack import HARNESS, Boundary, callers, probed_parent
-from .intervals import batched_interval, independent, negative, scaled
+from .intervals import batched_interval
 from .samples import BlankLayers, Null, Split
 
 # A null layer with fewer readings of its own has no interval of its own.
@@ -25,7 +25,6 @@ OWN_NULLS = 32
 FEWEST_NULLS = 4
 
 US_PER_NS = 1e-3
-ZERO = Estimate(0.0, 0.0, 0.0)
 
 
 class ProbeCosts:
@@ -49,7 +48,7 @@ class ProbeCosts:
         self.readings = _readings(levels, probed)
         self._nulls = _null_estimates(self.readings, alpha)
         self._unsure = _widest(levels)
-        self.handing = scaled(_handed(levels, sent, alpha), 0.5)
+        self.handing = _handed(levels, sent, alpha) / 2
 
     def halves(self, crossings: Mapping[int, float]) -> Estimate:
         """Microseconds for the inside or the outside of the probes at these boundaries, each crossed so many times.
@@ -57,8 +56,8 @@ class ProbeCosts:
         Their null layers were read in different requests, but what a blank layer takes is off all of them alike.
         """
         unsure = max((self._unsure.get(i, ZERO) for i in crossings), key=lambda us: us.half_width)
-        own = independent(*(scaled(self._nulls[i], times / 2) for i, times in crossings.items()))
-        return independent(own, negative(scaled(spread(unsure), sum(crossings.values()) / 2)))
+        own = independent_sum(*(self._nulls[i] * (times / 2) for i, times in crossings.items()))
+        return independent_sum(own, -(unsure.centred * (sum(crossings.values()) / 2)))
 
     @property
     def typical_us(self) -> Microseconds:
@@ -113,8 +112,8 @@ class _Level:
         added = [(one.null.blanks.count - self.fewest, one.ns / self.times(one.null)) for one in bare]
         fewest = [ns for more, ns in added if not more]
         each = [ns / more for more, ns in added if more]
-        blank = independent(interval(each, alpha), negative(interval(fewest, alpha)))
-        return between(blank, 0.0, self._most_of_a_blank(plain))
+        blank = independent_sum(interval(each, alpha), -interval(fewest, alpha))
+        return blank.clipped(0.0, self._most_of_a_blank(plain))
 
     def _most_of_a_blank(self, plain: bool) -> Microseconds:
         """Each of several blank layers takes its share of their null layer at most.
@@ -153,12 +152,12 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
         return Estimate(0.0, 0.0, most_us)
     # Where the blank layer is not known, it is not known once for all messages of a request.
     blanks = [blank for level in levels for blank in level.blanks.values()]
-    unsure = max((spread(blank) for blank in blanks), key=lambda us: us.half_width)
-    unsure = scaled(unsure, 1 / fewest_sent)
+    unsure = max((blank.centred for blank in blanks), key=lambda us: us.half_width)
+    unsure /= fewest_sent
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
-    nothing_wrapped = scaled(first, more / (more - fewest)), negative(scaled(second, fewest / (more - fewest)))
-    return between(independent(*nothing_wrapped, unsure), 0.0, most_us)
+    nothing_wrapped = first * (more / (more - fewest)), -(second * (fewest / (more - fewest)))
+    return independent_sum(*nothing_wrapped, unsure).clipped(0.0, most_us)
 
 
 def handovers(entries: Sequence[Boundary], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, float]:
@@ -180,22 +179,12 @@ def interval(values_ns: Sequence[float], alpha: float) -> Estimate:
     """Nanoseconds to an estimate in microseconds; unbounded when there are none."""
     if not values_ns:
         return Estimate(0.0, -math.inf, math.inf)
-    return scaled(batched_interval(values_ns, alpha), US_PER_NS)
+    return batched_interval(values_ns, alpha) * US_PER_NS
 
 
 def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     """All values, a first of each, a second of each, …: in the order of the series they would seem to resemble."""
     return [value for values in zip_longest(*series) for value in values if value is not None]
-
-
-def spread(us: Estimate) -> Estimate:
-    """Zero, with the distances of the interval's ends from the estimate."""
-    return Estimate(0.0, us.low - us.estimate, us.high - us.estimate)
-
-
-def between(us: Estimate, least: Microseconds, most: Microseconds) -> Estimate:
-    """The estimate and its interval, as far as they are between these."""
-    return Estimate(*(min(max(least, one), most) for one in (us.estimate, us.low, us.high)))
 
 
 def _readings(levels: Sequence[_Level], probed: Sequence[int]) -> dict[int, list[float]]:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..model.estimate import Estimate, Microseconds
+from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.stack import HARNESS, Boundary, callers
-from .calibration import OWN_NULLS, US_PER_NS, ZERO, ProbeCosts, between, handovers, interleaved, interval, spread
-from .intervals import independent, negative, paces, plus, scaled, spend
+from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
+from .intervals import paces, spend
 from .samples import Samples, Series, Split
 from .slowdown import STEADY, Machine
 
@@ -118,14 +118,14 @@ def estimate(
     least_us = method_us(0.0, whole.estimate)
     return Estimates(
         split=split,
-        bypass={index: wider(us, method[index]) for index, us in saved.items()},
+        bypass={index: us.widened(method[index]) for index, us in saved.items()},
         holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
         suspended_cpu={index: cpu.suspended_interval(index + 1) if cpu else ZERO for index in rows},
         method_us=method,
         shared_us=shared,
-        outside=wall.row(around, plus(*probes_around), step),
+        outside=wall.row(around, sum(probes_around, ZERO), step),
         whole=whole,
         floor_us=_floor(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
@@ -176,12 +176,12 @@ class _Legs:
         if level is None:
             return interval((), self.alpha)
         split = self.splits[level]
-        probes = independent(probes, scaled(self.probes.handing, sum(self.handovers[owner] for owner in owners)))
+        probes = independent_sum(probes, self.probes.handing * sum(self.handovers[owner] for owner in owners))
         own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
         resumed = self.resumed(owners)
-        steppers = scaled(step, resumed) if resumed else ZERO
-        us = independent(interval(own_ns, self.alpha), negative(spread(probes)), negative(steppers))
-        return wider(us, method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
+        steppers = step * resumed if resumed else ZERO
+        us = independent_sum(interval(own_ns, self.alpha), -probes.centred, -steppers)
+        return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
     def level(self, owners: Sequence[int]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
@@ -210,7 +210,7 @@ class _Legs:
         if level is None or not self.suspended(owner):
             return ZERO
         us = interval([used.suspended[owner] for used in self.splits[level].spent], self.alpha)
-        return wider(us, SUSPENDING_SHARE * us.estimate)
+        return us.widened(SUSPENDING_SHARE * us.estimate)
 
     def resumed(self, owners: Sequence[int]) -> float:
         """How often these owners were typically resumed after a suspension."""
@@ -235,11 +235,6 @@ def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = Fals
     return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
 
 
-def wider(us: Estimate, by_us: Microseconds) -> Estimate:
-    """The estimate, its interval wider by so much at both ends."""
-    return Estimate(us.estimate, us.low - by_us, us.high + by_us)
-
-
 def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:
     """What a stepper costs at one suspension: requests with steppers against requests without."""
     if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
@@ -248,10 +243,10 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     if not resumptions:
         return ZERO
     with_steppers = interval(samples.inside.steady(quick_ns).values, alpha)
-    added = independent(with_steppers, negative(interval(samples.inside_stepless.steady(quick_ns).values, alpha)))
-    cost = scaled(added, 1 / resumptions)
+    added = independent_sum(with_steppers, -interval(samples.inside_stepless.steady(quick_ns).values, alpha))
+    cost = added / resumptions
     # A stepper does less at one suspension than a probe does in a whole request.
-    return between(cost, 0.0, legs.probes.typical_us)
+    return cost.clipped(0.0, legs.probes.typical_us)
 
 
 def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:

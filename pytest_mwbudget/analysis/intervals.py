@@ -135,39 +135,6 @@ def batched_interval(values: Sequence[float], alpha: float) -> Estimate:
     return Estimate(centre, min(spread.low, centre), max(spread.high, centre))
 
 
-def minus(left: Estimate, right: Estimate) -> Estimate:
-    """The difference of two estimates; its interval holds whenever both intervals hold."""
-    return Estimate(left.estimate - right.estimate, left.low - right.high, left.high - right.low)
-
-
-def plus(*parts: Estimate) -> Estimate:
-    """The sum of estimates; its interval holds whenever all their intervals hold."""
-    return Estimate(
-        math.fsum(p.estimate for p in parts), math.fsum(p.low for p in parts), math.fsum(p.high for p in parts)
-    )
-
-
-def independent(*parts: Estimate) -> Estimate:
-    """The sum of estimates that are independent of each other; its interval holds as often as each of theirs.
-
-    Their distances from the estimates add up like errors, by their squares, each side for itself. Source: Zou and
-    Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27 (2008), MOVER.
-    """
-    estimate = math.fsum(p.estimate for p in parts)
-    below, above = (p.estimate - p.low for p in parts), (p.high - p.estimate for p in parts)
-    return Estimate(estimate, estimate - math.hypot(*below), estimate + math.hypot(*above))
-
-
-def negative(estimate: Estimate) -> Estimate:
-    """What takes the estimate off a sum."""
-    return Estimate(-estimate.estimate, -estimate.high, -estimate.low)
-
-
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """The estimate and its interval times a positive `factor`."""
-    return Estimate(estimate.estimate * factor, estimate.low * factor, estimate.high * factor)
-
-
 def paces(values: Sequence[float]) -> list[float]:
     """For each value the median of the `NEAR` consecutive ones that it stands among."""
     parts = [values[start : start + NEAR] for start in range(0, len(values), NEAR)]

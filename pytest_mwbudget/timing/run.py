@@ -11,16 +11,14 @@ from functools import partial
 from typing import TypeAlias
 
 from ..analysis import verdicts
-from ..analysis.calibration import ZERO
-from ..analysis.estimates import ENOUGH_REQUESTS, SHARED_SHARE, Estimates, estimate, wider
-from ..analysis.intervals import independent, minus, negative, plus
+from ..analysis.estimates import ENOUGH_REQUESTS, SHARED_SHARE, Estimates, estimate
 from ..analysis.slowdown import Machine
 from ..analysis.verdicts import Judgement
 from ..asgi import loops, server
 from ..asgi.discovery import Stack
 from ..config.settings import Settings
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
-from ..model.estimate import Estimate, Microseconds, Nanoseconds, Seconds
+from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds, independent_sum
 from ..model.results import Books, Effort, Judged, Method, Occupation, Quantity, Turn
 from ..model.stack import Layer
 from .probes import Probes, task_layers
@@ -334,7 +332,7 @@ class Timing:
                 row.us, row.method = found.bypass[row.entry], "bypass"
             elif row.entry in found.split:
                 shared_us = found.shared_us.get(row.entry, 0.0)
-                row.us, row.method = wider(found.split[row.entry], shared_us), "split"
+                row.us, row.method = found.split[row.entry].widened(shared_us), "split"
             if row.entry in found.method_us:
                 row.method_us = found.method_us[row.entry]
                 row.method_us += found.shared_us.get(row.entry, 0.0) if row.method == "split" else 0.0
@@ -438,7 +436,7 @@ class Timing:
             return False
         shared_us = self.estimates.shared_us.get(row.entry, 0.0)
         clocks = {"us": self.estimates.split[row.entry], "busy_us": _busy(row.entry, self.estimates)}
-        return any(wider(clocks[quantity], shared_us).high > bound for quantity, bound in row.bounds.items())
+        return any((clocks[quantity].widened(shared_us)).high > bound for quantity, bound in row.bounds.items())
 
     def _precise(self) -> bool:
         """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
@@ -608,7 +606,7 @@ class Timing:
         """By how much rows and total do not fit together, where that is more than their intervals explain."""
         figures = self._figures()
         total = figures.pop("(total)")
-        residue = independent(*figures.values(), negative(total))
+        residue = independent_sum(*figures.values(), -total)
         if not math.isfinite(residue.half_width) or residue.low <= 0 <= residue.high:
             return
         if abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate):
@@ -710,7 +708,7 @@ def _waits(entry: int, found: Estimates) -> bool:
 
 def _busy(entry: int, found: Estimates) -> Estimate:
     """By the split, how long it holds the event loop: what the loop works for it while it is suspended included."""
-    return plus(found.holding[entry], found.suspended_cpu[entry]) if _waits(entry, found) else found.split[entry]
+    return found.holding[entry] + found.suspended_cpu[entry] if _waits(entry, found) else found.split[entry]
 
 
 def _occupation(row: Row, found: Estimates) -> Occupation | None:
@@ -718,18 +716,18 @@ def _occupation(row: Row, found: Estimates) -> Occupation | None:
     if row.us is None or row.entry is None or not math.isfinite(row.us.half_width):
         return None
     split, waits = _busy(row.entry, found), _waits(row.entry, found)
-    busy = wider(split, found.shared_us.get(row.entry, 0.0)) if row.method == "split" else row.us
+    busy = split.widened(found.shared_us.get(row.entry, 0.0)) if row.method == "split" else row.us
     if waits and row.method == "bypass":
         suspended_us = found.suspended[row.entry]
-        idle = minus(Estimate(suspended_us, suspended_us, suspended_us), found.suspended_cpu[row.entry])
-        busy = minus(row.us, idle)
+        idle = Estimate(suspended_us, suspended_us, suspended_us) - found.suspended_cpu[row.entry]
+        busy = row.us - idle
     if not math.isfinite(busy.half_width):
         return None
     wait_us = max(0.0, row.us.estimate - busy.estimate) if waits else 0.0
     if found.cpu is None or not math.isfinite(found.cpu[row.entry].half_width):
         return Occupation(busy, wait_us, None)
     # Busy without working; where the intervals do not tell it from nothing, there is none.
-    idle_us = minus(split, found.cpu[row.entry])
+    idle_us = split - found.cpu[row.entry]
     cpu_us = busy.estimate - idle_us.estimate if idle_us.low > 0 else busy.estimate
     blocking = idle_us.low > max(BLOCKING_US, BLOCKING_SHARE * busy.estimate)
     return Occupation(busy, wait_us, max(0.0, cpu_us), blocking)
