@@ -36,11 +36,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget.analysis.estimates import ALPHA
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 20

@@ -15,10 +15,10 @@ from typing import Any
 from pytest_mwbudget.analysis.estimates import ALPHA
 from pytest_mwbudget.analysis.intervals import batched_interval, quickest, quiet
 from pytest_mwbudget.analysis.samples import QUIET_REFERENCE, Series
-from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
-from pytest_mwbudget.timing.host_speed import reference_ns
+from pytest_mwbudget.timing.host_speed import Machine, reference_ns
 
 # CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
@@ -242,5 +242,5 @@ def _difference(taken: Sequence[Series], layer: Any, machine: Machine) -> Cost:
     quick_ns = min(quickest([ns for one in taken for ns in one.reference]), machine.seen_ns)
     kept = [one.steady(quick_ns) for one in taken]
     with_it, without = (batched_interval(one.values, ALPHA) * 0.001 for one in kept)
-    slowdown = max(machine.slowdown(quick_ns, one.reference) for one in kept)
-    return Cost(independent_sum(with_it, -without), layer, slowdown)
+    slowed = max(slowdown(one.reference, min(quick_ns, machine.best_ns)) for one in kept)
+    return Cost(independent_sum(with_it, -without), layer, slowed)

@@ -53,14 +53,13 @@ from known import Endpoint, Noop, at_best_speed, caller, cost, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget.analysis.samples import BlankLayers
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import discovery, server
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing import run as timing
-from pytest_mwbudget.timing.host_speed import reference_ns
+from pytest_mwbudget.timing.host_speed import Machine, reference_ns
 from pytest_mwbudget.timing.probes import Probes
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule

@@ -52,13 +52,13 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import server as asgi
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.results import Counts, LayerReport
+from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 2

@@ -63,13 +63,13 @@ from starlette.middleware.gzip import GZipMiddleware
 from pytest_mwbudget import engine as plugin_measure
 from pytest_mwbudget.analysis.intervals import batched_interval, quickest
 from pytest_mwbudget.analysis.samples import Series
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.interpreter.foreign_tools import suspended
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Measurement, Verdict
+from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, Timing
 
 # Budgets as ratios to the true cost. Those of one group meet in one run.

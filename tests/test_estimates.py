@@ -22,7 +22,6 @@ from pytest_mwbudget.analysis.estimates import (
 from pytest_mwbudget.analysis.event_log import Spent
 from pytest_mwbudget.analysis.intervals import NEAR
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
 from pytest_mwbudget.timing.probes import BLANKS
@@ -140,7 +139,7 @@ def samples(
 
 
 def estimated(found: Samples, entries: list[Boundary], *, outside: bool = False, look: int = 1) -> Estimates:
-    return estimate(found, entries, outside=outside, look=look, machine=Machine())
+    return estimate(found, entries, outside=outside, look=look)
 
 
 def sampling_us(us: Estimate, found: Estimates) -> float:
@@ -444,9 +443,7 @@ def test_where_hardly_any_pair_is_quick_slower_ones_count_and_say_so() -> None:
 
 def test_the_last_look_has_the_chances_that_were_not_spent() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, own_noise=2000)
-    one, last = (
-        estimate(taken, CHAIN, outside=False, look=6, machine=Machine(), last=last).split[0] for last in (False, True)
-    )
+    one, last = (estimate(taken, CHAIN, outside=False, look=6, last=last).split[0] for last in (False, True))
     assert one.low < last.low < last.estimate < last.high < one.high
 
 
@@ -636,9 +633,7 @@ def test_a_bypass_whose_pairs_had_no_quick_moment_has_the_slowdown_of_these() ->
 
 
 def test_the_slowdown_is_read_from_the_samples() -> None:
-    machine = Machine()
-    machine.slowdown(STEADY_NS / 2, [])
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    found = estimate(taken, CHAIN, outside=False, look=1, machine=machine)
+    found = estimate(taken, CHAIN, outside=False, look=1, best_ns=STEADY_NS / 2)
     assert found.slowdowns == Slowdowns(whole=2.0, outside=2.0, split={0: 2.0}, bypass={})
     assert replace(found, slowdowns=estimated(taken, CHAIN).slowdowns) == estimated(taken, CHAIN)

@@ -13,9 +13,9 @@ import pytest
 import starlette.applications
 import starlette.middleware  # noqa: F401
 
-from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
-from pytest_mwbudget.timing.host_speed import CALLS, kind, reference_ns
+from pytest_mwbudget.timing.host_speed import CALLS, Machine, kind, reference_ns
 
 from .apps import LEAN, LITTLE_WARMING, Scheduled
 
@@ -23,38 +23,37 @@ from .apps import LEAN, LITTLE_WARMING, Scheduled
 
 
 def test_a_steady_machine_has_no_slowdown() -> None:
-    assert Machine().slowdown(1000.0, [1000.0] * 50) == 1.0
+    assert slowdown([1000.0] * 50, 1000.0) == 1.0
+    assert slowdown([1050.0] * 50, 1000.0) == 1.0
 
 
-def test_a_machine_that_was_quicker_before_is_slowed_down() -> None:
-    machine = Machine()
-    machine.slowdown(1000.0, [1000.0] * 50)
-    assert machine.slowdown(1500.0, [1500.0] * 50) == pytest.approx(1.5)
-    assert machine.slowdown(1050.0, [1050.0] * 50) == 1.0
+def test_a_series_without_quick_moments_was_slowed_down() -> None:
+    assert slowdown([1600.0] * 50, 1000.0) == pytest.approx(1.6)
 
 
-def test_a_machine_that_is_known_to_be_quicker_is_slowed_down_from_the_first() -> None:
+def test_the_best_speed_is_the_quicker_of_what_was_known_and_what_was_seen() -> None:
     machine = Machine(known_ns=1000.0)
-    assert machine.slowdown(1500.0, [1500.0] * 50) == pytest.approx(1.5)
-    assert machine.seen_ns == 1500.0
+    assert (machine.best_ns, machine.seen_ns) == (1000.0, math.inf)
+    machine.saw(1500.0, 2.0)
+    assert (machine.best_ns, machine.seen_ns) == (1000.0, 1500.0)
+    machine.saw(500.0, 2.0)
+    machine.saw(700.0, 2.0)
+    assert (machine.best_ns, machine.seen_ns) == (500.0, 500.0)
 
 
-def test_a_machine_that_is_quicker_than_was_known_has_no_slowdown() -> None:
-    machine = Machine(known_ns=1000.0)
-    assert machine.slowdown(500.0, [500.0] * 50) == 1.0
-    assert machine.slowdown(1000.0, [1000.0] * 50) == pytest.approx(2.0)
-
-
-def test_a_series_that_had_none_of_the_quick_moments_was_slowed_down() -> None:
-    assert Machine().slowdown(1000.0, [1600.0] * 50) == pytest.approx(1.6)
+@pytest.mark.parametrize(("known", "watched_s"), [(1000.0, 7.5), (math.inf, 4.5)])
+def test_the_time_for_which_an_unknown_machine_was_watched_says_nothing(known: float, watched_s: float) -> None:
+    machine = Machine(known, 3.0)
+    machine.saw(1500.0, 4.5)
+    assert machine.watched_s == watched_s
 
 
 def test_a_few_lucky_readings_do_not_make_the_machine_look_slow() -> None:
-    assert Machine().slowdown(1000.0, [100.0] * 2 + [1000.0] * 98) == 1.0
+    assert slowdown([100.0] * 2 + [1000.0] * 98, 1000.0) == 1.0
 
 
 def test_a_machine_that_was_not_timed_is_taken_as_steady() -> None:
-    assert Machine().slowdown(math.inf, []) == 1.0
+    assert slowdown([], math.inf) == 1.0
 
 
 def test_the_reference_workload_is_timed_when_it_is_warm() -> None:

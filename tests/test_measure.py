@@ -28,7 +28,6 @@ import pytest_mwbudget.timing.sampler
 from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
 from pytest_mwbudget.analysis.samples import Samples
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.analysis.verdicts import Judgement
 from pytest_mwbudget.asgi import server as asgi
 from pytest_mwbudget.config.budgets import Bounds, Budgets
@@ -38,6 +37,7 @@ from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import COUNTED, CountedQuantity, LayerReport, Measurement, Occupation, Verdict
+from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, cpu_clock
 from pytest_mwbudget.timing.sampler import Sampler
 from pytest_mwbudget.timing.schedule import Schedule

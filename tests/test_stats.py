@@ -31,7 +31,7 @@ from pytest_mwbudget.analysis.intervals import (
     spend,
 )
 from pytest_mwbudget.analysis.samples import Series
-from pytest_mwbudget.analysis.slowdown import Machine
+from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.model.results import Verdict
@@ -464,16 +464,14 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
         quick_ns = quickest(taken.reference)
         steady = taken.steady(quick_ns)
         us = batched_interval(steady.values, spend(ALPHA, 6))
-        slowdown = Machine().slowdown(quick_ns, steady.reference)
-        verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowdown).verdict)
+        slowed = slowdown(steady.reference, quick_ns)
+        verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowed).verdict)
     assert verdicts.count("fail") / len(verdicts) < ALPHA
     assert verdicts.count("pass") / len(verdicts) > 0.95
 
 
 def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
     rng = random.Random(23)
-    machine = Machine()
-    machine.slowdown(1.0, [])  # it has been seen at its best
     failed = 0
     for _ in range(RUNS // 2):
         taken, neighbour = Series(), with_a_busy_neighbour(rng)
@@ -484,7 +482,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
             quick_ns = quickest(taken.reference)
             steady = taken.steady(quick_ns)
             us = batched_interval(steady.values, spend(ALPHA, look))
-            slowdown = machine.slowdown(quick_ns, steady.reference)
-            verdicts.append(judge(us, BOUND_US, floor=0.1, slowdown=slowdown).verdict)
+            slowed = slowdown(steady.reference, 1.0)  # as it was at its best
+            verdicts.append(judge(us, BOUND_US, floor=0.1, slowdown=slowed).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA

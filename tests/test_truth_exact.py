@@ -17,7 +17,6 @@ import wrapt
 from pytest_mwbudget.analysis.estimates import Estimates, estimate
 from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Split
-from pytest_mwbudget.analysis.slowdown import Machine
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.interpreter.foreign_tools import uncollected
 from pytest_mwbudget.timing.probes import Probes
@@ -73,7 +72,7 @@ def calls(app: App) -> tuple[list[int], Estimates]:
                 samples.inside.add(sum(used.ns), 1000.0)
                 samples.messages = used.messages
         times = [len(entry.parents) for entry in stack.entries]
-        return times, estimate(samples, stack.entries, outside=False, look=1, machine=Machine())
+        return times, estimate(samples, stack.entries, outside=False, look=1)
 
     return asyncio.run(main())
 

@@ -7,6 +7,7 @@ holds the inner part of its probe and the outer part of its child's, so half of 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ..model.stack import HARNESS, Boundary, callers
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
 from .samples import Samples, Series, Split
-from .slowdown import STEADY, Machine
+from .slowdown import STEADY, slowdown
 
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
@@ -76,16 +77,24 @@ class Estimates:
 
 
 def estimate(
-    samples: Samples, entries: Sequence[Boundary], *, outside: bool, look: int, machine: Machine, last: bool = False
+    samples: Samples,
+    entries: Sequence[Boundary],
+    *,
+    outside: bool,
+    look: int,
+    best_ns: float = math.inf,
+    last: bool = False,
 ) -> Estimates:
     """Every row's estimate from all samples, at the given look (1, 2, …), `alpha` being spent over looks and rows.
 
     `outside` says that entry 0 is the app object, whose time is not a layer's; `last` that there will be no more looks.
+    `best_ns` is the quickest time of the reference workload that is known from before.
     """
     probed = samples.probed
     # One share for each row: the split's, the bypasses', the outside, the whole.
     alpha = spend(ALPHA, look, last=last) / (len(probed) + len(samples.bypass) + 2)
     quick_ns = samples.quick_ns()
+    best_ns = min(best_ns, quick_ns)
     whole_steady = samples.whole.steady(quick_ns)
     whole = interval(whole_steady.values, alpha)
     wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha, whole.estimate)
@@ -112,7 +121,7 @@ def estimate(
         for index, us in (split | saved).items()
     }
     slow: dict[int | None, float] = {None: 1.0}
-    slow |= {level: machine.slowdown(quick_ns, one.reference) for level, one in enumerate(wall.splits)}
+    slow |= {level: slowdown(one.reference, best_ns) for level, one in enumerate(wall.splits)}
     tasks = {entry.parent for entry in entries if entry.own_task}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
@@ -130,10 +139,10 @@ def estimate(
         floor_us=_floor(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
-            whole=machine.slowdown(quick_ns, whole_steady.reference),
+            whole=slowdown(whole_steady.reference, best_ns),
             outside=slow[wall.level(around)],
             split={index: slow[wall.level([index + 1])] for index in rows},
-            bypass={index: machine.slowdown(quick_ns, bypass[index].reference) for index in saved},
+            bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
         ),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -10,25 +9,11 @@ from statistics import median
 STEADY = 1.10
 
 
-class Machine:
-    """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones.
+def slowdown(kept: Sequence[float], best_ns: float) -> float:
+    """Return how many times slower than at its best the machine ran in the moments of a series that count; at least 1.
 
-    `watched_s` is for how many seconds it was timed before the measurement that is under way: by runs that made it
-    known, and in this process.
+    `kept` are the times of the reference workload next to what counts, `best_ns` is its quickest time that is known.
+    Where a series has too few of the quickest moments, slower ones count.
     """
-
-    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf) -> None:
-        self.known_ns = known_ns
-        self.seen_ns = math.inf
-        self.watched_s = watched_s if math.isfinite(known_ns) else 0.0
-
-    def slowdown(self, quick_ns: float, kept: Sequence[float]) -> float:
-        """How much slower than at its best it ran in the moments of a series that count; at least 1.
-
-        `quick_ns` is the reference workload's time in the quickest moments of a measurement, `kept` its times next to
-        what counts. Where a series has too few of the quickest moments, slower ones count.
-        """
-        self.seen_ns = min(self.seen_ns, quick_ns)
-        quickest_ns = min(self.seen_ns, self.known_ns)
-        ratio = median(kept) / quickest_ns if kept and quickest_ns > 0 else 1.0
-        return ratio if ratio > STEADY else 1.0
+    ratio = median(kept) / best_ns if kept and best_ns > 0 else 1.0
+    return ratio if ratio > STEADY else 1.0

@@ -18,9 +18,9 @@ from .markers import closest_first, note_start
 from .tracebacks import Tracebacks, entered, raise_at
 
 if TYPE_CHECKING:
-    from ..analysis.slowdown import Machine
     from ..config.budgets import Budgets
     from ..model.results import Measurement
+    from ..timing.host_speed import Machine
     from ..timing.schedule import Schedule
     from .client import MwBudget
     from .turns import Turns

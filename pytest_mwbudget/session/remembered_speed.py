@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ..analysis.slowdown import Machine
-from ..timing.host_speed import kind
+from ..timing.host_speed import Machine, kind
 
 # Where the cache has the speeds, and of how many runs: a machine that was made slower, such as a laptop without its
 # charger, must not be held against what it was for ever.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,29 @@ def reference_ns(clock: Callable[[], int]) -> float:
 
 def _same(number: int) -> int:
     return number
+
+
+class Machine:
+    """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones.
+
+    `watched_s` is for how many seconds it was timed before the measurement that is under way: by runs that made it
+    known, and in this process.
+    """
+
+    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf) -> None:
+        self.known_ns = known_ns
+        self.seen_ns = math.inf
+        self.watched_s = watched_s if math.isfinite(known_ns) else 0.0
+
+    @property
+    def best_ns(self) -> float:
+        """The quickest time that is known."""
+        return min(self.seen_ns, self.known_ns)
+
+    def saw(self, quick_ns: float, seconds: float) -> None:
+        """Remember the quickest time of a measurement that took this long."""
+        self.seen_ns = min(self.seen_ns, quick_ns)
+        self.watched_s += seconds
 
 
 def kind() -> str:

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from ..analysis import verdicts
 from ..analysis.estimates import ENOUGH_REQUESTS, SHARED_SHARE, Estimates, estimate
-from ..analysis.slowdown import Machine
 from ..analysis.verdicts import Judgement
 from ..asgi import loops, server
 from ..asgi.discovery import Stack
@@ -21,6 +20,7 @@ from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_
 from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds, independent_sum
 from ..model.results import Books, Effort, Judged, Method, Occupation, Quantity, Turn
 from ..model.stack import Layer
+from .host_speed import Machine
 from .probes import Probes, task_layers
 from .sampler import Deadline, Sampler, Wanted
 from .schedule import Schedule
@@ -250,7 +250,7 @@ class Timing:
                 yield extend
         finally:
             self.environment.progress(None)
-            self.environment.machine.watched_s += self.seconds
+            self.environment.machine.saw(self.sampler.samples.quick_ns(), self.seconds)
 
     @property
     def patience_s(self) -> Seconds:
@@ -350,7 +350,7 @@ class Timing:
             self.stack.entries,
             outside=self.stack.outside,
             look=self.looks_before + self.look,
-            machine=self.environment.machine,
+            best_ns=self.environment.machine.best_ns,
             last=self.over,
         )
 
