@@ -53,6 +53,7 @@ from known import Endpoint, Noop, at_best_speed, caller, cost, own
 from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget.analysis.samples import BlankLayers
+from pytest_mwbudget.analysis.verdicts import Look
 from pytest_mwbudget.asgi import discovery, server
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
@@ -281,13 +282,15 @@ def verdicts(effort: float) -> Reading:
     class Watched(timing.Timing):
         """Notes when the verdict on a layer is known."""
 
-        def _judge(self) -> None:
-            super()._judge()
-            for row in self.rows:
-                if any(judgement.verdict == "undecided" for judgement in row.judgements.values()):
+        def _judge(self) -> Look:
+            look = super()._judge()
+            for row in look.rows:
+                said = [look.judgements[row.layer.index, quantity] for quantity in row.bounded.bounds]
+                if any(judgement.verdict == "undecided" for judgement in said):
                     known.pop(row.layer.name, None)
                 else:
                     known.setdefault(row.layer.name, perf_counter() - begin)
+            return look
 
     budgets = Budgets(layers={name: {"us": BUDGET * us} for name, us in truth.items()})
     with patch("pytest_mwbudget.engine.Timing", Watched):

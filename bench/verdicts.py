@@ -61,6 +61,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget import engine as plugin_measure
+from pytest_mwbudget.analysis import verdicts
 from pytest_mwbudget.analysis.intervals import batched_interval, quickest
 from pytest_mwbudget.analysis.samples import Series
 from pytest_mwbudget.asgi import server
@@ -340,11 +341,13 @@ def watching(looks: list[Look]) -> type[Timing]:
     """A `Timing` that notes every look."""
 
     class Watched(Timing):
-        def _judge(self) -> None:
-            super()._judge()
-            verdicts = {row.layer.name: row.judgements["us"].verdict for row in self.rows if row.judgements}
-            enough = all(row.precise for row in self.rows) or self.seconds >= self.schedule.precision_time_s
-            looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, verdicts))
+        def _judge(self) -> verdicts.Look:
+            look = super()._judge()
+            names = {row.layer.index: row.layer.name for row in look.rows}
+            said = {names[key[0]]: judgement.verdict for key, judgement in look.judgements.items() if key is not None}
+            enough = look.precise or self.seconds >= self.schedule.precision_time_s
+            looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, said))
+            return look
 
     return Watched
 

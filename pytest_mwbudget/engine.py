@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import httpx
 
 from .analysis import verdicts
+from .analysis.rows import Bounded, Together
 from .asgi import discovery, loops, server
 from .config import budgets
 from .config.settings import Settings
@@ -40,7 +39,7 @@ from .model.results import (
 )
 from .model.results import Ledger as LedgerReport
 from .model.stack import HARNESS, Layer
-from .timing.run import Environment, Pace, Row, Timing, Together, merged
+from .timing.run import Environment, Pace, Timed, Timing
 
 if TYPE_CHECKING:
     from .profiling.sampling import Profiled
@@ -166,8 +165,7 @@ class _Run:
     request_ns: float
     warm: bool
     counted: _Counted | None = None
-    timing: Timing | None = None
-    rows: list[Row] = field(default_factory=list)
+    timed: Timed | None = None
 
     @classmethod
     async def prepared(
@@ -245,29 +243,22 @@ class _Run:
 
     def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
         assert self.counted is not None
-        own = self.counted.layers.get(layer.index)
         if self.stack.displaced:  # so that layers may be missing
             return Judged(bound, "undecided", self.instruments.why_no_figures)
         why = self.counted.report.why.get(quantity)
         if why is not None:
-            return Judged(
-                bound, "undecided", why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
-            )
-        if own is not None:
-            count = own.of(quantity)
-            assert count is not None
-            judge = partial(verdicts.judge_count, count)
-            verdict = judge(bound).verdict
-            together = self._together(layer) if verdict == "fail" else None
-            if together and together.may_explain(quantity, judge):
-                return Judged(bound, "undecided", together.why)
-            return Judged(bound, verdict)
+            said = why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
+            return Judged(bound, "undecided", said)
         names = {layer.name: layer.index for _, layer in self.stack.layers}
-        both = self.counted.layers.get(names.get(layer.merged_with or "", -1))
-        count = both.of(quantity) if both else None
-        if count is not None and count.count <= bound:
-            return Judged(bound, "pass")
-        return Judged(bound, "undecided", merged(layer))
+        own = self.counted.layers.get(layer.index)
+        neighbour = self.counted.layers.get(names.get(layer.merged_with or "", -1))
+        judgement = verdicts.judge_counted(
+            Bounded(None, layer, {quantity: bound}, self._together(layer)),
+            quantity,
+            own.of(quantity) if own else None,
+            neighbour.of(quantity) if neighbour else None,
+        )
+        return Judged(bound, judgement.verdict, judgement.reason)
 
     # ---- timing ---------------------------------------------------------------------------------------------------
 
@@ -279,12 +270,12 @@ class _Run:
                 "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
                 " process, as libfaketime does; run this test without it"
             )
-        await self._until_known()
+        timed = await self._until_known()
         self.instruments.check(self._codes())
-        if self.instruments.active:
-            self.timing, self.rows = None, []
+        if not self.instruments.active:
+            self.timed = timed
 
-    async def _until_known(self) -> None:
+    async def _until_known(self) -> Timed:
         """Time the layers until the verdicts are known, and the figures where somebody reads them."""
         __tracebackhide__ = True
         if self._breaks_count():
@@ -292,14 +283,14 @@ class _Run:
         looks, schedule = 0, self.environment.schedule
         if not self.warm:
             if not self.environment.precise:
-                self.timing = self._new_timing()
-                if await self.timing.kept_at_first_sight():
-                    return
-                looks = self.timing.look
+                timing = self._new_timing()
+                kept = await timing.kept_at_first_sight()
+                if kept is not None:
+                    return kept
+                looks = timing.looks
             async with _called_again(self.caller, self.settings) as call:
                 self.request_ns = await _warm(call, self.environment.clock, schedule.warm_calls, schedule.warm_ns)
-        self.timing = self._new_timing(looks)
-        await self.timing.until_known()
+        return await self._new_timing(looks).until_known()
 
     def _breaks_count(self) -> bool:
         """Whether a budget of a count is not kept for certain."""
@@ -312,13 +303,13 @@ class _Run:
         )
 
     def _new_timing(self, looks_before: int = 0) -> Timing:
-        """Rows and a timing of them without any sample."""
+        """A timing of all rows without any sample."""
         assert self.counted is not None
         report = self.counted.report
         parts = [*self.counted.layers.values(), report.outside, *([report.endpoint] if report.endpoint else [])]
         pace = Pace(self.request_ns, any(counts.suspensions.count for counts in parts), self.counted.sent)
-        self.rows = [
-            Row(
+        layers = [
+            Bounded(
                 entry,
                 layer,
                 {q: most for q, most in self._bounds(layer).items() if q not in COUNTED},
@@ -327,7 +318,7 @@ class _Run:
             for entry, layer in self.stack.layers
             if layer.entered
         ]
-        return Timing(self.stack, self.caller, self.rows, self.settings, self.environment, pace, looks_before)
+        return Timing(self.stack, self.caller, layers, self.settings, self.environment, pace, looks_before)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
@@ -370,9 +361,9 @@ class _Run:
         """The finished record."""
         assert self.counted is not None
         reports = tuple(self._report(layer) for _, layer in self.stack.layers)
-        timing = self.timing
-        total = timing.judged_total() if timing else self._untimed_total()
-        verdicts = [report.verdict for report in reports] + [total.verdict if total else None]
+        timed = self.timed
+        total = timed.total if timed else self._untimed_total()
+        said = [report.verdict for report in reports] + [total.verdict if total else None]
         return Measurement(
             request=line,
             status=response.status_code,
@@ -380,14 +371,14 @@ class _Run:
             loop=self.caller.loop.name,
             layers=reports,
             ledger=self.counted.report,
-            books=timing.books() if timing else None,
-            floor_us=timing.floor_us if timing else None,
-            slowdown=timing.slowdown if timing else None,
-            effort=timing.effort if timing else None,
+            books=timed.books if timed else None,
+            floor_us=timed.floor_us if timed else None,
+            slowdown=timed.slowdown if timed else None,
+            effort=timed.effort if timed else None,
             total_budget_us=self.settings.budgets.total_us,
             total_verdict=total.verdict if total else None,
             total_reason=total.reason if total else None,
-            verdict=worst(verdict for verdict in verdicts if verdict is not None),
+            verdict=worst(verdict for verdict in said if verdict is not None),
             notes=tuple(self._notes()),
             disturbed=self.instruments.why_no_figures if self.instruments.active else None,
         )
@@ -422,17 +413,16 @@ class _Run:
         if not layer.entered:
             reason = "the request did not come to it: a layer outside answered"
             return LayerReport(layer, judged={q: Judged(most, "undecided", reason) for q, most in bounds.items()})
-        row = next((row for row in self.rows if row.layer is layer), None)
-        timed = self.timing.judged(row) if self.timing and row else self._untimed(bounds)
-        judged: dict[Quantity, Judged] = {q: self._judge_count(layer, q, bounds[q]) for q in COUNTED if q in bounds}
-        us = row.us if row and row.us is not None and math.isfinite(row.us.half_width) else None
+        time = self.timed.layers.get(layer.index) if self.timed else None
+        judged = dict(time.judged) if time else self._untimed(bounds)
+        judged |= {q: self._judge_count(layer, q, bounds[q]) for q in COUNTED if q in bounds}
         return LayerReport(
             layer,
-            us,
-            row.method if row and us else None,
-            row.occupation if row and us else None,
+            time.us if time else None,
+            time.method if time else None,
+            time.occupation if time else None,
             self.counted.layers.get(layer.index),
-            {**timed, **judged},
+            judged,
         )
 
     def _untimed(self, bounds: Mapping[Quantity, float]) -> dict[Quantity, Judged]:
@@ -463,8 +453,8 @@ class _Run:
         for active in self.instruments.active:
             yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
         yield from self.counted.notes
-        if self.timing is not None:
-            yield from self.timing.notes()
+        if self.timed is not None:
+            yield from self.timed.notes
 
 
 def _without_profile(measurement: Measurement, why: str) -> Measurement:

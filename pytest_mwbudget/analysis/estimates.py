@@ -58,7 +58,8 @@ class Estimates:
     are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
     `method_us` is what the method may be wrong by, which is in the intervals; `shared_us` is what the split of a task
     layer may be wrong by beyond that, which is not, because both clocks share it. `outside` is the app object with the
-    server's receive and send. `least_us` is the part of the floor that no time lowers.
+    server's receive and send; it has an interval where anything was `probed`. `least_us` is the part of the floor that
+    no time lowers.
     """
 
     split: dict[int, Estimate]
@@ -74,6 +75,13 @@ class Estimates:
     floor_us: float
     least_us: Microseconds
     slowdowns: Slowdowns
+    probed: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Whether all that is shown has an interval."""
+        shown = [self.whole, *self.split.values(), *(self.cpu or {}).values(), *([self.outside] if self.probed else [])]
+        return all(math.isfinite(us.half_width) for us in shown)
 
 
 def estimate(
@@ -144,6 +152,7 @@ def estimate(
             split={index: slow[wall.level([index + 1])] for index in rows},
             bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
         ),
+        probed=bool(probed),
     )
 
 
