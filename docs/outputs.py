@@ -4,8 +4,8 @@
 
 In each page, a block of code whose first line is a comment with a file's name is written to that file, and what stands
 below `$ pytest …` in a console block is replaced by what the command prints. The tutorial runs in a folder of its own,
-an example's page in the repository. README's output is shortened by hand and left alone. It needs what the tests need,
-and a quiet machine.
+an example's page in the repository. README's output is an excerpt from the page of litellm_story. It needs what the
+tests need, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "get-started.md"
+README = ROOT / "README.md"
+STORY = ROOT / "examples" / "litellm_story" / "README.md"
+# Of a failure: the headline with the table, and the excess.
+EXCERPT = re.compile(r"^(GET .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w./]+\.\w+)\n")
 # What pytest says of the machine and of other plugins.
@@ -36,6 +40,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             text = renewed(page.read_text(encoding="utf-8"), Path(folder), ROOT if page != TUTORIAL else Path(folder))
         page.write_text(text, encoding="utf-8")
+    README.write_text(with_excerpt(README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_excerpt(readme: str) -> str:
+    """README with the first failure of the story, shortened."""
+    found = EXCERPT.search(STORY.read_text(encoding="utf-8"))
+    assert found is not None
+    excerpt = f"{found[1]}\n\n{found[2]}"
+    return re.sub(
+        r"(```console\n\$ .*?\n).*?(```)", lambda block: block[1] + excerpt + block[2], readme, flags=re.DOTALL
+    )
 
 
 def renewed(text: str, folder: Path, place: Path) -> str:

@@ -69,9 +69,9 @@ def keywords() -> list[str]:
     return re.findall(r"(\w+)=", signature)
 
 
-def tables() -> ModuleType:
-    """docs/tables.py as a module."""
-    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "docs" / "tables.py")
+def script(name: str) -> ModuleType:
+    """A script in docs as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -80,14 +80,14 @@ def tables() -> ModuleType:
 
 
 def test_the_generated_tables_are_up_to_date() -> None:
-    module = tables()
+    module = script("tables")
     for page in module.PAGES:
         text = page.read_text(encoding="utf-8")
         assert text == module.renewed(text), f"{page.name} is out of date: python docs/tables.py"
 
 
 def test_the_reference_names_every_option_and_setting() -> None:
-    recorded = tables()._recorded()
+    recorded = script("tables")._recorded()
     assert len(recorded.options) > 5
     assert len(recorded.settings) > 10
     text = reference("options.md").replace("\\|", "|")
@@ -115,3 +115,8 @@ def leaves(entry: Any) -> list[str]:
 
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_the_readme_shows_what_the_example_shows() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == script("outputs").with_excerpt(text), "README's output is out of date: python docs/outputs.py"
