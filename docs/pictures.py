@@ -1,4 +1,4 @@
-"""Make the pictures of docs/reports.md anew: measure an example, open what the plugin writes in a browser.
+"""Make the pictures of docs/how-to/reports.md anew: measure an example, open what the plugin writes in a browser.
 
     python docs/pictures.py
 

@@ -1,11 +1,17 @@
-"""Whatever the documents link to is there."""
+"""The documents: links lead somewhere, reference pages name everything, README stays short."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import tomllib
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+
+from pytest_mwbudget import plugin
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -43,3 +49,74 @@ def test_stand_ins_are_async(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for stand_in in re.findall(r"dependency_overrides\[\w+\] = (\w+)", text):
         assert f"async def {stand_in}(" in text
+
+
+# ---- reference pages --------------------------------------------------------------------------------------------
+
+
+def reference(name: str) -> str:
+    return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+
+
+def keywords() -> list[str]:
+    """Those of the marker, as `pytest --markers` lists them."""
+    lines: list[str] = []
+    config: Any = SimpleNamespace(
+        addinivalue_line=lambda name, line: lines.append(line), option=SimpleNamespace(), getini=lambda name: None
+    )
+    plugin.pytest_configure(config)
+    signature = lines[0].partition("): ")[0]
+    return re.findall(r"(\w+)=", signature)
+
+
+def script(name: str) -> ModuleType:
+    """A script in docs as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_tables_are_up_to_date() -> None:
+    module = script("tables")
+    for page in module.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text == module.renewed(text), f"{page.name} is out of date: python docs/tables.py"
+
+
+def test_the_reference_names_every_option_and_setting() -> None:
+    recorded = script("tables")._recorded()
+    assert len(recorded.options) > 5
+    assert len(recorded.settings) > 10
+    text = reference("options.md").replace("\\|", "|")
+    assert [name for name, _ in recorded.options + recorded.settings if f"| `{name}` |" not in text] == []
+
+
+def test_the_reference_names_every_keyword() -> None:
+    assert "us" in keywords()
+    text = reference("marker.md")
+    assert [keyword for keyword in keywords() if f"| `{keyword}` |" not in text] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert set(leaves(site["project"]["nav"])) == pages
+
+
+def leaves(entry: Any) -> list[str]:
+    """The pages in a part of the navigation."""
+    if isinstance(entry, str):
+        return [entry]
+    return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in leaves(part)]
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_the_readme_shows_what_the_example_shows() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == script("outputs").with_excerpt(text), "README's output is out of date: python docs/outputs.py"

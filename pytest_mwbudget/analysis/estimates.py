@@ -23,11 +23,10 @@ from .slowdown import STEADY, slowdown
 # The chance that any interval of a measurement, over all rows and all looks, misses its median.
 ALPHA = 0.01
 # By so much and by such a share of the row the method itself may be wrong, however many requests there are: what
-# bench/accuracy.py found (docs/design.md, "How true it is"). A row that suspends holds what the event loop and other
+# bench/accuracy.py found (docs/decisions/0011). A row that suspends holds what the event loop and other
 # tasks do meanwhile, which is known less well.
 METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
-# By the split alone, neighbouring task layers may have so much of one another's task switches (docs/design.md,
-# "Bypass").
+# By the split alone, neighbouring task layers may have so much of one another's task switches (docs/decisions/0007).
 SHARED_SHARE = 0.15
 # An app that computes for long leaves its layers cold caches, and their probes as well: up to so much, by the share of
 # the whole request.

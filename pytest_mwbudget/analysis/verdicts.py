@@ -18,7 +18,7 @@ from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
 # neighbours leave cold: by 4 per cent as a rule, by twice that at worst. And a layer that wraps `send` reads up to
 # 5 per cent higher than removing it saves (docs/decisions/0001). No interval of one process holds either.
 BETWEEN_RUNS = 0.08
-# A neighbour slows apps by more than the reference workload: by up to this power of it (docs/design.md, "Slowdown").
+# A neighbour slows apps by more than the reference workload: by up to this power of it (docs/decisions/0010).
 APPS_SLOWED = 2
 # Nobody waits longer than this for one request: then the advice is something else than more time.
 LONGEST_ADVISED_S: Seconds = 60.0

@@ -1,0 +1,85 @@
+"""Make the outputs of pytest in the tutorial and in the examples' pages anew.
+
+    python docs/outputs.py [PAGE ...]
+
+In each page, a block of code whose first line is a comment with a file's name is written to that file, and what stands
+below `$ pytest …` in a console block is replaced by what the command prints. The tutorial runs in a folder of its own,
+an example's page in the repository. README's output is an excerpt from the page of litellm_story. It needs what the
+tests need, and a quiet machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TUTORIAL = ROOT / "docs" / "get-started.md"
+README = ROOT / "README.md"
+STORY = ROOT / "examples" / "litellm_story" / "README.md"
+# Of a failure: the headline with the table, and the excess.
+EXCERPT = re.compile(r"^(GET .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# ([\w./]+\.\w+)\n")
+# What pytest says of the machine and of other plugins.
+HEADER = re.compile(
+    r"^(platform|rootdir|configfile|plugins|asyncio|benchmark|cachedir|hypothesis profile)\b.*\n", re.MULTILINE
+)
+COMMAND = "$ pytest "
+
+
+def main() -> None:
+    """Renew the pages that are named, or all."""
+    pages = [Path(name).resolve() for name in sys.argv[1:]]
+    for page in pages or [TUTORIAL, *sorted(ROOT.glob("examples/*/README.md"))]:
+        with tempfile.TemporaryDirectory() as folder:
+            text = renewed(page.read_text(encoding="utf-8"), Path(folder), ROOT if page != TUTORIAL else Path(folder))
+        page.write_text(text, encoding="utf-8")
+    README.write_text(with_excerpt(README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_excerpt(readme: str) -> str:
+    """README with the first failure of the story, shortened."""
+    found = EXCERPT.search(STORY.read_text(encoding="utf-8"))
+    assert found is not None
+    excerpt = f"{found[1]}\n\n{found[2]}"
+    return re.sub(
+        r"(```console\n\$ .*?\n).*?(```)", lambda block: block[1] + excerpt + block[2], readme, flags=re.DOTALL
+    )
+
+
+def renewed(text: str, folder: Path, place: Path) -> str:
+    """The text of a page with every output made anew; files go into `folder`, pytest runs in `place`."""
+
+    def block(found: re.Match[str]) -> str:
+        code = found[2]
+        name = NAMED.match(code)
+        if name and place == folder:
+            (folder / name[1]).write_text(code, encoding="utf-8")
+        if found[1] != "console" or not code.startswith(COMMAND):
+            return found[0]
+        command = code.partition("\n")[0]
+        return f"```console\n{command}\n{output(command.removeprefix(COMMAND), place)}```"
+
+    return BLOCK.sub(block, text)
+
+
+def output(arguments: str, place: Path) -> str:
+    """What pytest prints, without what it says of the machine."""
+    quiet = ("-p", "no:cacheprovider", "-p", "no:randomly", "-W", "ignore")
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
+    environment |= {"COLUMNS": "80", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    command = (sys.executable, "-m", "pytest", *quiet, *shlex.split(arguments))
+    run = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if run.returncode not in (0, 1):
+        sys.exit(run.stdout + run.stderr)
+    return HEADER.sub("", run.stdout)
+
+
+if __name__ == "__main__":
+    main()
