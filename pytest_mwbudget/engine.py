@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from statistics import median, median_low
+from statistics import median
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 
-from .analysis import verdicts
-from .analysis.rows import Bounded, Together
+from .analysis.rows import Bounded
 from .asgi import discovery, loops, server
-from .config import budgets
+from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
 from .config.settings import Settings
 from .counting.backend import counters
-from .counting.rows import row_counts, with_own_types
-from .counting.run import Ledger, Page
+from .counting.run import Ledger
 from .errors import MeasurementError, MwBudgetError, of_the_app
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import Instruments, suspended
 from .interpreter.tracers import threads_untraced
 from .model.results import (
     COUNTED,
-    CountedQuantity,
-    Counts,
-    Judged,
-    LayerReport,
     Measurement,
     Profile,
-    Quantity,
     RequestLine,
     Result,
-    worst,
 )
-from .model.results import Ledger as LedgerReport
-from .model.stack import HARNESS, Layer
 from .timing.run import Environment, Pace, Timed, Timing
 
 if TYPE_CHECKING:
@@ -47,8 +37,6 @@ if TYPE_CHECKING:
 # Keeps what was sampled for a result where it can be read.
 Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 
-# What is charged for the objects that a tracer or profiler creates at each event.
-IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
 # Held by whoever makes a request.
 _busy = threading.Lock()
 
@@ -86,11 +74,11 @@ async def measure(
             with environment.apart(), suspended(hooks) as instruments, caller.loop.undebugged() as debugged:
                 if debugged:
                     instruments.suspended.append("asyncio's debug mode")
-                run = await _Run.prepared(caller, settings, environment, instruments)
-                await run.count()
+                run = await _prepared(caller, settings, environment, instruments)
+                findings = await run.counted()
                 if settings.budgets.need_clock and not instruments.active:
-                    await run.time()
-                measurement = run.measurement(_line(request), response)
+                    findings = await run.timed(findings)
+                measurement = findings.measurement(_line(request), response, caller.loop.name)
                 if publish is None or not _profile_wanted(settings, measurement):
                     return measurement
                 return await run.profiled(measurement, publish)
@@ -142,59 +130,49 @@ def _line(request: httpx.Request) -> RequestLine:
     return RequestLine(request.method, request.url.raw_path.decode("ascii", "replace"))
 
 
-@dataclass(slots=True)
-class _Counted:
-    """What the ledger found: counts by layer index, and of what is no layer's; `sent` are messages by entry."""
+async def _prepared(
+    caller: server.Caller, settings: Settings, environment: Environment, instruments: Instruments
+) -> _Run:
+    """Warm the app, find its layers and their budgets."""
+    __tracebackhide__ = True
+    schedule = environment.schedule
+    thorough = settings.budgets.need_clock and (environment.precise or not settings.budgets.bound_time)
+    async with _called_again(caller, settings) as call:
+        warm, request_ns = False, 0.0
+        if not thorough:
+            request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
+            # Above a slow app a look takes as long as warming up does: one that may be thrown away is dear.
+            slow = request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
+            thorough = settings.budgets.need_clock and slow
+        if thorough:
+            warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
+        stack = await discovery.discover(call)
+    if stack.displaced:
+        instruments.active.append("a profiler of the app")
+    instruments.check()
+    layers = bounded_layers(stack, settings.budgets)
+    return _Run(stack, layers, caller, settings, environment, instruments, request_ns, warm)
 
-    layers: Mapping[int, Counts]
-    report: LedgerReport
-    notes: list[str]
-    sent: Mapping[int, int]
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
-    """One measurement under way."""
+    """A measurement whose app is running, and whose layers are known: a request takes `request_ns`.
+
+    `warm` says that the app has been warmed up for timing, and not for counting alone.
+    """
 
     stack: discovery.Stack
+    layers: tuple[Bounded, ...]
     caller: server.Caller
     settings: Settings
     environment: Environment
     instruments: Instruments
-    bounds: Mapping[int, Mapping[Quantity, float]]
     request_ns: float
     warm: bool
-    counted: _Counted | None = None
-    timed: Timed | None = None
-
-    @classmethod
-    async def prepared(
-        cls, caller: server.Caller, settings: Settings, environment: Environment, instruments: Instruments
-    ) -> _Run:
-        """Warm the app, find its layers and their budgets."""
-        __tracebackhide__ = True
-        schedule = environment.schedule
-        thorough = settings.budgets.need_clock and (environment.precise or not settings.budgets.bound_time)
-        async with _called_again(caller, settings) as call:
-            warm, request_ns = False, 0.0
-            if not thorough:
-                request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
-                # Above a slow app a look takes as long as warming up does: one that may be thrown away is dear.
-                thorough = (
-                    settings.budgets.need_clock and request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
-                )
-            if thorough:
-                warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
-            stack = await discovery.discover(call)
-        if stack.displaced:
-            instruments.active.append("a profiler of the app")
-        instruments.check()
-        bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
-        return cls(stack, caller, settings, environment, instruments, bounds, request_ns, warm)
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
-    async def count(self) -> None:
+    async def counted(self) -> Findings:
         """Charge some requests to the layers."""
         __tracebackhide__ = True
         schedule = self.environment.schedule
@@ -214,55 +192,18 @@ class _Run:
                 self.environment.clock,
             )
         self.instruments.check(self._codes())
-        why_not = self._why_no_figures() | dict(ledger.why_not)
-        self.counted = self._counted(pages, why_not, list(ledger.notes()))
+        # A tool that is at work creates objects.
+        active = dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.active else {}
+        found = counted(self.stack, pages, active | dict(ledger.why_not), list(ledger.notes()))
+        return Findings(self.stack, self.layers, self.settings.budgets, self.instruments, found)
 
     def _codes(self) -> list[CodeType]:
         """The code that enters the layers."""
         return [entry.function.__code__ for entry in self.stack.entries if entry.function is not None]
 
-    def _why_no_figures(self) -> dict[str, str]:
-        """Why there is no figure of memory, by quantity: a tool that is at work creates objects."""
-        return dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.active else {}
-
-    def _counted(self, pages: list[Page], why_not: Mapping[str, str], notes: list[str]) -> _Counted:
-        stack = self.stack
-        owners = {layer.index: [entry + 1] for entry, layer in stack.layers if entry in stack.probeable}
-        found: dict[Any, Counts] = {index: row_counts(pages, own, why_not) for index, own in owners.items()}
-        found["outside"] = row_counts(pages, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
-        if stack.endpoint is not None:
-            found["endpoint"] = row_counts(pages, [stack.endpoint + 1], why_not)
-        outermost = row_counts(pages, [1], why_not)
-        total = replace(
-            row_counts(pages, range(len(stack.entries) + 1), why_not), received=outermost.received, sent=outermost.sent
-        )
-        found = with_own_types(found)
-        outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
-        sent = {entry: median_low([page.sent[entry + 1] for page in pages]) for entry in stack.probeable}
-        return _Counted(found, LedgerReport(outside, endpoint, total, len(pages), why_not), notes, sent)
-
-    def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
-        assert self.counted is not None
-        if self.stack.displaced:  # so that layers may be missing
-            return Judged(bound, "undecided", self.instruments.why_no_figures)
-        why = self.counted.report.why.get(quantity)
-        if why is not None:
-            said = why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
-            return Judged(bound, "undecided", said)
-        names = {layer.name: layer.index for _, layer in self.stack.layers}
-        own = self.counted.layers.get(layer.index)
-        neighbour = self.counted.layers.get(names.get(layer.merged_with or "", -1))
-        judgement = verdicts.judge_counted(
-            Bounded(None, layer, {quantity: bound}, self._together(layer)),
-            quantity,
-            own.of(quantity) if own else None,
-            neighbour.of(quantity) if neighbour else None,
-        )
-        return Judged(bound, judgement.verdict, judgement.reason)
-
     # ---- timing ---------------------------------------------------------------------------------------------------
 
-    async def time(self) -> None:
+    async def timed(self, findings: Findings) -> Findings:
         """Time the layers, unless a tool turns out to be at work meanwhile: then there is no figure."""
         __tracebackhide__ = True
         if not self.request_ns:
@@ -270,55 +211,36 @@ class _Run:
                 "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
                 " process, as libfaketime does; run this test without it"
             )
-        timed = await self._until_known()
+        # A test that fails has a table, whose figures somebody reads.
+        environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
+        found = await self._until_known(findings, environment)
         self.instruments.check(self._codes())
-        if not self.instruments.active:
-            self.timed = timed
+        return findings if self.instruments.active else replace(findings, timed=found)
 
-    async def _until_known(self) -> Timed:
+    async def _until_known(self, findings: Findings, environment: Environment) -> Timed:
         """Time the layers until the verdicts are known, and the figures where somebody reads them."""
         __tracebackhide__ = True
-        if self._breaks_count():
-            self.environment = replace(self.environment, precise=True)  # the test fails, and its report has a table
-        looks, schedule = 0, self.environment.schedule
+        looks, request_ns, schedule = 0, self.request_ns, environment.schedule
         if not self.warm:
-            if not self.environment.precise:
-                timing = self._new_timing()
+            if not environment.precise:
+                timing = self._timing(findings.counted, environment, request_ns)
                 kept = await timing.kept_at_first_sight()
                 if kept is not None:
                     return kept
                 looks = timing.looks
             async with _called_again(self.caller, self.settings) as call:
-                self.request_ns = await _warm(call, self.environment.clock, schedule.warm_calls, schedule.warm_ns)
-        return await self._new_timing(looks).until_known()
+                request_ns = await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
+        return await self._timing(findings.counted, environment, request_ns, looks).until_known()
 
-    def _breaks_count(self) -> bool:
-        """Whether a budget of a count is not kept for certain."""
-        return any(
-            self._judge_count(layer, quantity, bound).verdict != "pass"
-            for _, layer in self.stack.layers
-            if layer.entered
-            for quantity, bound in self._bounds(layer).items()
-            if quantity in COUNTED
-        )
-
-    def _new_timing(self, looks_before: int = 0) -> Timing:
+    def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """A timing of all rows without any sample."""
-        assert self.counted is not None
-        report = self.counted.report
-        parts = [*self.counted.layers.values(), report.outside, *([report.endpoint] if report.endpoint else [])]
-        pace = Pace(self.request_ns, any(counts.suspensions.count for counts in parts), self.counted.sent)
         layers = [
-            Bounded(
-                entry,
-                layer,
-                {q: most for q, most in self._bounds(layer).items() if q not in COUNTED},
-                self._together(layer),
-            )
-            for entry, layer in self.stack.layers
-            if layer.entered
+            replace(bounded, bounds={q: most for q, most in bounded.bounds.items() if q not in COUNTED})
+            for bounded in self.layers
+            if bounded.layer.entered
         ]
-        return Timing(self.stack, self.caller, layers, self.settings, self.environment, pace, looks_before)
+        pace = Pace(request_ns, found.suspending, found.sent)
+        return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
@@ -354,107 +276,6 @@ class _Run:
                 lambda: extend(limit_s),
                 self.environment.schedule,
             )
-
-    # ---- reporting ------------------------------------------------------------------------------------------------
-
-    def measurement(self, line: RequestLine, response: httpx.Response) -> Measurement:
-        """The finished record."""
-        assert self.counted is not None
-        reports = tuple(self._report(layer) for _, layer in self.stack.layers)
-        timed = self.timed
-        total = timed.total if timed else self._untimed_total()
-        said = [report.verdict for report in reports] + [total.verdict if total else None]
-        return Measurement(
-            request=line,
-            status=response.status_code,
-            response=response,
-            loop=self.caller.loop.name,
-            layers=reports,
-            ledger=self.counted.report,
-            books=timed.books if timed else None,
-            floor_us=timed.floor_us if timed else None,
-            slowdown=timed.slowdown if timed else None,
-            effort=timed.effort if timed else None,
-            total_budget_us=self.settings.budgets.total_us,
-            total_verdict=total.verdict if total else None,
-            total_reason=total.reason if total else None,
-            verdict=worst(verdict for verdict in said if verdict is not None),
-            notes=tuple(self._notes()),
-            disturbed=self.instruments.why_no_figures if self.instruments.active else None,
-        )
-
-    def _bounds(self, layer: Layer) -> dict[Quantity, float]:
-        """The budgets that apply to a layer: the default is for what a request meets, a name means its layer."""
-        bounds = self.bounds.get(layer.index, {})
-        if layer.entered:
-            return dict(bounds)
-        return {q: most for q, most in bounds.items() if budgets.named(self.settings.budgets, layer, q)}
-
-    def _together(self, layer: Layer) -> Together | None:
-        """What is measured with a layer, None where nothing is."""
-        others = [other for _, other in self.stack.layers if other.merged_with == layer.name]
-        handed_on = self.stack.handed_on
-        if handed_on is not None and handed_on.to_layer == layer.name:
-            # The endpoint has no budget, so nothing bounds what all of it may take.
-            return Together(f"what is inside it is measured together with it: {handed_on.because}", {})
-        if not others:
-            return None
-        bounds = [self._bounds(one) for one in (layer, *others)]
-        shared = set.intersection(*map(set, bounds))
-        names = " and ".join(other.name for other in others)
-        return Together(
-            f"{names} is measured together with it: {others[0].merged_because}",
-            {quantity: sum(each[quantity] for each in bounds) for quantity in shared},
-        )
-
-    def _report(self, layer: Layer) -> LayerReport:
-        assert self.counted is not None
-        bounds = self._bounds(layer)
-        if not layer.entered:
-            reason = "the request did not come to it: a layer outside answered"
-            return LayerReport(layer, judged={q: Judged(most, "undecided", reason) for q, most in bounds.items()})
-        time = self.timed.layers.get(layer.index) if self.timed else None
-        judged = dict(time.judged) if time else self._untimed(bounds)
-        judged |= {q: self._judge_count(layer, q, bounds[q]) for q in COUNTED if q in bounds}
-        return LayerReport(
-            layer,
-            time.us if time else None,
-            time.method if time else None,
-            time.occupation if time else None,
-            self.counted.layers.get(layer.index),
-            judged,
-        )
-
-    def _untimed(self, bounds: Mapping[Quantity, float]) -> dict[Quantity, Judged]:
-        """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self.instruments.why_no_figures if self.instruments.active else None
-        return {q: Judged(most, "undecided", why) for q, most in bounds.items() if q not in COUNTED}
-
-    def _untimed_total(self) -> Judged | None:
-        bound = self.settings.budgets.total_us
-        return None if bound is None else Judged(bound, "undecided", self.instruments.why_no_figures)
-
-    def _notes(self) -> Iterator[str]:
-        assert self.counted is not None
-        if self.instruments.suspended:
-            names = ", ".join(self.instruments.suspended)
-            missed = "; it saw nothing of what other threads did meanwhile" if self.instruments.missed else ""
-            yield f"{names} was suspended during the measurement{missed}."
-        if self.stack.displaced:
-            yield "The app runs a profiler of its own, which hides the layers inside of it."
-        if not self.stack.entries:
-            yield "No layer was found: the app is not entered through a Python function."
-        for _, layer in self.stack.layers:
-            if layer.merged_with is not None:
-                yield f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}."
-        if (handed_on := self.stack.handed_on) is not None:
-            missing = "" if handed_on.complete else " Layers inside it may have no row."
-            yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
-        for active in self.instruments.active:
-            yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
-        yield from self.counted.notes
-        if self.timed is not None:
-            yield from self.timed.notes
 
 
 def _without_profile(measurement: Measurement, why: str) -> Measurement:

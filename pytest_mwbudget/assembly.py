@@ -1,0 +1,232 @@
+"""Put what was counted and timed together to the finished record, and judge counts. Makes no request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+from .analysis import verdicts
+from .analysis.rows import Bounded, Together
+from .asgi.discovery import Stack
+from .config import budgets
+from .config.budgets import Budgets
+from .counting.rows import row_counts, with_own_types
+from .counting.run import Page
+from .interpreter.foreign_tools import Instruments
+from .model.results import (
+    COUNTED,
+    CountedQuantity,
+    Counts,
+    Judged,
+    LayerReport,
+    Ledger,
+    Measurement,
+    Quantity,
+    RequestLine,
+    worst,
+)
+from .model.stack import HARNESS, Layer
+from .timing.run import Timed
+
+if TYPE_CHECKING:
+    import httpx
+
+# What is charged for the objects that a tracer or profiler creates at each event.
+IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
+
+
+# ---- budgets ----------------------------------------------------------------------------------------------------
+
+
+def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
+    """Return every layer of the stack with the budgets that apply to it; LayerNameError for a budget of no layer.
+
+    The default is for what a request meets, a name means its layer.
+    """
+    assigned = budgets.assign(said, [layer for _, layer in stack.layers])
+    alone = [
+        Bounded(
+            entry,
+            layer,
+            {
+                quantity: most
+                for quantity, most in assigned.get(layer.index, {}).items()
+                if layer.entered or budgets.named(said, layer, quantity)
+            },
+        )
+        for entry, layer in stack.layers
+    ]
+    return tuple(replace(bounded, together=_together(bounded, alone, stack)) for bounded in alone)
+
+
+def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Together | None:
+    """What is measured with a layer, None where nothing is."""
+    name, handed_on = bounded.layer.name, stack.handed_on
+    if handed_on is not None and handed_on.to_layer == name:
+        # The endpoint has no budget, so nothing bounds what all of it may take.
+        return Together(f"what is inside it is measured together with it: {handed_on.because}", {})
+    others = [other for other in layers if other.layer.merged_with == name]
+    if not others:
+        return None
+    all_of_them = [one.bounds for one in (bounded, *others)]
+    shared = set.intersection(*map(set, all_of_them))
+    names = " and ".join(other.layer.name for other in others)
+    return Together(
+        f"{names} is measured together with it: {others[0].layer.merged_because}",
+        {quantity: sum(bounds[quantity] for bounds in all_of_them) for quantity in shared},
+    )
+
+
+# ---- counts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The counts by row, and of what is no layer's; `sent` are messages by entry, `notes` remarks on the counting."""
+
+    layers: Mapping[int, Counts]
+    report: Ledger
+    sent: Mapping[int, int]
+    notes: Sequence[str]
+
+    @property
+    def suspending(self) -> bool:
+        """Whether any task waits in a request."""
+        parts = [*self.layers.values(), self.report.outside, *([self.report.endpoint] if self.report.endpoint else [])]
+        return any(counts.suspensions.count for counts in parts)
+
+
+def counted(stack: Stack, pages: list[Page], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
+    """Return what the typical request was charged with; `why_not` says by quantity why there is no figure."""
+    owners = {layer.index: [entry + 1] for entry, layer in stack.layers if entry in stack.probeable}
+    found: dict[Any, Counts] = {index: row_counts(pages, own, why_not) for index, own in owners.items()}
+    found["outside"] = row_counts(pages, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
+    if stack.endpoint is not None:
+        found["endpoint"] = row_counts(pages, [stack.endpoint + 1], why_not)
+    outermost = row_counts(pages, [1], why_not)
+    total = row_counts(pages, range(len(stack.entries) + 1), why_not)
+    total = replace(total, received=outermost.received, sent=outermost.sent)
+    found = with_own_types(found)
+    outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
+    sent = {entry: median_low([page.sent[entry + 1] for page in pages]) for entry in stack.probeable}
+    return Counted(found, Ledger(outside, endpoint, total, len(pages), why_not), sent, notes)
+
+
+# ---- the record -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that is known of a request once it was counted, and timed where a budget or a reader needs that."""
+
+    stack: Stack
+    layers: tuple[Bounded, ...]
+    budgets: Budgets
+    instruments: Instruments
+    counted: Counted
+    timed: Timed | None = None
+
+    @property
+    def breaks_count(self) -> bool:
+        """Whether a budget of a count is not kept for certain."""
+        judged = (
+            one for bounded in self.layers if bounded.layer.entered for one in self._counts_judged(bounded).values()
+        )
+        return any(one.verdict != "pass" for one in judged)
+
+    def measurement(self, line: RequestLine, response: httpx.Response, loop: str) -> Measurement:
+        """Return the finished record."""
+        reports = tuple(map(self._report, self.layers))
+        timed = self.timed
+        total = timed.total if timed else self._untimed_total()
+        said = [report.verdict for report in reports] + [total.verdict if total else None]
+        return Measurement(
+            request=line,
+            status=response.status_code,
+            response=response,
+            loop=loop,
+            layers=reports,
+            ledger=self.counted.report,
+            books=timed.books if timed else None,
+            floor_us=timed.floor_us if timed else None,
+            slowdown=timed.slowdown if timed else None,
+            effort=timed.effort if timed else None,
+            total_budget_us=self.budgets.total_us,
+            total_verdict=total.verdict if total else None,
+            total_reason=total.reason if total else None,
+            verdict=worst(verdict for verdict in said if verdict is not None),
+            notes=tuple(self._notes()),
+            disturbed=self.instruments.why_no_figures if self.instruments.active else None,
+        )
+
+    def _report(self, bounded: Bounded) -> LayerReport:
+        layer = bounded.layer
+        if not layer.entered:
+            reason = "the request did not come to it: a layer outside answered"
+            return LayerReport(
+                layer, judged={q: Judged(most, "undecided", reason) for q, most in bounded.bounds.items()}
+            )
+        time = self.timed.layers.get(layer.index) if self.timed else None
+        return LayerReport(
+            layer,
+            time.us if time else None,
+            time.method if time else None,
+            time.occupation if time else None,
+            self.counted.layers.get(layer.index),
+            {**(time.judged if time else self._untimed(bounded)), **self._counts_judged(bounded)},
+        )
+
+    def _counts_judged(self, bounded: Bounded) -> dict[Quantity, Judged]:
+        return {q: self._count_judged(bounded, q) for q in COUNTED if q in bounded.bounds}
+
+    def _count_judged(self, bounded: Bounded, quantity: CountedQuantity) -> Judged:
+        bound = bounded.bounds[quantity]
+        if self.stack.displaced:  # so that layers may be missing
+            return Judged(bound, "undecided", self.instruments.why_no_figures)
+        why = self.counted.report.why.get(quantity)
+        if why is not None:
+            said = why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
+            return Judged(bound, "undecided", said)
+        names = {one.layer.name: one.layer.index for one in self.layers}
+        own = self.counted.layers.get(bounded.layer.index)
+        neighbour = self.counted.layers.get(names.get(bounded.layer.merged_with or "", -1))
+        judgement = verdicts.judge_counted(
+            bounded, quantity, own.of(quantity) if own else None, neighbour.of(quantity) if neighbour else None
+        )
+        return Judged(bound, judgement.verdict, judgement.reason)
+
+    def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
+        """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
+        why = self.instruments.why_no_figures if self.instruments.active else None
+        return {q: Judged(most, "undecided", why) for q, most in bounded.bounds.items() if q not in COUNTED}
+
+    def _untimed_total(self) -> Judged | None:
+        bound = self.budgets.total_us
+        return None if bound is None else Judged(bound, "undecided", self.instruments.why_no_figures)
+
+    def _notes(self) -> Iterator[str]:
+        if self.instruments.suspended:
+            names = ", ".join(self.instruments.suspended)
+            missed = "; it saw nothing of what other threads did meanwhile" if self.instruments.missed else ""
+            yield f"{names} was suspended during the measurement{missed}."
+        if self.stack.displaced:
+            yield "The app runs a profiler of its own, which hides the layers inside of it."
+        if not self.stack.entries:
+            yield "No layer was found: the app is not entered through a Python function."
+        yield from _merged(bounded.layer for bounded in self.layers)
+        if (handed_on := self.stack.handed_on) is not None:
+            missing = "" if handed_on.complete else " Layers inside it may have no row."
+            yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
+        for active in self.instruments.active:
+            yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
+        yield from self.counted.notes
+        if self.timed is not None:
+            yield from self.timed.notes
+
+
+def _merged(layers: Iterator[Layer]) -> Iterator[str]:
+    for layer in layers:
+        if layer.merged_with is not None:
+            yield f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}."
