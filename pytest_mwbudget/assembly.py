@@ -27,7 +27,7 @@ from .model.results import (
     RequestLine,
     worst,
 )
-from .model.stack import HARNESS, Layer
+from .model.stack import HARNESS, EntryIndex, Layer, RowIndex, owner_of
 from .timing.run import Timed
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
 class Counted:
     """The counts by row, and of what is no layer's; `sent` are messages by entry, `notes` remarks on the counting."""
 
-    layers: Mapping[int, Counts]
+    layers: Mapping[RowIndex, Counts]
     report: Ledger
-    sent: Mapping[int, int]
+    sent: Mapping[EntryIndex, int]
     notes: Sequence[str]
 
     @property
@@ -100,17 +100,17 @@ class Counted:
 
 def counted(stack: Stack, pages: list[Page], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
     """Return what the typical request was charged with; `why_not` says by quantity why there is no figure."""
-    owners = {layer.index: [entry + 1] for entry, layer in stack.layers if entry in stack.probeable}
+    owners = {layer.index: [owner_of(entry)] for entry, layer in stack.layers if entry in stack.probeable}
     found: dict[Any, Counts] = {index: row_counts(pages, own, why_not) for index, own in owners.items()}
     found["outside"] = row_counts(pages, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
     if stack.endpoint is not None:
-        found["endpoint"] = row_counts(pages, [stack.endpoint + 1], why_not)
+        found["endpoint"] = row_counts(pages, [owner_of(stack.endpoint)], why_not)
     outermost = row_counts(pages, [1], why_not)
     total = row_counts(pages, range(len(stack.entries) + 1), why_not)
     total = replace(total, received=outermost.received, sent=outermost.sent)
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
-    sent = {entry: median_low([page.sent[entry + 1] for page in pages]) for entry in stack.probeable}
+    sent = {entry: median_low([page.sent[owner_of(entry)] for page in pages]) for entry in stack.probeable}
     return Counted(found, Ledger(outside, endpoint, total, len(pages), why_not), sent, notes)
 
 
@@ -189,9 +189,9 @@ class Findings:
         if why is not None:
             said = why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
             return Judged(bound, "undecided", said)
-        names = {one.layer.name: one.layer.index for one in self.layers}
         own = self.counted.layers.get(bounded.layer.index)
-        neighbour = self.counted.layers.get(names.get(bounded.layer.merged_with or "", -1))
+        others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
+        neighbour = next(map(self.counted.layers.get, others), None)
         judgement = verdicts.judge_counted(
             bounded, quantity, own.of(quantity) if own else None, neighbour.of(quantity) if neighbour else None
         )

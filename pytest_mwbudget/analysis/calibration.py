@@ -15,7 +15,7 @@ from itertools import zip_longest
 from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
-from ..model.stack import HARNESS, Boundary, callers, probed_parent
+from ..model.stack import HARNESS, Boundary, EntryIndex, Owner, callers, owner_of, probed_parent
 from .intervals import batched_interval
 from .samples import BlankLayers, Null, Split
 
@@ -40,8 +40,8 @@ class ProbeCosts:
         taken: Sequence[Split],
         steady: Sequence[Split],
         entries: Sequence[Boundary],
-        probed: Sequence[int],
-        sent: Mapping[int, int],
+        probed: Sequence[EntryIndex],
+        sent: Mapping[EntryIndex, int],
         alpha: float,
     ) -> None:
         levels = [_Level(one, quiet, entries, alpha) for one, quiet in zip(taken, steady, strict=True) if quiet.null]
@@ -50,7 +50,7 @@ class ProbeCosts:
         self._unsure = _widest(levels)
         self.handing = _handed(levels, sent, alpha) / 2
 
-    def halves(self, crossings: Mapping[int, float]) -> Estimate:
+    def halves(self, crossings: Mapping[EntryIndex, float]) -> Estimate:
         """Microseconds for the inside or the outside of the probes at these boundaries, each crossed so many times.
 
         Their null layers were read in different requests, but what a blank layer takes is off all of them alike.
@@ -126,7 +126,7 @@ class _Level:
                 shares.setdefault(null.blanks.count, []).append(ns / null.blanks.count / self.times(null))
         return min(map(median, shares.values()), default=self.most_us / US_PER_NS) * US_PER_NS
 
-    def wrapped_ns(self, sent: Mapping[int, int]) -> Iterable[tuple[int, float]]:
+    def wrapped_ns(self, sent: Mapping[EntryIndex, int]) -> Iterable[tuple[int, float]]:
         """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""
         for one in self.above:
             if one.null.blanks.wrapping and sent.get(one.null.index):
@@ -134,7 +134,7 @@ class _Level:
                 yield one.null.blanks.count, (one.ns + bare_ns) / sent[one.null.index]
 
 
-def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> Estimate:
+def _handed(levels: Sequence[_Level], sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
     """What it costs a message to go from a probe to a function and from there to a probe.
 
     Null layers whose blank layers wrap `send`, less what the wrapping itself takes: what each further blank layer adds.
@@ -160,12 +160,14 @@ def _handed(levels: Sequence[_Level], sent: Mapping[int, int], alpha: float) -> 
     return independent_sum(*nothing_wrapped, unsure).clipped(0.0, most_us)
 
 
-def handovers(entries: Sequence[Boundary], probed: Sequence[int], sent: Mapping[int, int]) -> dict[int, float]:
+def handovers(
+    entries: Sequence[Boundary], probed: Sequence[EntryIndex], sent: Mapping[EntryIndex, int]
+) -> dict[Owner, float]:
     """How often functions of each owner hand a message to a probe, or are handed one by a probe, in one request.
 
     An owner that does not wrap the `send` it got has no part in what is sent inside it: that goes from probe to probe.
     """
-    found: dict[int, float] = {HARNESS: 0.0, **{index + 1: sent.get(index, 0) for index in probed}}
+    found: dict[Owner, float] = {HARNESS: 0.0, **{owner_of(index): sent.get(index, 0) for index in probed}}
     for index in probed:
         _, same_send = probed_parent(entries, index, probed)
         outside = callers(entries, index, probed)
@@ -187,9 +189,9 @@ def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
-def _readings(levels: Sequence[_Level], probed: Sequence[int]) -> dict[int, list[float]]:
+def _readings(levels: Sequence[_Level], probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
     """What the probes of null layers cost each time that a boundary is crossed, in nanoseconds at the typical tempo."""
-    found: dict[int, list[float]] = {index: [] for index in probed}
+    found: dict[EntryIndex, list[float]] = {index: [] for index in probed}
     for level in levels:
         for null, ns in zip(level.steady.null, level.steady.nulls_at_typical_tempo(level.typical), strict=True):
             if not null.blanks.wrapping:
@@ -198,9 +200,9 @@ def _readings(levels: Sequence[_Level], probed: Sequence[int]) -> dict[int, list
     return found
 
 
-def _widest(levels: Sequence[_Level]) -> dict[int, Estimate]:
+def _widest(levels: Sequence[_Level]) -> dict[EntryIndex, Estimate]:
     """For each boundary what a blank layer takes, by the least sure of the levels that had null layers there."""
-    found: dict[int, Estimate] = {}
+    found: dict[EntryIndex, Estimate] = {}
     for level in levels:
         for null in set(level.steady.null):
             blank = level.blank(null)
@@ -208,7 +210,7 @@ def _widest(levels: Sequence[_Level]) -> dict[int, Estimate]:
     return found
 
 
-def _null_estimates(readings: Mapping[int, list[float]], alpha: float) -> dict[int, Estimate]:
+def _null_estimates(readings: Mapping[EntryIndex, list[float]], alpha: float) -> dict[EntryIndex, Estimate]:
     """Estimate what a probe costs at each boundary.
 
     The interval of a boundary with few readings also covers the medians of all other boundaries. The cost of a probe

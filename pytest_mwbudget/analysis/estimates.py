@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
-from ..model.stack import HARNESS, Boundary, callers
+from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, callers, owner_of
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
 from .samples import Samples, Series, Split
@@ -44,8 +44,8 @@ class Slowdowns:
 
     whole: float
     outside: float
-    split: dict[int, float]
-    bypass: dict[int, float]
+    split: dict[EntryIndex, float]
+    bypass: dict[EntryIndex, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Estimates:
     no time lowers.
     """
 
-    split: dict[int, Estimate]
-    bypass: dict[int, Estimate]
-    holding: dict[int, Estimate]
-    suspended: dict[int, Microseconds]
-    cpu: dict[int, Estimate] | None
-    suspended_cpu: dict[int, Estimate]
-    method_us: dict[int, Microseconds]
-    shared_us: dict[int, Microseconds]
+    split: dict[EntryIndex, Estimate]
+    bypass: dict[EntryIndex, Estimate]
+    holding: dict[EntryIndex, Estimate]
+    suspended: dict[EntryIndex, Microseconds]
+    cpu: dict[EntryIndex, Estimate] | None
+    suspended_cpu: dict[EntryIndex, Estimate]
+    method_us: dict[EntryIndex, Microseconds]
+    shared_us: dict[EntryIndex, Microseconds]
     outside: Estimate
     whole: Estimate
     floor_us: float
@@ -116,15 +116,15 @@ def estimate(
         # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
         share = samples.messages / (samples.messages + 1)
         probes_around.append(wall.probes.halves({i: n * share for i, n in wall.inside[HARNESS].items()}))
-    if outside and 0 in probed:
-        around.append(1)
-        probes_around.append(wall.probes_at(0))
-    rows = [index for index in probed if not (outside and index == 0)]
-    split = {index: wall.row([index + 1], wall.probes_at(index), step) for index in rows}
-    suspended = {index: wall.suspended(index + 1) for index in rows}
+    if outside and OUTERMOST in probed:
+        around.append(owner_of(OUTERMOST))
+        probes_around.append(wall.probes_at(OUTERMOST))
+    rows = [index for index in probed if not (outside and index == OUTERMOST)]
+    split = {index: wall.row([owner_of(index)], wall.probes_at(index), step) for index in rows}
+    suspended = {index: wall.suspended(owner_of(index)) for index in rows}
     saved = {index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)}
     method = {
-        index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed([index + 1]) > 0)
+        index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed([owner_of(index)]) > 0)
         for index, us in (split | saved).items()
     }
     slow: dict[int | None, float] = {None: 1.0}
@@ -135,10 +135,11 @@ def estimate(
     return Estimates(
         split=split,
         bypass={index: us.widened(method[index]) for index, us in saved.items()},
-        holding=split | {i: wall.row([i + 1], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
+        holding=split
+        | {i: wall.row([owner_of(i)], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
-        cpu={index: cpu.row([index + 1], cpu.probes_at(index), step) for index in rows} if cpu else None,
-        suspended_cpu={index: cpu.suspended_interval(index + 1) if cpu else ZERO for index in rows},
+        cpu={index: cpu.row([owner_of(index)], cpu.probes_at(index), step) for index in rows} if cpu else None,
+        suspended_cpu={index: cpu.suspended_interval(owner_of(index)) if cpu else ZERO for index in rows},
         method_us=method,
         shared_us=shared,
         outside=wall.row(around, sum(probes_around, ZERO), step),
@@ -148,7 +149,7 @@ def estimate(
         slowdowns=Slowdowns(
             whole=slowdown(whole_steady.reference, best_ns),
             outside=slow[wall.level(around)],
-            split={index: slow[wall.level([index + 1])] for index in rows},
+            split={index: slow[wall.level([owner_of(index)])] for index in rows},
             bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
         ),
         probed=bool(probed),
@@ -163,8 +164,8 @@ class _Legs:
         splits: Mapping[int, Split],
         quick_ns: float,
         entries: Sequence[Boundary],
-        probed: Sequence[int],
-        sent: Mapping[int, int],
+        probed: Sequence[EntryIndex],
+        sent: Mapping[EntryIndex, int],
         alpha: float,
         whole_us: Microseconds,
     ) -> None:
@@ -178,12 +179,12 @@ class _Legs:
         self.inside = _inside(entries, probed)
         self.entries = entries
 
-    def probes_at(self, index: int) -> Estimate:
+    def probes_at(self, index: EntryIndex) -> Estimate:
         """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
-        crossings: Counter[int] = Counter({index: len(self.entries[index].parents)})
-        return self.probes.halves(crossings + self.inside[index + 1])
+        crossings: Counter[EntryIndex] = Counter({index: len(self.entries[index].parents)})
+        return self.probes.halves(crossings + self.inside[owner_of(index)])
 
-    def row(self, owners: Sequence[int], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
+    def row(self, owners: Sequence[Owner], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
         """What these owners spent together, less what the probes and the steppers cost them.
 
         `holding` leaves out suspensions. A busy machine slows the layer and its probes alike, so the probes are taken
@@ -200,14 +201,14 @@ class _Legs:
         us = independent_sum(interval(own_ns, self.alpha), -probes.centred, -steppers)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
-    def level(self, owners: Sequence[int]) -> int | None:
+    def level(self, owners: Sequence[Owner]) -> int | None:
         """The split that has these owners and went past the most; of those with few requests, the one with the most."""
         levels = [level for level, split in enumerate(self.splits) if split.spent and split.owners.issuperset(owners)]
         sizes = {level: min(len(self.splits[level].reference), ENOUGH_REQUESTS) for level in levels}
         return max(levels, key=lambda level: (sizes[level], level), default=None)
 
     def _less_probes(
-        self, split: Split, tempo: Sequence[float], owners: Sequence[int], probes: Estimate, holding: bool
+        self, split: Split, tempo: Sequence[float], owners: Sequence[Owner], probes: Estimate, holding: bool
     ) -> list[float]:
         own_ns = [-probes.estimate / US_PER_NS * pace for pace in tempo]
         for owner in owners:
@@ -216,12 +217,12 @@ class _Legs:
                 own_ns = [ns - used.suspended[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
         return own_ns
 
-    def suspended(self, owner: int) -> Microseconds:
+    def suspended(self, owner: Owner) -> Microseconds:
         """How long the owner was typically suspended."""
         level = self.level([owner])
         return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
 
-    def suspended_interval(self, owner: int) -> Estimate:
+    def suspended_interval(self, owner: Owner) -> Estimate:
         """The same with an interval; zero where it was not suspended."""
         level = self.level([owner])
         if level is None or not self.suspended(owner):
@@ -229,7 +230,7 @@ class _Legs:
         us = interval([used.suspended[owner] for used in self.splits[level].spent], self.alpha)
         return us.widened(SUSPENDING_SHARE * us.estimate)
 
-    def resumed(self, owners: Sequence[int]) -> float:
+    def resumed(self, owners: Sequence[Owner]) -> float:
         """How often these owners were typically resumed after a suspension."""
         level = self.level(owners)
         return 0 if level is None else self.splits[level].resumptions(owners)
@@ -266,7 +267,7 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     return cost.clipped(0.0, legs.probes.typical_us)
 
 
-def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
+def _floor(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:
     """The least overhead that the samples can tell from a null layer's, at the typical boundary.
 
     An A/A test: a null layer against another one that is known as well. (One half of the readings against the other
@@ -278,9 +279,11 @@ def _floor(nulls: Mapping[int, list[float]], alpha: float) -> Microseconds:
     return median(2 * interval(own, alpha).half_width for own in enough)
 
 
-def _inside(entries: Sequence[Boundary], probed: Sequence[int]) -> dict[int, Counter[int]]:
+def _inside(entries: Sequence[Boundary], probed: Sequence[EntryIndex]) -> dict[Owner, Counter[EntryIndex]]:
     """By owner, which probed entries it enters, how often in one request; entries between without a probe left out."""
-    found: dict[int, Counter[int]] = {owner: Counter() for owner in (HARNESS, *(index + 1 for index in probed))}
+    found: dict[Owner, Counter[EntryIndex]] = {
+        owner: Counter() for owner in (HARNESS, *(owner_of(index) for index in probed))
+    }
     for index in probed:
         for owner, times in callers(entries, index, probed).items():
             found[owner][index] += times

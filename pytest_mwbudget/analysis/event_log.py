@@ -31,7 +31,7 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
         return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request never came to a probe
-    owner, since, to_harness = HARNESS, log[3], 0
+    owner, since, to_harness = int(HARNESS), log[3], 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
         if owner != SUSPENDED:
             ns[owner] += now - since

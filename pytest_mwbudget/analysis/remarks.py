@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ..model.estimate import Estimate, Microseconds, independent_sum
+from ..model.stack import EntryIndex
 from .estimates import SHARED_SHARE
 from .rows import told_by
 from .verdicts import Look
@@ -26,7 +27,9 @@ COLD_WAIT_US = 40.0
 MOST_NAMED = 3
 
 
-def remarks(look: Look, endpoint: int | None, refused: Mapping[int, str], *, stopped: bool) -> Iterator[str]:
+def remarks(
+    look: Look, endpoint: EntryIndex | None, refused: Mapping[EntryIndex, str], *, stopped: bool
+) -> Iterator[str]:
     """Say what to know of the figures of the last look.
 
     `endpoint` is its entry, None where no row has it. `refused` says by entry why a layer could not be bypassed, and
@@ -55,12 +58,12 @@ def remarks(look: Look, endpoint: int | None, refused: Mapping[int, str], *, sto
             yield f"{row.layer.name} could not be bypassed ({why}); its row may be {SHARED_SHARE:.0%} off."
 
 
-def slowest(look: Look, endpoint: int | None) -> float:
+def slowest(look: Look, endpoint: EntryIndex | None) -> float:
     """Return how many times slower than at its best the machine ran, at the slowest of the figures that are shown."""
     return max(_slowdowns(look, endpoint).values())
 
 
-def _figures(look: Look, endpoint: int | None) -> dict[str, Estimate]:
+def _figures(look: Look, endpoint: EntryIndex | None) -> dict[str, Estimate]:
     """The figures that are shown, by the name of the row; the total last."""
     found = look.estimates
     figures = {"(outside)": found.outside} if found.probed else {}
@@ -70,7 +73,7 @@ def _figures(look: Look, endpoint: int | None) -> dict[str, Estimate]:
     return figures | {"(total)": found.whole}
 
 
-def _slowdowns(look: Look, endpoint: int | None) -> dict[str, float]:
+def _slowdowns(look: Look, endpoint: EntryIndex | None) -> dict[str, float]:
     """How much slower than at its best the machine ran for each figure that is shown; at least 1."""
     found = look.estimates.slowdowns
     slowdowns = {"(outside)": found.outside} if look.estimates.probed else {}
@@ -120,7 +123,7 @@ def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
         )
 
 
-def _cold(look: Look, endpoint: int | None) -> Iterator[str]:
+def _cold(look: Look, endpoint: EntryIndex | None) -> Iterator[str]:
     """That rows above an endpoint that waits are not those above another one."""
     waited_us = 0.0 if endpoint is None else look.estimates.suspended.get(endpoint, 0.0)
     if waited_us > COLD_WAIT_US and any(row.us is not None for row in look.rows):

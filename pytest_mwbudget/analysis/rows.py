@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..model.estimate import Estimate, Microseconds
 from ..model.results import Method, Occupation, Quantity
-from ..model.stack import Layer
+from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
 
 # An interval this narrow, beside what the method may be wrong by, needs no more requests for its own sake.
@@ -34,7 +34,7 @@ class Together:
 class Bounded:
     """A layer that the request entered, with the budgets that apply to it; `entry` is its entry of the stack."""
 
-    entry: int | None
+    entry: EntryIndex | None
     layer: Layer
     bounds: Mapping[Quantity, float]
     together: Together | None = None
@@ -56,7 +56,7 @@ class Row:
     slowdown: float = 1.0
 
     @property
-    def entry(self) -> int | None:
+    def entry(self) -> EntryIndex | None:
         """The layer's entry of the stack."""
         return self.bounded.entry
 
@@ -89,7 +89,7 @@ def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
     return next((other for other in rows if other.layer.name == row.layer.merged_with), None)
 
 
-def by_split(entry: int, quantity: Quantity, found: Estimates) -> Estimate:
+def by_split(entry: EntryIndex, quantity: Quantity, found: Estimates) -> Estimate:
     """Return what the split says of a quantity of time, whichever method the row is by."""
     return found.split[entry] if quantity == "us" else _busy(entry, found)
 
@@ -112,18 +112,18 @@ def _row(bounded: Bounded, found: Estimates) -> Row:
     return Row(bounded, us, "split", method_us + shared_us, _occupation(entry, us, "split", found), slowdown)
 
 
-def _waits(entry: int, found: Estimates) -> bool:
+def _waits(entry: EntryIndex, found: Estimates) -> bool:
     """Whether the layer stands idle while it is suspended."""
     suspended_us = found.suspended[entry]
     return suspended_us - found.suspended_cpu[entry].estimate > max(WAIT_US, WAIT_SHARE * suspended_us)
 
 
-def _busy(entry: int, found: Estimates) -> Estimate:
+def _busy(entry: EntryIndex, found: Estimates) -> Estimate:
     """By the split, how long it holds the event loop: what the loop works for it while it is suspended included."""
     return found.holding[entry] + found.suspended_cpu[entry] if _waits(entry, found) else found.split[entry]
 
 
-def _occupation(entry: int, us: Estimate, method: Method, found: Estimates) -> Occupation | None:
+def _occupation(entry: EntryIndex, us: Estimate, method: Method, found: Estimates) -> Occupation | None:
     """How the layer spends its time; None where that time is not known well enough."""
     if not math.isfinite(us.half_width):
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from statistics import median
 
+from ..model.stack import EntryIndex, Owner
 from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
 
@@ -85,7 +86,7 @@ class BlankLayers:
 class Null:
     """Which null layer a request had: at the boundary of which entry, and what between its probes."""
 
-    index: int
+    index: EntryIndex
     blanks: BlankLayers
 
 
@@ -93,7 +94,7 @@ class Null:
 class Split:
     """Requests with every probe in place, one after the other: what these owners spent, what the null layer read."""
 
-    owners: frozenset[int]
+    owners: frozenset[Owner]
     reference: list[float] = field(default_factory=list)
     null: list[Null] = field(default_factory=list)
     null_ns: list[float] = field(default_factory=list)
@@ -106,11 +107,11 @@ class Split:
         self.null_ns.append(null_ns)
         self.spent.append(used)
 
-    def suspended_ns(self, owner: int) -> float:
+    def suspended_ns(self, owner: Owner) -> float:
         """What an owner typically spent in suspensions."""
         return median(used.suspended[owner] for used in self.spent)
 
-    def resumptions(self, owners: Iterable[int]) -> float:
+    def resumptions(self, owners: Iterable[Owner]) -> float:
         """How often these owners were typically resumed after one."""
         return sum(median(used.resumed[owner] for used in self.spent) for owner in owners)
 
@@ -158,12 +159,12 @@ class Samples:
     one request, `sent` that of the messages that each entry typically sends.
     """
 
-    probed: tuple[int, ...]
-    sent: Mapping[int, int] = field(default_factory=dict)
+    probed: tuple[EntryIndex, ...]
+    sent: Mapping[EntryIndex, int] = field(default_factory=dict)
     splits: dict[int, Split] = field(default_factory=dict)
     cpu: dict[int, Split] = field(default_factory=dict)
     whole: Series = field(default_factory=Series)
-    bypass: dict[int, Pairs] = field(default_factory=dict)
+    bypass: dict[EntryIndex, Pairs] = field(default_factory=dict)
     inside: Series = field(default_factory=Series)
     inside_stepless: Series = field(default_factory=Series)
     messages: int = 0

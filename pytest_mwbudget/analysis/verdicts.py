@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.results import Count, Effort, Judged, Quantity, Verdict
-from ..model.stack import Layer
+from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
 
@@ -24,7 +24,7 @@ APPS_SLOWED = 2
 LONGEST_ADVISED_S: Seconds = 60.0
 
 # A budget of time: of a layer, by its row, on a quantity; None is the budget of the whole request.
-BudgetKey: TypeAlias = tuple[int, Quantity] | None
+BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def judge_all(
     found: Estimates,
     total_us: Microseconds | None,
     *,
-    pending: Collection[int] = (),
+    pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
 ) -> Look:
     """Judge every budget of time by the estimates.
@@ -220,7 +220,12 @@ def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimate
 
 
 def _judge_row(
-    row: Row, rows: Sequence[Row], quantity: Quantity, found: Estimates, pending: Collection[int], crowded: str | None
+    row: Row,
+    rows: Sequence[Row],
+    quantity: Quantity,
+    found: Estimates,
+    pending: Collection[EntryIndex],
+    crowded: str | None,
 ) -> Judgement:
     us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
     if us is None:

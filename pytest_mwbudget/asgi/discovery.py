@@ -32,7 +32,7 @@ from typing import Any
 
 from ..interpreter.code_patching import KIND, Function, Parameters, is_plain
 from ..interpreter.tracers import profiled
-from ..model.stack import Boundary, Kind, Layer
+from ..model.stack import Boundary, EntryIndex, Kind, Layer, RowIndex
 from . import loops
 from .calls import Call, Key, Reader, Spot, call_in
 
@@ -101,19 +101,19 @@ class Stack:
     """
 
     entries: tuple[Entry, ...]
-    endpoint: int | None
+    endpoint: EntryIndex | None
     outside: bool
-    layers: tuple[tuple[int | None, Layer], ...]
+    layers: tuple[tuple[EntryIndex | None, Layer], ...]
     tasks: bool
     displaced: bool
     threads: bool
     handed_on: HandedOn | None = None
 
     @property
-    def probeable(self) -> tuple[int, ...]:
+    def probeable(self) -> tuple[EntryIndex, ...]:
         """The entries at whose boundary a probe can stand, down to the endpoint's."""
         last = len(self.entries) if self.endpoint is None else self.endpoint + 1
-        return tuple(i for i in range(last) if self.entries[i].function is not None)
+        return tuple(i for i in map(EntryIndex, range(last)) if self.entries[i].function is not None)
 
 
 @dataclass(slots=True, eq=False)
@@ -381,8 +381,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     telling = _telling_spots(before, after)
     lasting = {_identity(call, telling) for call in before}
     layer_calls = set(map(id, after))
-    index_of: dict[tuple[int, Key], int] = {}
-    index_of_call: dict[int, int] = {}
+    index_of: dict[tuple[int, Key], EntryIndex] = {}
+    index_of_call: dict[int, EntryIndex] = {}
     entries: list[Entry] = []
     for call in second.calls:
         identity = _identity(call, telling)
@@ -398,7 +398,7 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         outer = None if parent is None else _call_at(parent, index_of_call, second.calls)
         own_task = outer is not None and call.task is not outer.task and not call.elsewhere
         same_send = outer is not None and call.call.send is outer.call.send
-        index_of[identity] = index_of_call[id(call)] = len(entries)
+        index_of[identity] = index_of_call[id(call)] = EntryIndex(len(entries))
         # An app that is entered again inside its own layers stands between them and what it leads to.
         kind: Kind = "routing" if _is_entered_again(call.callee, entries) else _kind(call.callee)
         function = None if call.elsewhere else call.function
@@ -579,14 +579,14 @@ def _functions(attribute: object) -> Iterator[FunctionType]:
             return
 
 
-def _lasting_parent(call: _Call, index_of_call: dict[int, int]) -> int | None:
+def _lasting_parent(call: _Call, index_of_call: dict[int, EntryIndex]) -> EntryIndex | None:
     parent = call.parent
     while parent is not None and id(parent) not in index_of_call:
         parent = parent.parent
     return None if parent is None else index_of_call[id(parent)]
 
 
-def _call_at(index: int, index_of_call: dict[int, int], calls: Sequence[_Call]) -> _Call:
+def _call_at(index: EntryIndex, index_of_call: dict[int, EntryIndex], calls: Sequence[_Call]) -> _Call:
     return next(call for call in calls if index_of_call.get(id(call)) == index)
 
 
@@ -617,18 +617,20 @@ def _arranged(entries: list[Entry], *, tasks: bool, displaced: bool, why_unseen:
     endpoint = _endpoint(entries)
     outside = bool(entries) and endpoint != 0 and _is_app(entries)
     last = len(entries) if endpoint is None else endpoint
-    rows = list(range(1 if outside else 0, last))
+    rows = list(map(EntryIndex, range(1 if outside else 0, last)))
     missing = list(_not_entered(entries)) if endpoint is None else []
     callees = [entries[i].callee for i in rows] + missing
     names = _unique([_display_name(callee) for callee in callees])
     name_of = dict(zip(rows, names, strict=False))
     handed_on = _handed_on(entries, endpoint, name_of, why_unseen)
-    layers: list[tuple[int | None, Layer]] = []
+    layers: list[tuple[EntryIndex | None, Layer]] = []
     for place, (callee, name) in enumerate(zip(callees, names, strict=True)):
         index = rows[place] if place < len(rows) else None
         runs_task = index is not None and any(entry.own_task and entry.parent == index for entry in entries)
         entered = index is not None or handed_on is not None
-        layer = Layer(place, name, _qualname(callee), _kind(callee), _aliases(callee, name), entered, runs_task)
+        layer = Layer(
+            RowIndex(place), name, _qualname(callee), _kind(callee), _aliases(callee, name), entered, runs_task
+        )
         if index is None and handed_on is not None:
             layer = replace(layer, merged_with=handed_on.to_layer, merged_because=handed_on.because)
         elif index is not None and entries[index].function is None:
@@ -642,7 +644,7 @@ def _arranged(entries: list[Entry], *, tasks: bool, displaced: bool, why_unseen:
 
 
 def _handed_on(
-    entries: Sequence[Entry], endpoint: int | None, name_of: Mapping[int, str], why_unseen: str | None
+    entries: Sequence[Entry], endpoint: EntryIndex | None, name_of: Mapping[EntryIndex, str], why_unseen: str | None
 ) -> HandedOn | None:
     """The layer that the endpoint is measured with, where the endpoint ran in another thread."""
     if endpoint is not None and entries[endpoint].elsewhere:
@@ -650,7 +652,7 @@ def _handed_on(
         return HandedOn(layer, _ELSEWHERE.format(layer), complete=True)
     if endpoint is not None or not entries or why_unseen is None:
         return None
-    layer = _nearest(entries, len(entries) - 1, name_of)
+    layer = _nearest(entries, EntryIndex(len(entries) - 1), name_of)
     return HandedOn(layer, why_unseen.format(layer), complete=False)
 
 
@@ -670,7 +672,7 @@ _ELSEWHERE = "{} runs what is inside it in another thread"
 _UNSEEN = "{} answered by itself or ran what is inside it in another thread, which could not be watched"
 
 
-def _nearest(entries: Sequence[Entry], index: int | None, name_of: Mapping[int, str]) -> str:
+def _nearest(entries: Sequence[Entry], index: EntryIndex | None, name_of: Mapping[EntryIndex, str]) -> str:
     """The name of the nearest layer from `index` outwards that has a boundary of its own."""
     while index is not None and index in name_of:
         if entries[index].function is not None:
@@ -679,14 +681,14 @@ def _nearest(entries: Sequence[Entry], index: int | None, name_of: Mapping[int, 
     return _OUTSIDE
 
 
-def _endpoint(entries: Sequence[Entry]) -> int | None:
+def _endpoint(entries: Sequence[Entry]) -> EntryIndex | None:
     """Where the endpoint begins: at the last callable entered, and the routing that leads to nothing else.
 
     None when that callable holds an ASGI app that it did not call: it is a layer that answered by itself.
     """
     if not entries:
         return None
-    index = len(entries) - 1
+    index = EntryIndex(len(entries) - 1)
     if entries[index].kind != "routing" and _inner_app(entries) is not None:
         return None
     parent = entries[index].parent

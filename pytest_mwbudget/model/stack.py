@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NewType, TypeAlias
 
 Kind: TypeAlias = Literal["middleware", "routing"]
 
-HARNESS = 0  # the server's end, outside everything
-SUSPENDED = -1  # from a suspension to the next resumption, which tells whose time it was
+# An entry of the stack, a line of the table, and who is charged with time and objects: three numbers, never mixed up.
+EntryIndex = NewType("EntryIndex", int)
+RowIndex = NewType("RowIndex", int)
+Owner = NewType("Owner", int)
+
+OUTERMOST = EntryIndex(0)
+
+HARNESS = Owner(0)  # the server's end, outside everything
+SUSPENDED = Owner(-1)  # from a suspension to the next resumption, which tells whose time it was
+
+
+def owner_of(entry: EntryIndex) -> Owner:
+    """Return the owner that is charged for an entry."""
+    return Owner(entry + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,7 @@ class Layer:
     include this layer's, where no probe can stand at its boundary; `merged_because` says why.
     """
 
-    index: int
+    index: RowIndex
     name: str
     qualname: str
     kind: Kind
@@ -47,27 +59,27 @@ class Boundary:
     the `send` that its parent got; `plain` that calling it runs its code at once, and returns what is to be awaited.
     """
 
-    parent: int | None
-    parents: tuple[int | None, ...]
+    parent: EntryIndex | None
+    parents: tuple[EntryIndex | None, ...]
     own_task: bool
     same_send: bool
     plain: bool
 
 
-def callers(entries: Sequence[Boundary], index: int, probed: Sequence[int]) -> Counter[int]:
+def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> Counter[Owner]:
     """How often each owner enters an entry in one request; entries without a probe stand for their parents."""
-    found: Counter[int] = Counter()
+    found: Counter[Owner] = Counter()
     for parent in entries[index].parents:
         while parent is not None and parent not in probed:
             parent = entries[parent].parent
-        found[HARNESS if parent is None else parent + 1] += 1
+        found[HARNESS if parent is None else owner_of(parent)] += 1
     return found
 
 
-def probed_parent(entries: Sequence[Boundary], index: int, probed: Sequence[int]) -> tuple[int, bool]:
+def probed_parent(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> tuple[Owner, bool]:
     """The owner right outside an entry, entries without a probe left out, and whether both have the same `send`."""
     parent, same_send = entries[index].parent, entries[index].same_send
     while parent is not None and parent not in probed:
         same_send = same_send and entries[parent].same_send
         parent = entries[parent].parent
-    return (HARNESS, False) if parent is None else (parent + 1, same_send)
+    return (HARNESS, False) if parent is None else (owner_of(parent), same_send)

@@ -135,7 +135,7 @@ def _reasons(result: Result) -> Iterator[str]:
 
 def _hot(result: Result, profile: Profile) -> Iterator[str]:
     yield f"- flamegraph: {code(profile.flamegraph)}"
-    names = {report.layer.index: report.name for report in result.layers}
+    names: dict[int, str] = {report.layer.index: report.name for report in result.layers}
     for index, functions in profile.hottest.items():
         for hot in functions[:HOTTEST]:
             place = f" at {code(hot.place)}" if hot.place else ""

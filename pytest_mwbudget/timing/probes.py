@@ -42,13 +42,13 @@ from ..interpreter.code_patching import (
 )
 from ..interpreter.foreign_tools import deeper
 from ..interpreter.stand_ins import alike, awaited_alike
-from ..model.stack import HARNESS, SUSPENDED, probed_parent
+from ..model.stack import HARNESS, SUSPENDED, EntryIndex, Owner, owner_of, probed_parent
 
 # owner, nanoseconds, owner, nanoseconds, …: from that moment on the time is that owner's.
 # A deque, because a list that grows is moved now and then, in the time of whoever happens to own it.
 Log: TypeAlias = deque[int]
 # Whose time it is inside, and what to call.
-Target: TypeAlias = tuple[int, Callable[..., Any]]
+Target: TypeAlias = tuple[Owner, Callable[..., Any]]
 # By the layer's key.
 Targets: TypeAlias = dict[Key, Target]
 # What is called for a layer: with its target, the arguments before the scope, and ASGI's.
@@ -123,13 +123,13 @@ class _Aside:
     outside of a probe each take off; this would all be outside.
     """
 
-    owner: int
+    owner: Owner
     timeline: Log
     clock: Clock
 
-    def begin(self) -> int:
+    def begin(self) -> Owner:
         """Note that the time is nobody's; returns whose it was, SUSPENDED where nothing was noted."""
-        before = self.timeline[-2]
+        before = Owner(self.timeline[-2])
         # After a suspension nobody has said yet whose time it is, and who does so first would get the suspension. What
         # is done before the outermost probe is in no log.
         if before == SUSPENDED or len(self.timeline) == 2:
@@ -137,7 +137,7 @@ class _Aside:
         self.timeline.extend((self.owner, self.clock()))
         return before
 
-    def end(self, before: int) -> None:
+    def end(self, before: Owner) -> None:
         """Note that the time is that owner's again."""
         if before != SUSPENDED:
             self.timeline.extend((before, self.clock()))
@@ -180,7 +180,7 @@ def _messages(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Callable
     """What makes the probes for messages: of an owner, with the one outside it, round a `receive` or a `send`."""
     log = timeline.append
 
-    def receiving(owner: int, outer: int, receive: Any) -> Any:
+    def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
         body_over = False
 
         async def probed_receive(*arguments: Any, **named: Any) -> Any:
@@ -204,7 +204,7 @@ def _messages(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Callable
         ask, stand_in = alike(receive, probed_receive)
         return stand_in
 
-    def sending(owner: int, outer: int, send: Any) -> Any:
+    def sending(owner: Owner, outer: Owner, send: Any) -> Any:
         async def probed_send(*arguments: Any, **named: Any) -> Any:
             if timeline[-2] == SUSPENDED:
                 log(owner)
@@ -229,7 +229,7 @@ def _probe(timeline: Log, clock: Clock, *, plain: bool) -> Entering:
     # One of the two is called inside the layer and one outside, because half of a probe is taken to be each.
     receiving, sending = _messages(timeline, clock)
 
-    async def awaited(owner: int, awaitable: Awaitable[Any]) -> Any:
+    async def awaited(owner: Owner, awaitable: Awaitable[Any]) -> Any:
         outer = timeline[-2]
         log(owner)
         log(clock())
@@ -311,7 +311,7 @@ class _Site:
     twin: Function
     reader: Reader
     targets: Targets = field(default_factory=dict)
-    outer_owners: dict[int, int] = field(default_factory=dict)  # by the layer's own
+    outer_owners: dict[Owner, Owner] = field(default_factory=dict)  # by the layer's own
     code: CodeType | None = None
 
 
@@ -347,8 +347,8 @@ class _Kit:
 class TaskLayer:
     """An entry that runs its only `child` in a task of its own, both by index."""
 
-    index: int
-    child: int
+    index: EntryIndex
+    child: EntryIndex
 
 
 def task_layers(stack: Stack) -> list[TaskLayer]:
@@ -359,7 +359,7 @@ def task_layers(stack: Stack) -> list[TaskLayer]:
             parent = stack.entries[entry.parent]
             alone = sum(entry.parent in other.parents for other in stack.entries) == 1 and len(entry.parents) == 1
             if alone and parent.function is not None and entry.enterable:
-                found.append(TaskLayer(entry.parent, child))
+                found.append(TaskLayer(entry.parent, EntryIndex(child)))
     return found
 
 
@@ -377,7 +377,7 @@ class Probes:
         # Whether there is anything for steppers to note: tasks that take turns, or one that waits.
         self.steppable = stack.tasks or suspending
         self.log: Log = deque((HARNESS, clock()))
-        self.null_owner = len(stack.entries) + 1
+        self.null_owner = Owner(len(stack.entries) + 1)
         self._steppers = _Steppers(on=self.steppable)
         self.probed = stack.probeable
         # The entries whose blank layers can wrap `send`.
@@ -394,7 +394,7 @@ class Probes:
         """Whether steppers ride."""
         return self._steppers.on
 
-    def owner_of_parent(self, index: int) -> int:
+    def owner_of_parent(self, index: EntryIndex) -> Owner:
         """Whose time it is just outside entry `index`: its nearest probed ancestor's, or the harness's."""
         return probed_parent(self.stack.entries, index, self.probed)[0]
 
@@ -415,7 +415,7 @@ class Probes:
         return await app(scope, receive, send)
 
     @contextmanager
-    def installed(self, indexes: Iterable[int], clock: Clock | None = None) -> Iterator[None]:
+    def installed(self, indexes: Iterable[EntryIndex], clock: Clock | None = None) -> Iterator[None]:
         """Place the probes of these entries, and take them all away at the end, whatever happens.
 
         They read `clock`, if one is given, in place of their own.
@@ -440,13 +440,13 @@ class Probes:
 
     @property
     def _aside(self) -> _Aside:
-        return _Aside(self.null_owner + 1, self.log, self.clock)
+        return _Aside(Owner(self.null_owner + 1), self.log, self.clock)
 
     @property
     def _kit(self) -> _Kit:
         return self._kits.setdefault(id(self.clock), _Kit(self.clock))
 
-    def _add(self, index: int) -> None:
+    def _add(self, index: EntryIndex) -> None:
         entry = self.stack.entries[index]
         assert entry.function is not None
         site = self._kit.sites.get(id(entry.function))
@@ -455,9 +455,9 @@ class Probes:
             reader = Reader.of(entry.function, entry.telling)
             site = self._kit.sites[id(entry.function)] = _Site(entry.function, twin(entry.function, code), reader)
             site.code = _trampoline(code, reader, self._outermost(site), site.targets, site.twin, self._aside)
-        site.targets[entry.key] = (index + 1, self._aside.as_target(site.reader, site.twin))
+        site.targets[entry.key] = (owner_of(index), self._aside.as_target(site.reader, site.twin))
         if entry.own_task:
-            site.outer_owners[index + 1] = self.owner_of_parent(index)
+            site.outer_owners[owner_of(index)] = self.owner_of_parent(index)
 
     def _outermost(self, site: _Site) -> Entering:
         """The site's probe, with a stepper outside it for layers that begin a task of the request."""
@@ -468,7 +468,7 @@ class Probes:
         # collector does not look into code.
         log, clock, steppers, outer_owners = self.log, self.clock, self._steppers, site.outer_owners
 
-        async def first_of_its_task(outer: int, awaitable: Awaitable[Any]) -> Any:
+        async def first_of_its_task(outer: Owner, awaitable: Awaitable[Any]) -> Any:
             log.extend((outer, clock()))
             return await stepped(awaitable, log, clock)
 
@@ -481,12 +481,12 @@ class Probes:
 
         return enter
 
-    def _site_of(self, index: int) -> tuple[_Site, Key]:
+    def _site_of(self, index: EntryIndex) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
         return self._kit.sites[id(entry.function)], entry.key
 
     @contextmanager
-    def doubled(self, index: int, blanks: BlankLayers) -> Iterator[None]:
+    def doubled(self, index: EntryIndex, blanks: BlankLayers) -> Iterator[None]:
         """A second probe inside the one of entry `index`, and blank layers between: the null layer.
 
         One boundary at a time.
@@ -496,7 +496,7 @@ class Probes:
         own = site.targets[key]
         inside.targets[key] = own
         site.targets[key] = (self.null_owner, inside.doubled[blanks])
-        outer = site.outer_owners.get(index + 1)
+        outer = site.outer_owners.get(owner_of(index))
         if outer is not None:  # the task begins with the null layer
             site.outer_owners[self.null_owner] = outer
         try:
@@ -522,11 +522,11 @@ class Probes:
     @contextmanager
     def bypassed(self, layers: Sequence[TaskLayer]) -> Iterator[None]:
         """Requests pass from the boundary of each of `layers` straight to its child, as if the layer were not there."""
-        present: list[tuple[_Site, Key, tuple[int, Callable[..., Awaitable[Any]]]]] = []
+        present: list[tuple[_Site, Key, tuple[Owner, Callable[..., Awaitable[Any]]]]] = []
         for layer in layers:
             site, key = self._site_of(layer.index)
             present.append((site, key, site.targets[key]))
-            site.targets[key] = (layer.index + 1, straight_to(self.stack.entries[layer.child]))
+            site.targets[key] = (owner_of(layer.index), straight_to(self.stack.entries[layer.child]))
         try:
             yield
         finally:

@@ -19,6 +19,7 @@ from ..config.settings import Settings
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.results import Books, Effort, Judged, Method, Occupation, Quantity, Turn
+from ..model.stack import EntryIndex, RowIndex
 from .host_speed import Machine
 from .probes import Probes, task_layers
 from .sampler import Deadline, Sampler, Wanted
@@ -73,7 +74,7 @@ class Pace:
 
     request_ns: float
     suspending: bool
-    sent: Mapping[int, int]
+    sent: Mapping[EntryIndex, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class LayerTime:
 class Timed:
     """What timing a stack has found out. `layers` are by row, `notes` say how far the figures can be trusted."""
 
-    layers: Mapping[int, LayerTime]
+    layers: Mapping[RowIndex, LayerTime]
     total: Judged | None
     books: Books
     floor_us: Microseconds
@@ -288,7 +289,7 @@ class Timing:
         )
         return self.latest
 
-    def _pending(self) -> list[int]:
+    def _pending(self) -> list[EntryIndex]:
         """The entries of the layers that requests can do without, as far as is known."""
         return [layer.index for layer in self.sampler.bypassable]
 

@@ -27,7 +27,7 @@ from ..errors import of_the_app
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
 from ..model.estimate import Nanoseconds
-from ..model.stack import HARNESS
+from ..model.stack import HARNESS, EntryIndex, Owner, owner_of
 from .host_speed import reference_ns
 from .probes import BLANKS, WRAPPING_EVERY, Probes, TaskLayer
 from .schedule import Schedule
@@ -64,7 +64,7 @@ class Wanted:
     All of the split, because what probes and steppers cost is known from all of it.
     """
 
-    bypass: frozenset[int] = frozenset()
+    bypass: frozenset[EntryIndex] = frozenset()
     split: bool = False
     cpu: bool = False
     whole: bool = False
@@ -88,7 +88,7 @@ class Sampler:
         call: TimedCall,
         clock: Clock,
         rng: random.Random,
-        sent: Mapping[int, int],
+        sent: Mapping[EntryIndex, int],
         schedule: Schedule,
         turn_requests: int,
         cpu_clock: Clock | None = None,
@@ -102,7 +102,7 @@ class Sampler:
         self.cpu_clock = cpu_clock
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
-        self.refused: dict[int, str] = {}
+        self.refused: dict[EntryIndex, str] = {}
         self.turns = 0
         # What the latest request of the split left that went past no layer.
         self.full_log: Sequence[int] = ()
@@ -166,7 +166,7 @@ class Sampler:
                 self._cannot_do_without(passed[:level], error)
                 return
 
-    def refuse(self, index: int, reason: str) -> None:
+    def refuse(self, index: EntryIndex, reason: str) -> None:
         """Leave a task layer to the split, and forget what was measured past it: that was another app."""
         outer = [layer.index for layer in self.bypassable].index(index)
         genuine = [layer.index for layer in self.bypassable[:outer]]
@@ -229,7 +229,7 @@ class Sampler:
         if not segment:
             return  # nothing is inside of all these: some of them stand beside each other
         # What is further inside has its own leg, and this one only while that has little to show.
-        owners = [index + 1 for index in self.probes.probed if len(self._outside(index)) >= level]
+        owners = [owner_of(index) for index in self.probes.probed if len(self._outside(index)) >= level]
         with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
             await self._settle(self.probes.watch, deadline)
             fewest = (
@@ -249,16 +249,16 @@ class Sampler:
                     return
                 self.samples.rounds += cpu_clock is None and number % len(segment) == 0
 
-    def _blanks(self, index: int, *, wrapping: bool) -> BlankLayers:
+    def _blanks(self, index: EntryIndex, *, wrapping: bool) -> BlankLayers:
         wrapping = wrapping and index in self.probes.wrappable
         return BlankLayers(self.rng.choice(BLANKS), wrapping and self.rng.randrange(WRAPPING_EVERY) == 0)
 
-    def _in_turns(self, segment: Sequence[int], count: int) -> Iterator[int]:
+    def _in_turns(self, segment: Sequence[EntryIndex], count: int) -> Iterator[EntryIndex]:
         """`count` of these, each as often as any other, in random order."""
         for start in range(0, count, len(segment)):
             yield from self.rng.sample(segment, min(len(segment), count - start))
 
-    def _outside(self, index: int) -> list[TaskLayer]:
+    def _outside(self, index: EntryIndex) -> list[TaskLayer]:
         """The bypassable layers outside entry `index`."""
         if not self.bypassable:
             return []
@@ -268,7 +268,7 @@ class Sampler:
             parent = self.probes.stack.entries[parent].parent
         return [layer for layer in self.bypassable if layer.index in ancestors]
 
-    async def _split_request(self, null: Null, owners: Sequence[int], level: int) -> None:
+    async def _split_request(self, null: Null, owners: Sequence[Owner], level: int) -> None:
         samples, probes = self.samples, self.probes
         stepless = not level and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
         reference = reference_ns(self.clock)
@@ -285,7 +285,7 @@ class Sampler:
         if not stepless:
             self._split(samples.splits, level, owners).add(reference, null, used.ns[probes.null_owner], used)
 
-    async def _cpu_request(self, null: Null, owners: Sequence[int], level: int) -> None:
+    async def _cpu_request(self, null: Null, owners: Sequence[Owner], level: int) -> None:
         probes = self.probes
         reference = reference_ns(self.clock)
         await self.call(probes.watch)
@@ -294,7 +294,7 @@ class Sampler:
         self._split(self.samples.cpu, level, owners).add(reference, null, used.ns[probes.null_owner], used)
 
     @staticmethod
-    def _split(splits: dict[int, Split], level: int, owners: Sequence[int]) -> Split:
+    def _split(splits: dict[int, Split], level: int, owners: Sequence[Owner]) -> Split:
         if level not in splits:
             splits[level] = Split(frozenset(owners))
         return splits[level]
@@ -336,7 +336,7 @@ class Sampler:
             for number in range(self.schedule.block_settle_calls + self.schedule.block_calls):
                 await self.call(self.probes.watch)
                 self.samples.requests += 1
-                inside_ns = spent(self.probes.read(), self.probes.owners).ns[layer.index + 1]
+                inside_ns = spent(self.probes.read(), self.probes.owners).ns[owner_of(layer.index)]
                 # Once a request: right after itself it would be quicker.
                 after = reference_ns(self.clock)
                 if number >= self.schedule.block_settle_calls:
