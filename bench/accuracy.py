@@ -8,16 +8,16 @@ spreads 50 µs over these), above one that computes for 1.2 ms with log-normal n
 spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these
 stacks once.
 
-The truth is taken in the same process without any of our probes, once for each kind of layer and each endpoint: whole
-requests with one such layer between two that glance at the clock, and without it, in turns for one to three seconds
-(for three to nine above the slow endpoint), at the best speed of the machine only; the endpoint's own work is left out.
-A suspension goes through every layer outside it: the truth of what suspends is taken between as many layers as it
-stands between. No spin or sleep takes as long as another, and each notes how long it took: that is its own. A layer's
-class has code of its own, as the middlewares of an app have. A no-op was told from nothing where its interval lies
-above zero.
+The true cost is measured in the same process without any of our probes, once for each kind of layer and each
+endpoint: whole requests with one such layer between two that read the clock, and whole requests without it, in turns
+for one to three seconds (three to nine above the slow endpoint), at the best speed of the machine only. The
+endpoint's own work is left out. A suspension goes through every layer outside it, so the true cost of a layer that
+suspends is measured between as many layers as in its stack. Spins and sleeps vary in length, and each notes how long
+it took. The class of each layer has code of its own, as the middlewares of an app have. A no-op was told from zero if
+its interval lies above zero.
 
-A reading stands apart and proves nothing where its truth is not known twice as well as the reading says that it is, or
-where its table says that the machine ran a quarter slower than at its best, or worse.
+A reading is set apart and proves nothing if its true cost is not known twice as well as the reading claims to be, or if
+its table says that the machine ran a quarter slower than at its best, or worse.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ SCRIPTS = ("accuracy", "verdicts", "peers", "server", "published", "scale", "idl
 
 INTRODUCTION = """# Evidence
 
-What the claims of this project rest on, and where it falls short of its goals. Each part is one script in `bench/`,
-with its method in its own words and its results as it printed them. A timing is a ratio or a difference, taken in one
-run on one machine; other machines give other figures. `python bench/evidence.py` runs all of them and writes this page.
+This page shows what the claims of this project rest on, and where the project falls short of its goals. Each part is
+one script in `bench/`: first its method, then its results as it printed them. A timing is a ratio or a difference
+from one run on one machine; other machines give other figures. `python bench/evidence.py` runs all scripts and writes
+this page. [Design](design.md#words) defines the terms. *Ours* means pytest-mwbudget.
 
 The results of November 2026 were measured with timing probes in C, which have since been removed
 ([decision 0001](decisions/0001-timing-probes-in-python-only.md)). Two parts show the probes in Python: the accuracy
