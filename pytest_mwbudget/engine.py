@@ -91,7 +91,7 @@ async def measure(
                     instruments.suspended.append("asyncio's debug mode")
                 run = await _Run.prepared(caller, settings, bench, instruments)
                 await run.count()
-                if settings.budgets.need_clock and not instruments.active:
+                if settings.budgets.need_clock and not instruments.distorting:
                     await run.time()
                 measurement = run.measurement(_line(request), response)
                 if publish is None or not _profile_wanted(settings, measurement):
@@ -217,7 +217,7 @@ class _Run:
 
     def _why_no_figures(self) -> dict[str, str]:
         """Why there is no figure of memory, by quantity: a tool that is at work creates objects."""
-        return dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.active else {}
+        return dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.distorting else {}
 
     def _counted(self, pages: list[Page], why_not: Mapping[str, str], notes: list[str]) -> _Counted:
         stack = self.stack
@@ -243,7 +243,7 @@ class _Run:
         why = self.counted.report.why.get(quantity)
         if why is not None:
             return Judged(
-                bound, "undecided", why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
+                bound, "undecided", why if self.instruments.distorting else f"{quantity} cannot be counted here: {why}"
             )
         if own is not None:
             count = own.of(quantity)
@@ -273,7 +273,7 @@ class _Run:
             )
         await self._until_known()
         self.instruments.check(self._codes())
-        if self.instruments.active:
+        if self.instruments.distorting:
             self.timing, self.rows = None, []
 
     async def _until_known(self) -> None:
@@ -325,7 +325,7 @@ class _Run:
 
     async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
         """The same, with where its time goes; with a note where that cannot be told. The measurement stands."""
-        if self.instruments.active:
+        if self.instruments.distorting:
             return _without_profile(measurement, self.instruments.why_no_figures)
         try:
             found = await self._profile(measurement)
@@ -375,7 +375,7 @@ class _Run:
             total_reason=total.reason if total else None,
             verdict=worst(verdict for verdict in verdicts if verdict is not None),
             notes=tuple(self._notes()),
-            disturbed=self.instruments.why_no_figures if self.instruments.active else None,
+            disturbed=self.instruments.why_no_figures if self.instruments.distorting else None,
         )
 
     def _bounds(self, layer: Layer) -> dict[Quantity, float]:
@@ -423,7 +423,7 @@ class _Run:
 
     def _untimed(self, bounds: Mapping[Quantity, float]) -> dict[Quantity, Judged]:
         """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self.instruments.why_no_figures if self.instruments.active else None
+        why = self.instruments.why_no_figures if self.instruments.distorting else None
         return {q: Judged(most, "undecided", why) for q, most in bounds.items() if q not in COUNTED}
 
     def _untimed_total(self) -> Judged | None:
@@ -448,6 +448,8 @@ class _Run:
             yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
         for active in self.instruments.active:
             yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
+        if self.instruments.unproven is not None:
+            yield f"{self.instruments.unproven}: there are no figures of time and memory, and no verdicts on them."
         yield from self.counted.notes
         if self.timing is not None:
             yield from self.timing.notes()

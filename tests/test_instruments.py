@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.config.budgets import Budgets
-from pytest_mwbudget.interpreter import tracers
+from pytest_mwbudget.interpreter import internals, tracers
 from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, Instruments, deeper, suspended
 from pytest_mwbudget.interpreter.monitoring import instrumented
 from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
@@ -290,7 +290,7 @@ class NotCallable:
 
 @pytest.fixture
 def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracers, "native", lambda: None)
+    monkeypatch.setattr(internals, "thread_tools", lambda: None)
 
 
 @pytest.mark.usefixtures("without_extension")
@@ -481,7 +481,7 @@ def test_a_measurement_leaves_no_instrument() -> None:
 # ---- a profiler in every thread for a while ---------------------------------------------------------------------
 
 
-needs_native = pytest.mark.skipif(tracers.native() is None, reason="needs the extension in C")
+needs_native = pytest.mark.skipif(internals.thread_tools() is None, reason="needs the extension in C")
 
 
 @needs_native
@@ -521,7 +521,7 @@ def test_a_thread_keeps_its_own_profiler() -> None:
 
 
 def test_without_the_extension_only_this_thread_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracers, "native", lambda: None)
+    monkeypatch.setattr(internals, "thread_tools", lambda: None)
     own = Tool()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()

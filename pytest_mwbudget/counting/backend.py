@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from ..interpreter.internals import self_check
+
 Owner: TypeAlias = int
 # objects, allocations, bytes, suspensions
 Tally: TypeAlias = tuple[int, int, int, int]
@@ -89,11 +91,45 @@ def counters() -> Counters:
         reason = "the C extension was not built: install with a C compiler" if missing else str(error)
         return _without(reason)
     core: Any = _core
+    if (why := why_no_counting()) is not None:
+        return _without(why)
     if not core.COUNTS_OBJECTS:
         version = f"this is {sys.version_info[0]}.{sys.version_info[1]}"
         reason = f"creations can be seen from Python 3.13 on, {version}"
         return Counters(core, {"objects": reason, "retained": reason})
     return Counters(core, {})
+
+
+@self_check("the core in C does not count the objects that are made before it", "it is not used")
+def why_no_counting() -> bool:
+    """Check the core in C on objects that are made for it: each is one object and one allocation of its owner."""
+    from . import _core  # type: ignore[attr-defined, unused-ignore]
+
+    class Sample:
+        __slots__ = ()
+
+    core: Any = _core
+    own, samples = 0, 5
+    try:
+        core.start(1)
+    except RuntimeError:  # it counts already, and was checked before
+        return True
+    try:
+        core.take()
+        core.run(own, lambda: None)
+        before, _ = core.take()
+        made = core.run(own, lambda: [Sample(), Sample(), Sample(), Sample(), Sample()])
+        after, kinds = core.take()
+    finally:
+        core.stop()
+    _, allocations, size, _ = (more - less for more, less in zip(after[own], before[own], strict=True))
+    objects = sum(number for owner, kind, number in kinds if (owner, kind) == (own, Sample))
+    return (
+        len(made) == samples
+        and allocations >= samples
+        and size >= samples * Sample.__basicsize__
+        and (objects == samples or not core.COUNTS_OBJECTS)
+    )
 
 
 def _without(reason: str) -> Counters:

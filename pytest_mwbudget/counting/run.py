@@ -75,6 +75,7 @@ class Ledger:
             yield "tracemalloc is tracing: it keeps what it traces, and slows everything down."
         elif self.other_tracer:
             yield "Another reference tracer was at work while objects were counted; it got its events as before."
+        yield from dict.fromkeys(self.charging.spawning.unseen)
 
     async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[Page]:
         """A page for each of `requests` requests, after `settle` others; for fewest when the time is over."""

@@ -15,6 +15,9 @@ from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
+from ..errors import MeasurementError
+from . import internals
+
 # What stands for the file of code that was exchanged.
 PROBE_FILE = "<probe of pytest-mwbudget>"
 # What a function says that its calls return. Only the instructions of the code decide what they do return.
@@ -49,12 +52,18 @@ def is_plain(function: Function) -> bool:
 @contextmanager
 def exchanged(function: Function, code: CodeType) -> Iterator[None]:
     """Give `function` this code, and its own back at the end."""
+    _require_code_patching()
     original = function.__code__
-    function.__code__ = code
+    internals.set_code(function, code)
     try:
         yield
     finally:
-        function.__code__ = original
+        internals.set_code(function, original)
+
+
+def _require_code_patching() -> None:
+    if (why := internals.why_no_code_patching()) is not None:
+        raise MeasurementError(why)
 
 
 def twin(function: Function, code: CodeType) -> Function:
@@ -131,6 +140,7 @@ def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, objec
     runs with the user's globals and must not look up a name in them. It gets the cells, names and kind of the
     original: a function refuses code with other cells, and some ask whether a function is a coroutine function.
     """
+    _require_code_patching()
     code = compiled(source, stand_ins)
     return code.replace(
         co_flags=code.co_flags | original.co_flags & KIND,

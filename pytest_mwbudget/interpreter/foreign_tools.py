@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 
-from . import monitoring, tracers
+from . import internals, monitoring, tracers
 
 # So many frames at most are on the stack for the probes of a boundary: for the call of the layer, and for a message
 # that it sends.
@@ -25,16 +25,25 @@ MOST_FRAMES = 2**31 - 1
 class Instruments:
     """What was found at work: `suspended` by name, and `active`, which could not be suspended and distorts figures.
 
-    `missed` are the other threads that a suspended tool did not watch in the meantime.
+    `missed` are the other threads that a suspended tool did not watch in the meantime. `unproven` says why it is not
+    known whether something is at work that cannot be seen.
     """
 
     suspended: list[str] = field(default_factory=list)
     active: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
+    unproven: str | None = None
+
+    @property
+    def distorting(self) -> bool:
+        """Whether figures of time and memory cannot stand."""
+        return bool(self.active) or self.unproven is not None
 
     @property
     def why_no_figures(self) -> str:
         """Why there is no figure of time or memory, and what to do."""
+        if not self.active and self.unproven is not None:
+            return self.unproven
         remedy = "measure in a job of its own without it"
         if any("coverage" in name for name in self.active):
             remedy += (
@@ -46,8 +55,10 @@ class Instruments:
     def check(self, codes: Iterable[CodeType] = ()) -> None:
         """Add to `active` what is at work although all was suspended, or was when the code in `codes` last ran."""
         found = tracers.described(tracers.at_work()) + [_tool(name) for name in monitoring.at_work()]
-        if not found and monitoring.instrumented(codes):
-            found = [_unseen()]
+        if not found:
+            self.unproven = internals.why_no_proof()
+            if self.unproven is None and monitoring.instrumented(codes):
+                found = [_unseen()]
         self.active += [name for name in found if name not in self.active]
 
 
@@ -98,6 +109,7 @@ def _tool(name: str) -> str:
 def _unseen() -> str:
     """What it may be that instruments code although no tool is seen."""
     others = tracers.other_threads()
-    if tracers.native() is None and others:
-        return f"a tracer or profiler of another thread ({', '.join(others)})"
+    if internals.thread_tools() is None and others:
+        unusable = internals.why_no_thread_tools()
+        return f"a tracer or profiler of another thread ({', '.join(others)}{f'; {unusable}' if unusable else ''})"
     return "a tracer, profiler or sys.monitoring tool that something switched on meanwhile"

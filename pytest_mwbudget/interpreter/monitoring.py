@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import opcode
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,9 +19,10 @@ from types import (
 )
 from typing import Any
 
+from .internals import is_instrumented
+
 TOOLS = range(6)
 _NOT_FOLLOWED = (FrameType, TracebackType, CoroutineType, GeneratorType, AsyncGeneratorType, ModuleType)
-_INSTRUMENTED = frozenset(number for name, number in opcode.opmap.items() if name.startswith("INSTRUMENTED_"))
 
 
 def _monitoring() -> Any:
@@ -149,16 +149,8 @@ def instrumented(codes: Iterable[CodeType]) -> bool:
     Whatever instruments it: a tracer or profiler of any thread, a tool of `sys.monitoring`.
     """
     _canary()
-    return any(map(_has_instrumented, (_canary.__code__, *codes)))
+    return any(map(is_instrumented, (_canary.__code__, *codes)))
 
 
 def _canary() -> None:
     """Run as all code runs now."""
-
-
-def _has_instrumented(code: CodeType) -> bool:
-    if not _INSTRUMENTED:
-        return False
-    plain, adaptive = code.co_code, code._co_code_adaptive  # type: ignore[attr-defined]
-    # An instruction is two bytes, and its inline cache follows: what is a CACHE in the plain code is data here.
-    return any(plain[i] != 0 and adaptive[i] in _INSTRUMENTED for i in range(0, len(plain), 2))

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from ..analysis import profile_stacks
 from ..asgi.loops import Library
 from ..counting.backend import NOBODY, Owner
+from ..interpreter import internals
 from ..interpreter.code_patching import Function, twin
 
 Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -62,7 +63,7 @@ class Marks:
         long it waits, belongs to nobody.
         """
         loop: Any = asyncio.get_running_loop() if library == "asyncio" else None
-        original = getattr(loop, "_run_once", None)
+        original = internals.loop_iteration(loop)
         if original is None:
             yield False
             return
