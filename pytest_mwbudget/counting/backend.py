@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 import sysconfig
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from ..interpreter.coroutine_proxy import CoroutineProxy
 from ..interpreter.internals import self_check
 
 Owner: TypeAlias = int
@@ -219,7 +220,7 @@ class PythonCore:
     ) -> Coroutine[Any, Any, Any]:
         """See `Core`."""
         self._require_open(owner)
-        return _Passage(self, owner, awaitable, root, returned)
+        return _Charged(self, owner, awaitable, root, returned)
 
     def aside(self, function: Callable[..., Any], /) -> Callable[..., Any]:
         """See `Core`."""
@@ -272,8 +273,8 @@ class PythonCore:
             raise ValueError(f"owner {owner}, but this ledger has 0 to {self.owners + 1}")
 
 
-class _Passage(Coroutine[Any, Any, Any]):
-    """A coroutine round a coroutine, whose steps are charged to an owner."""
+class _Charged(CoroutineProxy):
+    """A coroutine whose steps are charged to an owner."""
 
     def __init__(
         self,
@@ -283,77 +284,12 @@ class _Passage(Coroutine[Any, Any, Any]):
         root: bool,
         returned: Callable[[], Any] | None,
     ) -> None:
+        super().__init__(awaitable)
         self._core = core
         self._owner = owner
-        self._awaitable = awaitable
         self._root = root
         self._returned = returned
         self._generation = core.generation
-        self._steps: Any = None
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """Some ask whether it is a coroutine, and await nothing else."""
-        return type(self._awaitable)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._awaitable, name)
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        value = yield from self._delegated()
-        return value
-
-    # A generator-based coroutine says `yield from` where another one says `await`.
-    __iter__ = __await__
-
-    def _delegated(self) -> Generator[Any, Any, Any]:
-        sent: Any = None
-        thrown: BaseException | None = None
-        while True:
-            try:
-                waiting_for = self.send(sent) if thrown is None else self.throw(thrown)
-            except StopIteration as stop:
-                return stop.value
-            sent = thrown = None
-            try:
-                sent = yield waiting_for
-            except BaseException as error:
-                thrown = error
-
-    def send(self, value: Any) -> Any:
-        """Run one step."""
-        return self._step(lambda steps: steps.send(value))
-
-    def throw(self, *arguments: Any) -> Any:
-        """Run one step that begins with an exception."""
-        return self._step(lambda steps: steps.throw(*arguments))
-
-    def close(self) -> None:
-        """End the coroutine where it stands."""
-        # What takes exceptions is a coroutine. Other awaitables have nothing to close before the first step.
-        if self._steps is None and not hasattr(self._awaitable, "throw"):
-            return
-        before = self._entered()
-        try:
-            self._begun().close()
-        finally:
-            self._ended(before, returned=False)
-
-    def _begun(self) -> Any:
-        if self._steps is None:
-            awaitable = self._awaitable
-            self._steps = awaitable if isinstance(awaitable, Coroutine) else _awaiting(awaitable)
-        return self._steps
-
-    def _step(self, step: Callable[[Any], Any]) -> Any:
-        before = self._entered()
-        try:
-            waiting_for = step(self._begun())
-        except BaseException as end:
-            self._ended(before, returned=isinstance(end, StopIteration))
-            raise
-        self._suspended(before)
-        return waiting_for
 
     def _entered(self) -> Owner:
         before = self._core.hand_over(self._generation, self._owner)
@@ -365,7 +301,7 @@ class _Passage(Coroutine[Any, Any, Any]):
         core = self._core
         if before == NOBODY or not core.live(self._generation):
             return
-        if core.suspender == NOBODY:  # the innermost passage comes first
+        if core.suspender == NOBODY:  # the innermost proxy comes first
             core.suspender = self._owner
             core.suspensions[self._owner] += 1
         if self._root:
@@ -381,8 +317,3 @@ class _Passage(Coroutine[Any, Any, Any]):
         core.current = self._owner if self._root else before
         if returned and self._returned is not None:
             core.run(core.owners, self._returned)
-
-
-async def _awaiting(awaitable: Awaitable[Any]) -> Any:
-    """A coroutine for an awaitable that need not have `send` and `throw`."""
-    return await awaitable

@@ -40,6 +40,7 @@ from ..interpreter.code_patching import (
     trampoline,
     twin,
 )
+from ..interpreter.coroutine_proxy import awaiting
 from ..interpreter.foreign_tools import deeper
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS, SUSPENDED, probed_parent
@@ -272,8 +273,9 @@ def _probe(timeline: Log, clock: Clock, *, plain: bool) -> Entering:
 @types.coroutine
 def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator[Any, Any, Any]:
     """Run `awaitable`, and note in the log when its task is suspended and, at its resumption, whose time begins."""
+    # No `CoroutineProxy`: its methods written in Python would take part of the time that they are to measure.
     log = timeline.append
-    steps: Any = awaitable if isinstance(awaitable, Coroutine) else _coroutine(awaitable)
+    steps: Any = awaitable if isinstance(awaitable, Coroutine) else awaiting(awaitable)
     try:
         waiting_for = steps.send(None)
         while True:
@@ -290,11 +292,6 @@ def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator
             waiting_for = steps.send(value) if thrown is None else steps.throw(thrown)
     except StopIteration as stop:
         return stop.value
-
-
-async def _coroutine(awaitable: Awaitable[Any]) -> Any:
-    """A coroutine for an awaitable that need not have `send` and `throw`."""
-    return await awaitable
 
 
 # ---- placing ----------------------------------------------------------------------------------------------------
