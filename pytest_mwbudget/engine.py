@@ -18,12 +18,12 @@ from .analysis import verdicts
 from .asgi import discovery, loops, server
 from .config import budgets
 from .config.settings import Settings
-from .counting.backend import counters
+from .counting.backend import counting_backend
 from .counting.rows import row_counts, with_own_types
-from .counting.run import Ledger, Page
+from .counting.run import CountingRun, RequestCharges
 from .errors import MeasurementError, MwBudgetError, of_the_app
 from .interpreter.clocks import Clock
-from .interpreter.foreign_tools import Instruments, suspended
+from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import threads_untraced
 from .model.results import (
     COUNTED,
@@ -86,12 +86,12 @@ async def measure(
         async with _running(app, request, settings) as caller:
             caller.clock = bench.clock
             response = (await _first_call(caller, settings)).response()
-            with bench.apart(), suspended(hooks) as instruments, caller.loop.undebugged() as debugged:
+            with bench.apart(), suspended(hooks) as foreign_tools, caller.loop.undebugged() as debugged:
                 if debugged:
-                    instruments.suspended.append("asyncio's debug mode")
-                run = await _Run.prepared(caller, settings, bench, instruments)
+                    foreign_tools.suspended.append("asyncio's debug mode")
+                run = await _Run.prepared(caller, settings, bench, foreign_tools)
                 await run.count()
-                if settings.budgets.need_clock and not instruments.distorting:
+                if settings.budgets.need_clock and not foreign_tools.distorting:
                     await run.time()
                 measurement = run.measurement(_line(request), response)
                 if publish is None or not _profile_wanted(settings, measurement):
@@ -163,7 +163,7 @@ class _Run:
     caller: server.Caller
     settings: Settings
     bench: Bench
-    instruments: Instruments
+    foreign_tools: ForeignTools
     bounds: Mapping[int, Mapping[Quantity, float]]
     request_ns: float
     warm: bool
@@ -172,7 +172,9 @@ class _Run:
     rows: list[Row] = field(default_factory=list)
 
     @classmethod
-    async def prepared(cls, caller: server.Caller, settings: Settings, bench: Bench, instruments: Instruments) -> _Run:
+    async def prepared(
+        cls, caller: server.Caller, settings: Settings, bench: Bench, foreign_tools: ForeignTools
+    ) -> _Run:
         """Warm the app, find its layers and their budgets."""
         __tracebackhide__ = True
         thorough = settings.budgets.need_clock and (bench.precise or not settings.budgets.bound_time)
@@ -186,17 +188,17 @@ class _Run:
                 warm, request_ns = True, await _warm(call, bench.clock, WARM_CALLS, WARM_NS)
             stack = await discovery.discover(call)
         if stack.displaced:
-            instruments.active.append("a profiler of the app")
-        instruments.check()
+            foreign_tools.active.append("a profiler of the app")
+        foreign_tools.check()
         bounds = budgets.assign(settings.budgets, [layer for _, layer in stack.layers])
-        return cls(stack, caller, settings, bench, instruments, bounds, request_ns, warm)
+        return cls(stack, caller, settings, bench, foreign_tools, bounds, request_ns, warm)
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
     async def count(self) -> None:
         """Charge some requests to the layers."""
         __tracebackhide__ = True
-        ledger = Ledger(self.stack, counters(), self.caller.loop.library)
+        run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
         limit_s = self.settings.startup_timeout_s
         message = (
             f"the app stopped answering while it was counted: {SETTLE_REQUESTS} to"
@@ -204,12 +206,12 @@ class _Run:
             " mw_budget_startup_timeout if they need longer"
         )
         async with self.caller.limited(limit_s, message):
-            pages = await ledger.count(
+            charges = await run.count(
                 self.caller.settled, COUNTED_REQUESTS, SETTLE_REQUESTS, COUNTING_NS, self.bench.clock
             )
-        self.instruments.check(self._codes())
-        why_not = self._why_no_figures() | dict(ledger.why_not)
-        self.counted = self._counted(pages, why_not, list(ledger.notes()))
+        self.foreign_tools.check(self._codes())
+        why_not = self._why_no_figures() | dict(run.why_not)
+        self.counted = self._counted(charges, why_not, list(run.notes()))
 
     def _codes(self) -> list[CodeType]:
         """The code that enters the layers."""
@@ -217,33 +219,37 @@ class _Run:
 
     def _why_no_figures(self) -> dict[str, str]:
         """Why there is no figure of memory, by quantity: a tool that is at work creates objects."""
-        return dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.distorting else {}
+        return dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures) if self.foreign_tools.distorting else {}
 
-    def _counted(self, pages: list[Page], why_not: Mapping[str, str], notes: list[str]) -> _Counted:
+    def _counted(self, charges: list[RequestCharges], why_not: Mapping[str, str], notes: list[str]) -> _Counted:
         stack = self.stack
         owners = {layer.index: [entry + 1] for entry, layer in stack.layers if entry in stack.probeable}
-        found: dict[Any, Counts] = {index: row_counts(pages, own, why_not) for index, own in owners.items()}
-        found["outside"] = row_counts(pages, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
+        found: dict[Any, Counts] = {index: row_counts(charges, own, why_not) for index, own in owners.items()}
+        found["outside"] = row_counts(charges, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
         if stack.endpoint is not None:
-            found["endpoint"] = row_counts(pages, [stack.endpoint + 1], why_not)
-        outermost = row_counts(pages, [1], why_not)
+            found["endpoint"] = row_counts(charges, [stack.endpoint + 1], why_not)
+        outermost = row_counts(charges, [1], why_not)
         total = replace(
-            row_counts(pages, range(len(stack.entries) + 1), why_not), received=outermost.received, sent=outermost.sent
+            row_counts(charges, range(len(stack.entries) + 1), why_not),
+            received=outermost.received,
+            sent=outermost.sent,
         )
         found = with_own_types(found)
         outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
-        sent = {entry: median_low([page.sent[entry + 1] for page in pages]) for entry in stack.probeable}
-        return _Counted(found, LedgerReport(outside, endpoint, total, len(pages), why_not), notes, sent)
+        sent = {entry: median_low([one.sent[entry + 1] for one in charges]) for entry in stack.probeable}
+        return _Counted(found, LedgerReport(outside, endpoint, total, len(charges), why_not), notes, sent)
 
     def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
         assert self.counted is not None
         own = self.counted.layers.get(layer.index)
         if self.stack.displaced:  # so that layers may be missing
-            return Judged(bound, "undecided", self.instruments.why_no_figures)
+            return Judged(bound, "undecided", self.foreign_tools.why_no_figures)
         why = self.counted.report.why.get(quantity)
         if why is not None:
             return Judged(
-                bound, "undecided", why if self.instruments.distorting else f"{quantity} cannot be counted here: {why}"
+                bound,
+                "undecided",
+                why if self.foreign_tools.distorting else f"{quantity} cannot be counted here: {why}",
             )
         if own is not None:
             count = own.of(quantity)
@@ -272,8 +278,8 @@ class _Run:
                 " process, as libfaketime does; run this test without it"
             )
         await self._until_known()
-        self.instruments.check(self._codes())
-        if self.instruments.distorting:
+        self.foreign_tools.check(self._codes())
+        if self.foreign_tools.distorting:
             self.timing, self.rows = None, []
 
     async def _until_known(self) -> None:
@@ -325,8 +331,8 @@ class _Run:
 
     async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
         """The same, with where its time goes; with a note where that cannot be told. The measurement stands."""
-        if self.instruments.distorting:
-            return _without_profile(measurement, self.instruments.why_no_figures)
+        if self.foreign_tools.distorting:
+            return _without_profile(measurement, self.foreign_tools.why_no_figures)
         try:
             found = await self._profile(measurement)
         except loops.OutOfTimeError:
@@ -375,7 +381,7 @@ class _Run:
             total_reason=total.reason if total else None,
             verdict=worst(verdict for verdict in verdicts if verdict is not None),
             notes=tuple(self._notes()),
-            disturbed=self.instruments.why_no_figures if self.instruments.distorting else None,
+            disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
         )
 
     def _bounds(self, layer: Layer) -> dict[Quantity, float]:
@@ -423,18 +429,18 @@ class _Run:
 
     def _untimed(self, bounds: Mapping[Quantity, float]) -> dict[Quantity, Judged]:
         """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self.instruments.why_no_figures if self.instruments.distorting else None
+        why = self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None
         return {q: Judged(most, "undecided", why) for q, most in bounds.items() if q not in COUNTED}
 
     def _untimed_total(self) -> Judged | None:
         bound = self.settings.budgets.total_us
-        return None if bound is None else Judged(bound, "undecided", self.instruments.why_no_figures)
+        return None if bound is None else Judged(bound, "undecided", self.foreign_tools.why_no_figures)
 
     def _notes(self) -> Iterator[str]:
         assert self.counted is not None
-        if self.instruments.suspended:
-            names = ", ".join(self.instruments.suspended)
-            missed = "; it saw nothing of what other threads did meanwhile" if self.instruments.missed else ""
+        if self.foreign_tools.suspended:
+            names = ", ".join(self.foreign_tools.suspended)
+            missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
             yield f"{names} was suspended during the measurement{missed}."
         if self.stack.displaced:
             yield "The app runs a profiler of its own, which hides the layers inside of it."
@@ -446,10 +452,10 @@ class _Run:
         if (handed_on := self.stack.handed_on) is not None:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
-        for active in self.instruments.active:
+        for active in self.foreign_tools.active:
             yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
-        if self.instruments.unproven is not None:
-            yield f"{self.instruments.unproven}: there are no figures of time and memory, and no verdicts on them."
+        if self.foreign_tools.unproven is not None:
+            yield f"{self.foreign_tools.unproven}: there are no figures of time and memory, and no verdicts on them."
         yield from self.counted.notes
         if self.timing is not None:
             yield from self.timing.notes()

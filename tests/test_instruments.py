@@ -16,7 +16,7 @@ import pytest
 
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.interpreter import internals, tracers
-from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, Instruments, deeper, suspended
+from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, ForeignTools, deeper, suspended
 from pytest_mwbudget.interpreter.monitoring import instrumented
 from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
 
@@ -28,7 +28,7 @@ needs_monitoring = pytest.mark.skipif(monitoring is None, reason="sys.monitoring
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """These tests need the instruments for themselves, and give them back to whoever watches the test run."""
+    """These tests need the tracers and profilers for themselves, and give them back to whoever watches the test run."""
     trace, profile = sys.gettrace(), sys.getprofile()
     thread_trace, thread_profile = threading.gettrace(), threading.getprofile()
     sys.settrace(None)
@@ -466,13 +466,13 @@ def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure
 
 
 def test_what_to_do_about_coverage_is_told() -> None:
-    why = Instruments(active=["a tracer (coverage.tracer.CTracer) of the thread worker"]).why_no_figures
+    why = ForeignTools(active=["a tracer (coverage.tracer.CTracer) of the thread worker"]).why_no_figures
     assert "of the thread worker was at work" in why
     assert "--no-cov" in why
     assert "COVERAGE_CORE=sysmon" in why
 
 
-def test_a_measurement_leaves_no_instrument() -> None:
+def test_a_measurement_leaves_no_tool() -> None:
     measured(Noop(hello))
     assert sys.getprofile() is None
     assert sys.gettrace() is None

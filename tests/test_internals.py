@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.config.budgets import Budgets
-from pytest_mwbudget.counting.backend import PythonCore, counters
+from pytest_mwbudget.counting.backend import PythonCore, counting_backend
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.errors import MeasurementError
 from pytest_mwbudget.interpreter import internals
-from pytest_mwbudget.interpreter.code_patching import detour, exchanged
+from pytest_mwbudget.interpreter.code_patching import detour, patched_code
 from pytest_mwbudget.interpreter.foreign_tools import suspended
 
 from .apps import Noop, hello, measured, stack_of
@@ -77,7 +77,7 @@ def test_no_code_is_made_or_assigned_without_code_patching(monkeypatch: pytest.M
     monkeypatch.setattr(internals, "set_code", lambda function, code: None)
     with pytest.raises(MeasurementError, match="is not as expected"):
         detour(code, print)
-    with pytest.raises(MeasurementError, match="is not as expected"), exchanged(function, code):
+    with pytest.raises(MeasurementError, match="is not as expected"), patched_code(function, code):
         pass
 
 
@@ -273,21 +273,21 @@ def of_the_core(monkeypatch: pytest.MonkeyPatch, **wrong: Any) -> None:
 )
 def test_a_core_in_c_that_does_not_count_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]) -> None:
     of_the_core(monkeypatch, **wrong)
-    found = counters()
+    found = counting_backend()
     assert isinstance(found.core, PythonCore)
     assert set(found.why_not) == {"objects", "retained", "allocations", "bytes"}
     assert "the core in C does not count the objects that are made before it" in found.why_not["objects"]
     monkeypatch.undo()
     for check in internals.SELF_CHECKS:
         check.cache_clear()
-    assert not isinstance(counters().core, PythonCore)
+    assert not isinstance(counting_backend().core, PythonCore)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="creations can be seen from Python 3.13 on")
 def test_objects_that_are_missed_rule_out_the_core_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     core = pytest.importorskip("pytest_mwbudget.counting._core")
     of_the_core(monkeypatch, take=lambda: (core.take()[0], []))
-    assert isinstance(counters().core, PythonCore)
+    assert isinstance(counting_backend().core, PythonCore)
 
 
 def test_without_the_core_in_c_tasks_and_time_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_a_core_that_counts_already_is_not_disturbed() -> None:
     core.start(2)
     try:
         core.charge(1)
-        assert counters().core is core
+        assert counting_backend().core is core
         assert core.charge(0) == 1
     finally:
         core.stop()

@@ -30,7 +30,7 @@ class Charger(Protocol):
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """Call it for this owner."""
 
-    def passage(
+    def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
     ) -> Coroutine[Any, Any, Any]:
         """A coroutine that charges each of its steps to the owner."""
@@ -46,13 +46,13 @@ class Charger(Protocol):
 
 
 class Core(Charger, Protocol):
-    """What both cores can do: charge, and say what was charged. One ledger at a time."""
+    """What both cores can do: charge, and say what was charged. One counting run at a time."""
 
     def start(self, owners: int, /) -> bool:
-        """Open the ledger for this many owners; whether another reference tracer was there."""
+        """Start counting for this many owners; whether another reference tracer was there."""
 
     def stop(self) -> tuple[bool, bool]:
-        """Close it; whether objects, and whether allocations, were lost to another tool."""
+        """Stop counting; whether objects, and whether allocations, were lost to another tool."""
 
     def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
         """What was counted since the last time, by owner, and the objects by type.
@@ -74,14 +74,14 @@ class Core(Charger, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class Backend:
     """A core, and by quantity why it cannot count it."""
 
     core: Core
     why_not: Mapping[str, str]
 
 
-def counters() -> Counters:
+def counting_backend() -> Backend:
     """The best core there is here."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return _without("a free-threaded interpreter is not supported")
@@ -97,8 +97,8 @@ def counters() -> Counters:
     if not core.COUNTS_OBJECTS:
         version = f"this is {sys.version_info[0]}.{sys.version_info[1]}"
         reason = f"creations can be seen from Python 3.13 on, {version}"
-        return Counters(core, {"objects": reason, "retained": reason})
-    return Counters(core, {})
+        return Backend(core, {"objects": reason, "retained": reason})
+    return Backend(core, {})
 
 
 @self_check("the core in C does not count the objects that are made before it", "it is not used")
@@ -133,8 +133,8 @@ def why_no_counting() -> bool:
     )
 
 
-def _without(reason: str) -> Counters:
-    return Counters(PythonCore(), dict.fromkeys(("objects", "retained", "allocations", "bytes"), reason))
+def _without(reason: str) -> Backend:
+    return Backend(PythonCore(), dict.fromkeys(("objects", "retained", "allocations", "bytes"), reason))
 
 
 # ---- in Python ---------------------------------------------------------------------------------------------------
@@ -152,15 +152,15 @@ class PythonCore:
 
     @property
     def open(self) -> bool:
-        """Whether a ledger is open."""
+        """Whether a counting run is under way."""
         return bool(self.owners)
 
     def live(self, generation: int) -> bool:
-        """Whether this is the ledger of that generation, and its thread."""
+        """Whether the run of that generation is under way, and this is its thread."""
         return self.open and generation == self.generation and threading.get_ident() == self.thread
 
     def hand_over(self, generation: int, owner: Owner) -> Owner:
-        """Charge an owner until `give_back`; returns who was charged, or NOBODY where this ledger does not count."""
+        """Charge an owner until `give_back`; returns who was charged, or NOBODY where nothing is counted."""
         if not self.live(generation):
             return NOBODY
         before, self.current = self.current, owner
@@ -174,9 +174,9 @@ class PythonCore:
     def start(self, owners: int, /) -> bool:
         """See `Core`."""
         if self.open:
-            raise RuntimeError("a ledger is open already: there can be one in a process")
+            raise RuntimeError("counting is under way already: there can be one counting run in a process")
         if not 1 <= owners <= MAX_OWNERS:
-            raise ValueError(f"{owners} owners, but a ledger has 1 to {MAX_OWNERS}")
+            raise ValueError(f"{owners} owners, but a counting run has 1 to {MAX_OWNERS}")
         self.owners, self.current, self.suspender = owners, owners, NOBODY
         self.suspensions = [0] * (owners + 2)
         self.thread = threading.get_ident()
@@ -215,7 +215,7 @@ class PythonCore:
         finally:
             self.give_back(generation, before)
 
-    def passage(
+    def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
     ) -> Coroutine[Any, Any, Any]:
         """See `Core`."""
@@ -268,9 +268,9 @@ class PythonCore:
 
     def _require_open(self, owner: Owner) -> None:
         if not self.open:
-            raise RuntimeError("no ledger is open")
+            raise RuntimeError("no counting run is under way")
         if not 0 <= owner <= self.owners + 1:
-            raise ValueError(f"owner {owner}, but this ledger has 0 to {self.owners + 1}")
+            raise ValueError(f"owner {owner}, but this counting run has 0 to {self.owners + 1}")
 
 
 class _Charged(CoroutineProxy):

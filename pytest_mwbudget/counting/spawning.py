@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from ..asgi.loops import Library
 from ..errors import MeasurementError
 from ..interpreter import internals
-from ..interpreter.code_patching import Function, Parameters, detour, exchanged, twin
+from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
 from .backend import Charger, Owner
 
 Arguments: TypeAlias = tuple[Any, ...]
@@ -95,7 +95,7 @@ class Spawning:
             arguments, named = seen(caller, arguments, named)
             return core.run(caller, original, *arguments, **named)
 
-        with exchanged(function, detour(function.__code__, core.aside(called))):
+        with patched_code(function, detour(function.__code__, core.aside(called))):
             yield
 
     # ---- threads --------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Spawning:
         if len(arguments) > 1 and asyncio.iscoroutine(arguments[1]):
             loop, coro, *rest = arguments
             self.tasks[caller][coroutine_name(coro)] += 1
-            arguments = (loop, self.core.passage(caller, coro, True), *rest)
+            arguments = (loop, self.core.coroutine_proxy(caller, coro, True), *rest)
         return arguments, named
 
     def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
@@ -267,7 +267,7 @@ class Spawning:
                 if not inspect.isawaitable(coro):
                     return coro
                 self.tasks[caller][coroutine_name(coro)] += 1
-                return self.core.passage(caller, coro, True)
+                return self.core.coroutine_proxy(caller, coro, True)
 
             return (*arguments[:position], self.core.aside(rooted), *arguments[position + 1 :]), named
 

@@ -1,4 +1,4 @@
-"""Exchange the code of a function for a while, so that a call of it, whoever makes it, comes here first.
+"""Patch the code of a function for a while, so that every call of the function comes here first.
 
 Whatever holds a function (an attribute, a closure, a bound method, a module that imported its name) runs the code that
 the function has at the moment. So nothing that holds it has to be found or changed, and putting the code back restores
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ..errors import MeasurementError
 from . import internals
 
-# What stands for the file of code that was exchanged.
+# The file name of patched code.
 PROBE_FILE = "<probe of pytest-mwbudget>"
 # What a function says that its calls return. Only the instructions of the code decide what they do return.
 KIND = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
@@ -50,7 +50,7 @@ def is_plain(function: Function) -> bool:
 
 
 @contextmanager
-def exchanged(function: Function, code: CodeType) -> Iterator[None]:
+def patched_code(function: Function, code: CodeType) -> Iterator[None]:
     """Give `function` this code, and its own back at the end."""
     _require_code_patching()
     original = function.__code__

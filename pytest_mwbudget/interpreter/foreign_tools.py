@@ -22,7 +22,7 @@ MOST_FRAMES = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Instruments:
+class ForeignTools:
     """What was found at work: `suspended` by name, and `active`, which could not be suspended and distorts figures.
 
     `missed` are the other threads that a suspended tool did not watch in the meantime. `unproven` says why it is not
@@ -88,13 +88,13 @@ def deeper(boundaries: int) -> Iterator[None]:
 
 
 @contextmanager
-def suspended(new_threads: tracers.Hooks | None = None) -> Iterator[Instruments]:
+def suspended(new_threads: tracers.Hooks | None = None) -> Iterator[ForeignTools]:
     """Suspend the tracers and profilers of every thread and every `sys.monitoring` tool, and restore them.
 
     `new_threads` are the tools that threads begin with outside the block, those of now if nothing is said.
     """
     with tracers.suspended(new_threads) as tools, monitoring.suspended() as names:
-        found = Instruments(
+        found = ForeignTools(
             suspended=[*tracers.described(tools), *map(_tool, names)],
             missed=[one.thread for one in tools if one.thread is not None],
         )

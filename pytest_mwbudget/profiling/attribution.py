@@ -25,7 +25,7 @@ Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any
 AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
 
 
-class Marks:
+class OwnerMarkers:
     """A `Charger` that keeps no accounts: an owner is at work where its marker is the innermost on the stack."""
 
     def __init__(self, owners: int) -> None:
@@ -37,7 +37,7 @@ class Marks:
         """See `Charger`."""
         return self.markers[owner](function, arguments, named)
 
-    def passage(
+    def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: object = None, /
     ) -> Coroutine[Any, Any, Any]:
         """See `Charger`."""
@@ -87,12 +87,12 @@ class Marks:
 class _Root(CoroutineProxy):
     """The coroutine of a task: notes who was at work when the task was suspended."""
 
-    def __init__(self, marks: Marks, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, markers: OwnerMarkers, coroutine: Coroutine[Any, Any, Any]) -> None:
         super().__init__(coroutine)
-        self._marks = marks
+        self._markers = markers
 
     def _suspended(self, before: None) -> None:
-        self._marks.suspended = _owner_within(self._awaitable)
+        self._markers.suspended = _owner_within(self._awaitable)
 
 
 def _called(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 A layer is entered through a Python function: its class's `__call__`, or the function itself. Whatever holds the
 layer (an attribute, a list, a closure, a bound method, a route) in the end calls that function, so the probe goes
-there: for the time of a measurement the function's *code* is exchanged for a trampoline to the probe, which
+there: for the time of a measurement the function's *code* is patched: a trampoline leads to the probe, which
 recognises the layer, reads the clock, and calls a twin of the function with the original code. No holder, no
 instance and no class changes; putting the code back restores everything, however the layer is referred to.
 
@@ -34,9 +34,9 @@ from ..interpreter.code_patching import (
     Function,
     compiled,
     detour,
-    exchanged,
     is_plain,
     mentioned_cells,
+    patched_code,
     trampoline,
     twin,
 )
@@ -427,7 +427,7 @@ class Probes:
                 for site in sites.values():
                     if site.targets:
                         assert site.code is not None
-                        stack.enter_context(exchanged(site.function, site.code))
+                        stack.enter_context(patched_code(site.function, site.code))
                 yield
         finally:
             for site in sites.values():
