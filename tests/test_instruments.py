@@ -16,7 +16,7 @@ import pytest
 
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.interpreter import internals, tracers
-from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, ForeignTools, deeper, suspended
+from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, ForeignTools, raised_recursion_limit, suspended
 from pytest_mwbudget.interpreter.monitoring import instrumented
 from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
 
@@ -396,7 +396,7 @@ def test_events_of_a_single_code_object_sleep_and_wake(tool: int) -> None:
 
 def test_the_stack_may_be_deeper_and_its_limit_is_as_it_was() -> None:
     limit = sys.getrecursionlimit()
-    with deeper(10):
+    with raised_recursion_limit(10):
         assert sys.getrecursionlimit() == limit + 10 * FRAMES_OF_PROBES
     assert sys.getrecursionlimit() == limit
 
@@ -404,7 +404,7 @@ def test_the_stack_may_be_deeper_and_its_limit_is_as_it_was() -> None:
 def test_a_limit_of_the_stack_that_the_app_sets_stays() -> None:
     limit = sys.getrecursionlimit()
     try:
-        with deeper(10):
+        with raised_recursion_limit(10):
             sys.setrecursionlimit(limit + 1000)
         assert sys.getrecursionlimit() == limit + 1000
     finally:
@@ -415,7 +415,7 @@ def test_an_app_that_wants_no_limit_of_the_stack_keeps_it() -> None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(2**31 - 1)
     try:
-        with deeper(10):
+        with raised_recursion_limit(10):
             assert sys.getrecursionlimit() == 2**31 - 1
         assert sys.getrecursionlimit() == 2**31 - 1
     finally:

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.counting.backend import PythonCore, counting_backend
-from pytest_mwbudget.counting.spawning import Spawning
+from pytest_mwbudget.counting.spawning import Spawning, _replaced
 from pytest_mwbudget.errors import MeasurementError
 from pytest_mwbudget.interpreter import internals
 from pytest_mwbudget.interpreter.code_patching import detour, patched_code
@@ -315,7 +315,7 @@ def test_a_core_that_counts_already_is_not_disturbed() -> None:
 
 @needs_eager_tasks
 def test_an_eager_factory_that_hides_its_constructor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "_first_cell", lambda factory: None)
+    monkeypatch.setattr(internals, "_first_cell", lambda factory: ()[0])
     notes: list[str] = []
 
     async def main() -> None:
@@ -341,6 +341,20 @@ def test_a_function_that_is_not_written_in_python_is_told_and_the_others_are_wat
     measurement = measured(Noop(hello))
     assert "Calls of builtins.len are not counted: it is not written in Python." in measurement.notes
     assert measurement.layer("Noop").counts is not None
+
+
+def test_a_loop_whose_methods_cannot_be_replaced_is_refused() -> None:
+    class Fixed:
+        __slots__ = ()
+
+        def call_soon(self) -> None: ...
+
+    loop: Any = Fixed()
+    with (
+        pytest.raises(MeasurementError, match=r"nothing can be counted on a loop of .*Fixed: its call_soon"),
+        _replaced(loop, "call_soon", print),
+    ):
+        pass
 
 
 def test_a_thread_without_the_name_of_its_target_is_named_by_its_method() -> None:

@@ -22,7 +22,7 @@ from ..asgi.discovery import Stack
 from ..asgi.loops import Library
 from ..asgi.server import Observer
 from ..interpreter.code_patching import Function, detour, patched_code, twin
-from ..interpreter.foreign_tools import deeper
+from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS
 from .backend import Charger, Owner
@@ -64,9 +64,9 @@ class Charging:
 
     @contextmanager
     def placed(self) -> Iterator[None]:
-        """Charge from here on, the core having been started; everything is as it was at the end, whatever happens."""
+        """Place the probes in the block, and remove them at its end. The core must have been started."""
         with ExitStack() as stack:
-            stack.enter_context(deeper(len(self.stack.entries)))
+            stack.enter_context(raised_recursion_limit(len(self.stack.entries)))
             stack.enter_context(self.spawning.watched(self.library))
             for site in self._sites():
                 entered = self.core.aside(self._entered(site))
@@ -100,7 +100,7 @@ class Charging:
     # ---- probes -----------------------------------------------------------------------------------------------------
 
     def _entered(self, site: _Site) -> Callable[..., Any]:
-        """What is called, aside, in place of the site's function."""
+        """Return the probe that is called, aside, in place of the site's function."""
         core, reader = self.core, site.reader
         original = twin(site.function, site.function.__code__)
 

@@ -1,7 +1,7 @@
-"""The counting core: the one in C, or in its absence one in Python that knows owners and counts nothing.
+"""The counting backend: the core in C, or else the core in Python, which follows owners and counts no objects.
 
-Both have the same interface, `Core`, and are tested by the same tests; `_core.c` says what it means. What a core
-cannot count it names, with the reason.
+Both have the same interface, `Core`, and the same tests; `_core.c` says what the interface means. A backend names the
+quantities that its core cannot count, with the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Charger(Protocol):
 
 
 class Core(Charger, Protocol):
-    """What both cores can do: charge, and say what was charged. One counting run at a time."""
+    """The interface of both cores: charge owners, and tell what was charged. One counting run at a time."""
 
     def start(self, owners: int, /) -> bool:
         """Start counting for this many owners; whether another reference tracer was there."""
@@ -75,14 +75,14 @@ class Core(Charger, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A core, and by quantity why it cannot count it."""
+    """A core, and by quantity why the core cannot count it."""
 
     core: Core
     why_not: Mapping[str, str]
 
 
 def counting_backend() -> Backend:
-    """The best core there is here."""
+    """Return the best backend that this interpreter allows."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return _without("a free-threaded interpreter is not supported")
     try:

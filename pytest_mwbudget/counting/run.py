@@ -17,13 +17,13 @@ from .attribution import Call, Charging
 from .backend import Backend, Owner, Tally
 from .retained import retained
 
-# Below this nothing is typical.
+# Fewer requests do not tell what is typical.
 FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCharges:
-    """What one request was charged with, by owner; owners as in `model.stack`, then what is not the request's.
+    """What one request was charged, by owner: those of `model.stack`, then those that are not of the request.
 
     `tallies` are objects, allocations, bytes and suspensions. `types` are the objects by the name of their type,
     `retained` those of them that stayed alive. `received` and `sent` are messages through an owner's outer boundary.
@@ -51,7 +51,7 @@ class CountingRun:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Count from here on; everything is as it was at the end, whatever happens."""
+        """Count in the block, and restore everything at its end."""
         try:
             self.other_tracer = self.core.start(self.charging.aside)
         except RuntimeError as error:
@@ -70,7 +70,7 @@ class CountingRun:
             self.why_not |= dict.fromkeys(("allocations", "bytes"), reason)
 
     def notes(self) -> Iterator[str]:
-        """What else hooks into the interpreter."""
+        """Tell which other tools hook into the interpreter, and which tasks and threads were not seen."""
         if tracemalloc.is_tracing():
             yield "tracemalloc is tracing: it keeps what it traces, and slows everything down."
         elif self.other_tracer:
@@ -108,7 +108,7 @@ class CountingRun:
         return charges
 
     def _take(self) -> RequestCharges:
-        """What was charged since the last time."""
+        """Return what was charged since the last call."""
         tallies, made = self.core.take()
         types: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
         # All owners create much the same types. The names are not kept longer: that would keep the types alive.

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from . import internals
 
 _INSTALL: dict[str, Callable[[Any], None]] = {"tracer": sys.settrace, "profiler": sys.setprofile}
-# So many threads are named in a message; of more it gives the number.
+# The most threads that a message names; it gives the number of the others.
 MOST_NAMED = 3
 
 
@@ -37,13 +37,13 @@ Hooks: TypeAlias = Mapping[str, object]
 
 
 def hooks() -> Hooks:
-    """The tools that a thread would begin with now."""
+    """Return the tools that a new thread begins with now."""
     return {"tracer": threading.gettrace(), "profiler": threading.getprofile()}
 
 
 @contextmanager
 def threads_untraced() -> Iterator[Hooks]:
-    """Let threads that start in the block start without a tracer and a profiler, for they may outlive the block.
+    """Let threads start without a tracer and a profiler in the block, because they may outlive it.
 
     Yields the hooks that new threads had before.
     """
@@ -139,7 +139,7 @@ def _begun_anew(
 
 
 def at_work() -> list[ThreadTool]:
-    """The tools that slow the current thread down, as far as they can be seen."""
+    """Return the tools that slow the current thread down, as far as they can be seen."""
     tracing = internals.thread_tools()
     if tracing is not None:
         return [_named(kind, tool, ident) for kind, ident, tool in tracing.at_work()]

@@ -26,7 +26,7 @@ AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
 
 
 class OwnerMarkers:
-    """A `Charger` that keeps no accounts: an owner is at work where its marker is the innermost on the stack."""
+    """A `Charger` that counts nothing: the owner at work is the one whose marker is the innermost on the stack."""
 
     def __init__(self, owners: int) -> None:
         self.markers: list[Marker] = [_marked(_called, owner) for owner in range(owners)]

@@ -41,7 +41,7 @@ from ..interpreter.code_patching import (
     twin,
 )
 from ..interpreter.coroutine_proxy import awaiting
-from ..interpreter.foreign_tools import deeper
+from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS, SUSPENDED, probed_parent
 
@@ -423,7 +423,7 @@ class Probes:
             for index in indexes:
                 self._add(index)
             with ExitStack() as stack:
-                stack.enter_context(deeper(len(self.stack.entries)))
+                stack.enter_context(raised_recursion_limit(len(self.stack.entries)))
                 for site in sites.values():
                     if site.targets:
                         assert site.code is not None
