@@ -10,11 +10,9 @@ replaces parts of pyinstrument: an exception there becomes the reason why there 
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import inspect
 import opcode
-import platform
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -42,6 +40,8 @@ def self_check(wrong: str, lost: str) -> Callable[[Callable[[], bool]], SelfChec
                     return None
             except Exception as error:  # whatever it is, the internal has changed
                 found = f" ({type(error).__name__}: {error})"
+            import platform
+
             interpreter = f"{platform.python_implementation()} {platform.python_version()}"
             return f"{interpreter} is not as expected: {wrong}{found}, so {lost}"
 
@@ -299,6 +299,8 @@ def loop_iteration(loop: object) -> Callable[[], None] | None:
 
 def eager_constructor(factory: Any) -> Callable[..., Any] | None:
     """What asyncio's eager task factory makes tasks with, None for another factory."""
+    import asyncio  # here only: CPython 3.12 crashes where another interpreter imports it
+
     eager = getattr(asyncio, "eager_task_factory", None)  # Python 3.12
     if eager is None or getattr(factory, "__code__", None) is not eager.__code__ or why_no_eager_constructor():
         return None
@@ -316,6 +318,8 @@ def _first_cell(factory: Any) -> Callable[..., Any]:
 )
 def why_no_eager_constructor() -> bool:
     """Check that the constructor can be read; there is none before Python 3.12."""
+    import asyncio
+
     create: Any = getattr(asyncio, "create_eager_task_factory", None)
     if create is None:
         return True
