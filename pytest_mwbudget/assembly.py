@@ -13,8 +13,8 @@ from .asgi.discovery import Stack
 from .config import budgets
 from .config.budgets import Budgets
 from .counting.rows import row_counts, with_own_types
-from .counting.run import Page
-from .interpreter.foreign_tools import Instruments
+from .counting.run import RequestCharges
+from .interpreter.foreign_tools import ForeignTools
 from .model.results import (
     COUNTED,
     CountedQuantity,
@@ -98,20 +98,20 @@ class Counted:
         return any(counts.suspensions.count for counts in parts)
 
 
-def counted(stack: Stack, pages: list[Page], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
+def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
     """Return what the typical request was charged with; `why_not` says by quantity why there is no figure."""
     owners = {layer.index: [owner_of(entry)] for entry, layer in stack.layers if entry in stack.probeable}
-    found: dict[Any, Counts] = {index: row_counts(pages, own, why_not) for index, own in owners.items()}
-    found["outside"] = row_counts(pages, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
+    found: dict[Any, Counts] = {index: row_counts(charges, own, why_not) for index, own in owners.items()}
+    found["outside"] = row_counts(charges, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
     if stack.endpoint is not None:
-        found["endpoint"] = row_counts(pages, [owner_of(stack.endpoint)], why_not)
-    outermost = row_counts(pages, [1], why_not)
-    total = row_counts(pages, range(len(stack.entries) + 1), why_not)
+        found["endpoint"] = row_counts(charges, [owner_of(stack.endpoint)], why_not)
+    outermost = row_counts(charges, [1], why_not)
+    total = row_counts(charges, range(len(stack.entries) + 1), why_not)
     total = replace(total, received=outermost.received, sent=outermost.sent)
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
-    sent = {entry: median_low([page.sent[owner_of(entry)] for page in pages]) for entry in stack.probeable}
-    return Counted(found, Ledger(outside, endpoint, total, len(pages), why_not), sent, notes)
+    sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
+    return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes)
 
 
 # ---- the record -------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Findings:
     stack: Stack
     layers: tuple[Bounded, ...]
     budgets: Budgets
-    instruments: Instruments
+    foreign_tools: ForeignTools
     counted: Counted
     timed: Timed | None = None
 
@@ -158,7 +158,7 @@ class Findings:
             total_reason=total.reason if total else None,
             verdict=worst(verdict for verdict in said if verdict is not None),
             notes=tuple(self._notes()),
-            disturbed=self.instruments.why_no_figures if self.instruments.active else None,
+            disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
         )
 
     def _report(self, bounded: Bounded) -> LayerReport:
@@ -184,10 +184,10 @@ class Findings:
     def _count_judged(self, bounded: Bounded, quantity: CountedQuantity) -> Judged:
         bound = bounded.bounds[quantity]
         if self.stack.displaced:  # so that layers may be missing
-            return Judged(bound, "undecided", self.instruments.why_no_figures)
+            return Judged(bound, "undecided", self.foreign_tools.why_no_figures)
         why = self.counted.report.why.get(quantity)
         if why is not None:
-            said = why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
+            said = why if self.foreign_tools.distorting else f"{quantity} cannot be counted here: {why}"
             return Judged(bound, "undecided", said)
         own = self.counted.layers.get(bounded.layer.index)
         others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
@@ -199,17 +199,17 @@ class Findings:
 
     def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
         """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self.instruments.why_no_figures if self.instruments.active else None
+        why = self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None
         return {q: Judged(most, "undecided", why) for q, most in bounded.bounds.items() if q not in COUNTED}
 
     def _untimed_total(self) -> Judged | None:
         bound = self.budgets.total_us
-        return None if bound is None else Judged(bound, "undecided", self.instruments.why_no_figures)
+        return None if bound is None else Judged(bound, "undecided", self.foreign_tools.why_no_figures)
 
     def _notes(self) -> Iterator[str]:
-        if self.instruments.suspended:
-            names = ", ".join(self.instruments.suspended)
-            missed = "; it saw nothing of what other threads did meanwhile" if self.instruments.missed else ""
+        if self.foreign_tools.suspended:
+            names = ", ".join(self.foreign_tools.suspended)
+            missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
             yield f"{names} was suspended during the measurement{missed}."
         if self.stack.displaced:
             yield "The app runs a profiler of its own, which hides the layers inside of it."
@@ -219,8 +219,10 @@ class Findings:
         if (handed_on := self.stack.handed_on) is not None:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
-        for active in self.instruments.active:
+        for active in self.foreign_tools.active:
             yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
+        if self.foreign_tools.unproven is not None:
+            yield f"{self.foreign_tools.unproven}: there are no figures of time and memory, and no verdicts on them."
         yield from self.counted.notes
         if self.timed is not None:
             yield from self.timed.notes

@@ -16,11 +16,11 @@ from .analysis.rows import Bounded
 from .asgi import discovery, loops, server
 from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
 from .config.settings import Settings
-from .counting.backend import counters
-from .counting.run import Ledger
+from .counting.backend import counting_backend
+from .counting.run import CountingRun
 from .errors import MeasurementError, MwBudgetError, of_the_app
 from .interpreter.clocks import Clock
-from .interpreter.foreign_tools import Instruments, suspended
+from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import threads_untraced
 from .model.results import (
     COUNTED,
@@ -71,12 +71,12 @@ async def measure(
         async with _running(app, request, settings) as caller:
             caller.clock = environment.clock
             response = (await _first_call(caller, settings)).response()
-            with environment.apart(), suspended(hooks) as instruments, caller.loop.undebugged() as debugged:
+            with environment.apart(), suspended(hooks) as foreign_tools, caller.loop.undebugged() as debugged:
                 if debugged:
-                    instruments.suspended.append("asyncio's debug mode")
-                run = await _prepared(caller, settings, environment, instruments)
+                    foreign_tools.suspended.append("asyncio's debug mode")
+                run = await _prepared(caller, settings, environment, foreign_tools)
                 findings = await run.counted()
-                if settings.budgets.need_clock and not instruments.active:
+                if settings.budgets.need_clock and not foreign_tools.distorting:
                     findings = await run.timed(findings)
                 measurement = findings.measurement(_line(request), response, caller.loop.name)
                 if publish is None or not _profile_wanted(settings, measurement):
@@ -131,7 +131,7 @@ def _line(request: httpx.Request) -> RequestLine:
 
 
 async def _prepared(
-    caller: server.Caller, settings: Settings, environment: Environment, instruments: Instruments
+    caller: server.Caller, settings: Settings, environment: Environment, foreign_tools: ForeignTools
 ) -> _Run:
     """Warm the app, find its layers and their budgets."""
     __tracebackhide__ = True
@@ -148,10 +148,10 @@ async def _prepared(
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
         stack = await discovery.discover(call)
     if stack.displaced:
-        instruments.active.append("a profiler of the app")
-    instruments.check()
+        foreign_tools.active.append("a profiler of the app")
+    foreign_tools.check()
     layers = bounded_layers(stack, settings.budgets)
-    return _Run(stack, layers, caller, settings, environment, instruments, request_ns, warm)
+    return _Run(stack, layers, caller, settings, environment, foreign_tools, request_ns, warm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class _Run:
     caller: server.Caller
     settings: Settings
     environment: Environment
-    instruments: Instruments
+    foreign_tools: ForeignTools
     request_ns: float
     warm: bool
 
@@ -176,7 +176,7 @@ class _Run:
         """Charge some requests to the layers."""
         __tracebackhide__ = True
         schedule = self.environment.schedule
-        ledger = Ledger(self.stack, counters(), self.caller.loop.library)
+        run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
         limit_s = self.settings.startup_timeout_s
         message = (
             f"the app stopped answering while it was counted: {schedule.uncounted_requests} to"
@@ -184,18 +184,18 @@ class _Run:
             " raise mw_budget_startup_timeout if they need longer"
         )
         async with self.caller.limited(limit_s, message):
-            pages = await ledger.count(
+            charges = await run.count(
                 self.caller.settled,
                 schedule.counted_requests,
                 schedule.uncounted_requests,
                 schedule.counting_ns,
                 self.environment.clock,
             )
-        self.instruments.check(self._codes())
+        self.foreign_tools.check(self._codes())
         # A tool that is at work creates objects.
-        active = dict.fromkeys(IN_MEMORY, self.instruments.why_no_figures) if self.instruments.active else {}
-        found = counted(self.stack, pages, active | dict(ledger.why_not), list(ledger.notes()))
-        return Findings(self.stack, self.layers, self.settings.budgets, self.instruments, found)
+        distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures) if self.foreign_tools.distorting else {}
+        found = counted(self.stack, charges, distorted | dict(run.why_not), list(run.notes()))
+        return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
 
     def _codes(self) -> list[CodeType]:
         """The code that enters the layers."""
@@ -214,8 +214,8 @@ class _Run:
         # A test that fails has a table, whose figures somebody reads.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
         found = await self._until_known(findings, environment)
-        self.instruments.check(self._codes())
-        return findings if self.instruments.active else replace(findings, timed=found)
+        self.foreign_tools.check(self._codes())
+        return findings if self.foreign_tools.distorting else replace(findings, timed=found)
 
     async def _until_known(self, findings: Findings, environment: Environment) -> Timed:
         """Time the layers until the verdicts are known, and the figures where somebody reads them."""
@@ -246,8 +246,8 @@ class _Run:
 
     async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
         """The same, with where its time goes; with a note where that cannot be told. The measurement stands."""
-        if self.instruments.active:
-            return _without_profile(measurement, self.instruments.why_no_figures)
+        if self.foreign_tools.distorting:
+            return _without_profile(measurement, self.foreign_tools.why_no_figures)
         try:
             found = await self._profile(measurement)
         except loops.OutOfTimeError:

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_mwbudget.asgi import discovery, server
 from pytest_mwbudget.config.settings import Settings
-from pytest_mwbudget.counting.backend import counters
+from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.engine import measure as _measure
 from pytest_mwbudget.model.results import CountedQuantity, Measurement
 from pytest_mwbudget.session.gate import SCHEDULE
@@ -103,7 +103,7 @@ def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> M
 
 def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
     """For a test that counts these: skipped where they cannot be counted."""
-    why_not = counters().why_not
+    why_not = counting_backend().why_not
     reasons = [f"{quantity}: {why_not[quantity]}" for quantity in quantities if quantity in why_not]
     return pytest.mark.skipif(bool(reasons), reason="; ".join(reasons))
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import trio
 
-from pytest_mwbudget.counting import backend as counters_module
-from pytest_mwbudget.counting.backend import MAX_OWNERS, NOBODY, Core, PythonCore, counters
+from pytest_mwbudget.counting import backend as backend_module
+from pytest_mwbudget.counting.backend import MAX_OWNERS, NOBODY, Core, PythonCore, counting_backend
 
 try:
     from pytest_mwbudget.counting import _core
@@ -37,7 +37,7 @@ CORES = ["python", pytest.param("c", marks=pytest.mark.skipif(bool(why_no_extens
 
 @pytest.fixture(params=CORES)
 def closed(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A core with no open ledger; one that the test opens is closed at the end."""
+    """A core with no counting run; one that the test opens is stopped at the end."""
     core: Any = PythonCore() if request.param == "python" else _core
     yield core
     with suppress(RuntimeError):
@@ -46,7 +46,7 @@ def closed(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def core(closed: Any) -> Any:
-    """A core with a ledger of four owners."""
+    """A core with a counting run of four owners."""
     closed.start(OWNERS)
     return closed
 
@@ -75,17 +75,17 @@ def trap(value: object = None) -> Generator[Any, Any, Any]:
     return (yield value)
 
 
-# ---- the ledger ---------------------------------------------------------------------------------------------------
+# ---- the counting run ---------------------------------------------------------------------------------------------
 
 
-def test_there_is_one_ledger_at_a_time(core: Any) -> None:
-    with pytest.raises(RuntimeError, match="a ledger is open already: there can be one in a process"):
+def test_there_is_one_counting_run_at_a_time(core: Any) -> None:
+    with pytest.raises(RuntimeError, match="counting is under way already: there can be one counting run in a process"):
         core.start(1)
     core.stop()
     core.start(1)
 
 
-def test_a_refused_start_leaves_the_open_ledger_alone(core: Any, charged: Any) -> None:
+def test_a_refused_start_leaves_the_one_under_way_alone(core: Any, charged: Any) -> None:
     core.charge(2)
     with pytest.raises(RuntimeError):
         core.start(1)
@@ -98,7 +98,7 @@ def test_a_refused_start_leaves_the_open_ledger_alone(core: Any, charged: Any) -
         lambda core: core.stop(),
         lambda core: core.take(),
         lambda core: core.charge(0),
-        lambda core: core.passage(0, trap()),
+        lambda core: core.coroutine_proxy(0, trap()),
         lambda core: core.aside(print),
         lambda core: core.callback(0, print),
         lambda core: core.discount(0, ()),
@@ -106,16 +106,16 @@ def test_a_refused_start_leaves_the_open_ledger_alone(core: Any, charged: Any) -
         lambda core: core.born([]),
     ],
 )
-def test_nothing_can_be_done_while_no_ledger_is_open(closed: Any, use: Any) -> None:
-    with pytest.raises(RuntimeError, match="no ledger is open"):
+def test_nothing_can_be_done_while_no_counting_run_is_under_way(closed: Any, use: Any) -> None:
+    with pytest.raises(RuntimeError, match="no counting run is under way"):
         use(closed)
 
 
 @pytest.mark.parametrize("owners", [-1, 0, MAX_OWNERS + 1])
 def test_the_number_of_owners_has_bounds(closed: Any, owners: int) -> None:
-    with pytest.raises(ValueError, match=f"{owners} owners, but a ledger has 1 to 100000"):
+    with pytest.raises(ValueError, match=f"{owners} owners, but a counting run has 1 to 100000"):
         closed.start(owners)
-    with pytest.raises(RuntimeError, match="no ledger is open"):
+    with pytest.raises(RuntimeError, match="no counting run is under way"):
         closed.take()
 
 
@@ -125,13 +125,13 @@ def test_the_number_of_owners_has_bounds(closed: Any, owners: int) -> None:
     [
         lambda core, owner: core.charge(owner),
         lambda core, owner: core.run(owner, int),
-        lambda core, owner: core.passage(owner, trap()),
+        lambda core, owner: core.coroutine_proxy(owner, trap()),
         lambda core, owner: core.callback(owner, int),
         lambda core, owner: core.discount(owner, ()),
     ],
 )
-def test_an_owner_that_the_ledger_does_not_have_is_refused(core: Any, use: Any, owner: int) -> None:
-    with pytest.raises(ValueError, match=f"owner {owner}, but this ledger has 0 to {ELSEWHERE}"):
+def test_an_owner_that_the_counting_run_does_not_have_is_refused(core: Any, use: Any, owner: int) -> None:
+    with pytest.raises(ValueError, match=f"owner {owner}, but this counting run has 0 to {ELSEWHERE}"):
         use(core, owner)
 
 
@@ -156,7 +156,7 @@ def test_a_thread_that_is_not_counted_charges_nobody(core: Any, charged: Any) ->
     assert charged() == 1
 
 
-def test_a_ledger_can_be_closed_in_another_thread(core: Any) -> None:
+def test_a_counting_run_can_be_stopped_in_another_thread(core: Any) -> None:
     assert in_a_thread(core.stop) == (False, False)
     core.start(1)
     assert len(core.take()[0]) == 3
@@ -184,7 +184,7 @@ def test_run_passes_arguments_results_and_exceptions_on(core: Any, charged: Any)
     assert charged() == 1
 
 
-def test_run_only_calls_where_no_ledger_is_open_or_another_thread_is_counted(closed: Any) -> None:
+def test_run_only_calls_where_no_counting_run_is_under_way_or_another_thread_is_counted(closed: Any) -> None:
     assert closed.run(99, int, "1") == 1
     closed.start(1)
     assert in_a_thread(lambda: closed.run(99, int, "2")) == 2
@@ -195,14 +195,14 @@ def test_run_only_calls_where_no_ledger_is_open_or_another_thread_is_counted(clo
     [
         lambda core, function: core.run(3, function),
         lambda core, function: core.aside(lambda _: function())(),
-        lambda core, function: core.passage(3, calling(function)).send(None),
-        lambda core, function: core.passage(3, calling(function), True).send(None),
-        lambda core, function: core.passage(3, calling(int), False, function).send(None),
-        lambda core, function: core.passage(3, Calling(function, int)).send(None),
-        lambda core, function: core.passage(3, Calling(int, function)).close(),
+        lambda core, function: core.coroutine_proxy(3, calling(function)).send(None),
+        lambda core, function: core.coroutine_proxy(3, calling(function), True).send(None),
+        lambda core, function: core.coroutine_proxy(3, calling(int), False, function).send(None),
+        lambda core, function: core.coroutine_proxy(3, Calling(function, int)).send(None),
+        lambda core, function: core.coroutine_proxy(3, Calling(int, function)).close(),
     ],
 )
-def test_a_ledger_that_is_opened_within_a_call_keeps_its_own_owners(core: Any, around: Any) -> None:
+def test_a_counting_run_that_is_started_within_a_call_keeps_its_own_owners(core: Any, around: Any) -> None:
     def reopen() -> None:
         core.stop()
         core.start(1)
@@ -258,7 +258,7 @@ def test_aside_restores_the_charge_after_an_exception(core: Any, charged: Any) -
     assert charged() == 2
 
 
-def test_aside_has_no_caller_in_another_thread_nor_after_its_ledger(core: Any, charged: Any) -> None:
+def test_aside_has_no_caller_in_another_thread_nor_after_its_counting_run(core: Any, charged: Any) -> None:
     assert in_a_thread(charged) == NOBODY
     core.stop()
     assert charged() == NOBODY
@@ -276,7 +276,7 @@ def test_a_callback_leaves_the_charge_with_its_owner(core: Any, charged: Any) ->
     assert charged() == 3
 
 
-def test_a_callback_that_outlives_its_ledger_only_calls(core: Any) -> None:
+def test_a_callback_that_outlives_its_counting_run_only_calls(core: Any) -> None:
     guard = core.callback(3, int)
     core.stop()
     assert guard("1") == 1
@@ -292,10 +292,10 @@ def test_a_callback_in_another_thread_changes_nothing(core: Any, charged: Any) -
     assert charged() == 1
 
 
-# ---- passages: one step at a time ---------------------------------------------------------------------------------
+# ---- proxies: one step at a time ---------------------------------------------------------------------------------
 
 
-def test_each_step_of_a_passage_is_charged_to_its_owner(core: Any, charged: Any) -> None:
+def test_each_step_of_a_proxy_is_charged_to_its_owner(core: Any, charged: Any) -> None:
     seen = []
 
     async def inner() -> str:
@@ -304,20 +304,20 @@ def test_each_step_of_a_passage_is_charged_to_its_owner(core: Any, charged: Any)
         seen.append(charged())
         return "three"
 
-    passage = core.passage(2, inner())
+    proxy = core.coroutine_proxy(2, inner())
     core.charge(0)
-    assert passage.send(None) == "one"
+    assert proxy.send(None) == "one"
     assert charged() == 0
     core.charge(1)
     with pytest.raises(StopIteration) as stop:
-        passage.send("two")
+        proxy.send("two")
     assert stop.value.value == "three"
     assert seen == [2, 2]
     assert charged() == 1
     assert suspensions(core)[:OWNERS] == [0, 0, 1, 0]
 
 
-def test_nested_passages_follow_the_stack_and_the_innermost_suspends(core: Any, charged: Any) -> None:
+def test_nested_proxies_follow_the_stack_and_the_innermost_suspends(core: Any, charged: Any) -> None:
     seen = []
 
     async def deep() -> None:
@@ -327,20 +327,20 @@ def test_nested_passages_follow_the_stack_and_the_innermost_suspends(core: Any, 
 
     async def middle() -> None:
         seen.append(charged())
-        await core.passage(2, deep())
+        await core.coroutine_proxy(2, deep())
         seen.append(charged())
         await trap()
 
-    passage = core.passage(0, core.passage(1, middle()))
+    proxy = core.coroutine_proxy(0, core.coroutine_proxy(1, middle()))
     core.charge(3)
-    passage.send(None)
+    proxy.send(None)
     assert charged() == 3
     assert suspensions(core)[:OWNERS] == [0, 0, 1, 0]
-    passage.send(None)
+    proxy.send(None)
     assert charged() == 3
     assert suspensions(core)[:OWNERS] == [0, 1, 0, 0]
     with pytest.raises(StopIteration):
-        passage.send(None)
+        proxy.send(None)
     assert charged() == 3
     assert suspensions(core)[:OWNERS] == [0, 0, 0, 0]
     assert seen == [1, 2, 2, 1]
@@ -349,9 +349,9 @@ def test_nested_passages_follow_the_stack_and_the_innermost_suspends(core: Any, 
 def test_a_root_leaves_the_charge_with_who_suspended_and_at_its_end_keeps_it(core: Any, charged: Any) -> None:
     async def task() -> None:
         await trap()
-        await core.passage(2, trap())
+        await core.coroutine_proxy(2, trap())
 
-    root = core.passage(1, task(), True)
+    root = core.coroutine_proxy(1, task(), True)
     core.charge(3)
     left = []
     for _ in range(2):
@@ -364,14 +364,14 @@ def test_a_root_leaves_the_charge_with_who_suspended_and_at_its_end_keeps_it(cor
     assert suspensions(core)[:OWNERS] == [0, 1, 1, 0]
 
 
-def test_a_passage_that_raises_gives_the_charge_back(core: Any, charged: Any) -> None:
+def test_a_proxy_that_raises_gives_the_charge_back(core: Any, charged: Any) -> None:
     async def interrupted() -> None:
         raise KeyboardInterrupt
 
     core.charge(3)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            core.passage(0, core.passage(1, interrupted())).send(None)
+            core.coroutine_proxy(0, core.coroutine_proxy(1, interrupted())).send(None)
         assert charged() == 3
     assert suspensions(core)[:OWNERS] == [0, 0, 0, 0]
 
@@ -385,22 +385,22 @@ def test_what_a_coroutine_returns_comes_through_send_and_through_await(core: Any
         return value
 
     async def outer() -> object:
-        return await core.passage(1, inner())
+        return await core.coroutine_proxy(1, inner())
 
-    for coroutine in (core.passage(0, inner()), outer(), core.passage(0, outer())):
+    for coroutine in (core.coroutine_proxy(0, inner()), outer(), core.coroutine_proxy(0, outer())):
         with pytest.raises(StopIteration) as stop:
             coroutine.send(None)
         assert stop.value.value is value
 
 
-def test_a_passage_can_be_used_once(core: Any) -> None:
+def test_a_proxy_can_be_used_once(core: Any) -> None:
     async def inner() -> None:
         pass
 
-    passage = core.passage(0, inner())
+    proxy = core.coroutine_proxy(0, inner())
     for error in (StopIteration, RuntimeError, RuntimeError):
         with pytest.raises(error):
-            passage.send(None)
+            proxy.send(None)
 
 
 def test_a_coroutine_that_suspends_again_and_again_is_no_leak_of_the_charge(core: Any, charged: Any) -> None:
@@ -408,18 +408,18 @@ def test_a_coroutine_that_suspends_again_and_again_is_no_leak_of_the_charge(core
         for number in range(100):
             assert await trap(number) == number
 
-    passage = core.passage(1, core.passage(2, inner()))
+    proxy = core.coroutine_proxy(1, core.coroutine_proxy(2, inner()))
     core.charge(0)
     sent = None
     for _ in range(100):
-        sent = passage.send(sent)
+        sent = proxy.send(sent)
     assert charged() == 0
     assert suspensions(core)[:OWNERS] == [0, 0, 100, 0]
-    passage.close()
+    proxy.close()
 
 
-def test_a_passage_of_an_earlier_ledger_only_steps(core: Any) -> None:
-    old = core.passage(3, trap(), True, pytest.fail)
+def test_a_proxy_of_an_earlier_counting_run_only_steps(core: Any) -> None:
+    old = core.coroutine_proxy(3, trap(), True, pytest.fail)
     core.stop()
     core.start(1)
     core.charge(0)
@@ -430,29 +430,29 @@ def test_a_passage_of_an_earlier_ledger_only_steps(core: Any) -> None:
     assert suspensions(core) == [0, 0, 0]
 
 
-def test_a_ledger_that_is_closed_during_a_step_may_leave_its_passages_behind(core: Any) -> None:
+def test_a_counting_run_that_is_stopped_during_a_step_may_leave_its_proxies_behind(core: Any) -> None:
     async def inner() -> str:
         core.stop()
         await trap()
         return "done"
 
-    passage = core.passage(1, core.passage(2, inner(), True), False, pytest.fail)
-    passage.send(None)
+    proxy = core.coroutine_proxy(1, core.coroutine_proxy(2, inner(), True), False, pytest.fail)
+    proxy.send(None)
     with pytest.raises(StopIteration, match="done"):
-        passage.send(None)
+        proxy.send(None)
 
 
-def test_a_passage_that_another_thread_steps_charges_nobody(core: Any, charged: Any) -> None:
-    passage = core.passage(2, trap("there"))
+def test_a_proxy_that_another_thread_steps_charges_nobody(core: Any, charged: Any) -> None:
+    proxy = core.coroutine_proxy(2, trap("there"))
     core.charge(1)
-    assert in_a_thread(lambda: passage.send(None)) == "there"
+    assert in_a_thread(lambda: proxy.send(None)) == "there"
     assert charged() == 1
     with pytest.raises(StopIteration, match="here"):
-        passage.send("here")
+        proxy.send("here")
     assert suspensions(core)[:OWNERS] == [0, 0, 0, 0]
 
 
-# ---- passages: throw, close, returned -----------------------------------------------------------------------------
+# ---- proxies: throw, close, returned -----------------------------------------------------------------------------
 
 
 def test_what_is_thrown_is_raised_inside_and_charged_to_the_owner(core: Any, charged: Any) -> None:
@@ -465,14 +465,14 @@ def test_what_is_thrown_is_raised_inside_and_charged_to_the_owner(core: Any, cha
             except LookupError as error:
                 seen.append((charged(), error))
 
-    passage = core.passage(1, core.passage(2, inner()))
+    proxy = core.coroutine_proxy(1, core.coroutine_proxy(2, inner()))
     core.charge(0)
-    passage.send(None)
+    proxy.send(None)
     thrown = KeyError("a")
-    passage.throw(thrown)
+    proxy.throw(thrown)
     assert charged() == 0
     with pytest.raises(StopIteration):
-        passage.throw(IndexError)
+        proxy.throw(IndexError)
     assert charged() == 0
     assert [(owner, type(error)) for owner, error in seen] == [(2, KeyError), (2, IndexError)]
     assert seen[0][1] is thrown
@@ -483,12 +483,12 @@ def test_an_exception_may_be_thrown_in_three_parts(core: Any) -> None:
     with pytest.raises(ZeroDivisionError) as elsewhere:
         _ = 1 / 0
     traceback = elsewhere.tb
-    passage = core.passage(1, trap())
-    passage.send(None)
+    proxy = core.coroutine_proxy(1, trap())
+    proxy.send(None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises(ValueError, match="parts") as raised:
-            passage.throw(ValueError, ValueError("parts"), traceback)
+            proxy.throw(ValueError, ValueError("parts"), traceback)
     assert traceback.tb_frame in [frame for frame, _ in walk_tb(raised.tb)]
 
 
@@ -496,10 +496,10 @@ def test_an_exception_may_be_thrown_in_three_parts(core: Any) -> None:
 def test_what_is_no_exception_cannot_be_thrown(core: Any, charged: Any, arguments: tuple[Any, ...]) -> None:
     core.charge(0)
     for awaitable in (trap(), Stepped(iter([1]))):
-        passage = core.passage(1, awaitable)
-        passage.send(None)
+        proxy = core.coroutine_proxy(1, awaitable)
+        proxy.send(None)
         with pytest.raises(TypeError):
-            passage.throw(*arguments)
+            proxy.throw(*arguments)
         assert charged() == 0
 
 
@@ -512,15 +512,15 @@ def test_close_raises_inside_and_is_charged_to_the_owner(core: Any, charged: Any
         finally:
             seen.append((charged(), sys.exc_info()[0]))
 
-    passage = core.passage(1, core.passage(2, inner()))
+    proxy = core.coroutine_proxy(1, core.coroutine_proxy(2, inner()))
     core.charge(0)
-    passage.send(None)
-    passage.close()
-    passage.close()
+    proxy.send(None)
+    proxy.close()
+    proxy.close()
     assert seen == [(2, GeneratorExit)]
     assert charged() == 0
     with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
-        passage.send(None)
+        proxy.send(None)
 
 
 def test_a_coroutine_that_ignores_close_is_an_error(core: Any, charged: Any) -> None:
@@ -530,7 +530,7 @@ def test_a_coroutine_that_ignores_close_is_an_error(core: Any, charged: Any) -> 
         except GeneratorExit:
             await trap()
 
-    for coroutine in (core.passage(1, stubborn()), awaiting(core.passage(1, stubborn()))):
+    for coroutine in (core.coroutine_proxy(1, stubborn()), awaiting(core.coroutine_proxy(1, stubborn()))):
         core.charge(0)
         coroutine.send(None)
         with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
@@ -539,15 +539,15 @@ def test_a_coroutine_that_ignores_close_is_an_error(core: Any, charged: Any) -> 
         coroutine.close()
 
 
-def test_closing_a_passage_that_was_never_begun_closes_the_coroutine(core: Any) -> None:
+def test_closing_a_proxy_that_was_never_begun_closes_the_coroutine(core: Any) -> None:
     coroutine = awaiting(trap())
-    core.passage(0, core.passage(1, coroutine)).close()
+    core.coroutine_proxy(0, core.coroutine_proxy(1, coroutine)).close()
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
     del coroutine
     gc.collect()  # a warning that it was never awaited would be an error here
 
 
-def test_closing_a_passage_that_was_never_begun_leaves_another_awaitable_alone(core: Any) -> None:
+def test_closing_a_proxy_that_was_never_begun_leaves_another_awaitable_alone(core: Any) -> None:
     class Connection:
         def __await__(self) -> Any:
             pytest.fail("awaited")
@@ -555,10 +555,10 @@ def test_closing_a_passage_that_was_never_begun_leaves_another_awaitable_alone(c
         def close(self) -> None:
             pytest.fail("closed")
 
-    assert core.passage(0, Connection()).close() is None
+    assert core.coroutine_proxy(0, Connection()).close() is None
 
 
-def test_a_passage_that_is_dropped_ends_its_coroutine(core: Any) -> None:
+def test_a_proxy_that_is_dropped_ends_its_coroutine(core: Any) -> None:
     ended = []
 
     async def inner() -> None:
@@ -567,28 +567,28 @@ def test_a_passage_that_is_dropped_ends_its_coroutine(core: Any) -> None:
         finally:
             ended.append(True)
 
-    passage = core.passage(0, core.passage(1, inner()))
-    passage.send(None)
-    del passage
+    proxy = core.coroutine_proxy(0, core.coroutine_proxy(1, inner()))
+    proxy.send(None)
+    del proxy
     assert ended == [True]
 
 
-def test_a_passage_that_is_dropped_unawaited_is_reported_as_a_coroutine_is(core: Any) -> None:
+def test_a_proxy_that_is_dropped_unawaited_is_reported_as_a_coroutine_is(core: Any) -> None:
     async def forgotten() -> None:
         pass
 
     with pytest.warns(RuntimeWarning, match="forgotten' was never awaited"):
-        core.passage(0, forgotten())
+        core.coroutine_proxy(0, forgotten())
 
 
 def test_who_wants_to_know_is_told_aside_and_once_that_the_coroutine_returned(core: Any, charged: Any) -> None:
     told = []
-    passage = core.passage(1, trap(), False, lambda: told.append(charged()))
+    proxy = core.coroutine_proxy(1, trap(), False, lambda: told.append(charged()))
     core.charge(0)
-    passage.send(None)
+    proxy.send(None)
     assert told == []
     with pytest.raises(StopIteration, match="result"):
-        passage.send("result")
+        proxy.send("result")
     assert told == [ASIDE]
     assert charged() == 0
 
@@ -602,36 +602,36 @@ def test_who_wants_to_know_is_told_as_well_when_the_coroutine_caught_what_was_th
         return "not reached"
 
     told = []
-    passage = core.passage(1, catching(), False, lambda: told.append("told"))
-    passage.send(None)
+    proxy = core.coroutine_proxy(1, catching(), False, lambda: told.append("told"))
+    proxy.send(None)
     with pytest.raises(StopIteration) as stop:
-        passage.throw(ValueError)
+        proxy.throw(ValueError)
     assert (stop.value.value, told) == ("caught", ["told"])
 
 
-@pytest.mark.parametrize("end", [lambda passage: passage.throw(ValueError), lambda passage: passage.close()])
+@pytest.mark.parametrize("end", [lambda proxy: proxy.throw(ValueError), lambda proxy: proxy.close()])
 def test_nobody_is_told_of_a_coroutine_that_did_not_return(core: Any, end: Any) -> None:
-    passage = core.passage(1, trap(), False, pytest.fail)
-    passage.send(None)
+    proxy = core.coroutine_proxy(1, trap(), False, pytest.fail)
+    proxy.send(None)
     with suppress(ValueError):
-        end(passage)
+        end(proxy)
 
 
-@pytest.mark.parametrize("step", [lambda passage: passage.send(None), lambda passage: passage.throw(KeyError)])
+@pytest.mark.parametrize("step", [lambda proxy: proxy.send(None), lambda proxy: proxy.throw(KeyError)])
 def test_an_error_of_who_wanted_to_know_is_raised_in_place_of_the_result(core: Any, charged: Any, step: Any) -> None:
     async def catching() -> None:
         with suppress(KeyError):
             await trap()
 
-    passage = core.passage(1, catching(), False, lambda: {}["missing"])
+    proxy = core.coroutine_proxy(1, catching(), False, lambda: {}["missing"])
     core.charge(0)
-    passage.send(None)
+    proxy.send(None)
     with pytest.raises(KeyError, match="missing"):
-        step(passage)
+        step(proxy)
     assert charged() == 0
 
 
-# ---- passages: what can be awaited --------------------------------------------------------------------------------
+# ---- proxies: what can be awaited --------------------------------------------------------------------------------
 
 
 async def awaiting(awaitable: Any) -> Any:
@@ -668,12 +668,12 @@ AWAITABLES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("make", AWAITABLES.values(), ids=AWAITABLES)
-def test_a_passage_steps_whatever_can_be_awaited(core: Any, charged: Any, make: Any) -> None:
-    for passage in (core.passage(1, make()), awaiting(core.passage(1, make()))):
+def test_a_proxy_steps_whatever_can_be_awaited(core: Any, charged: Any, make: Any) -> None:
+    for proxy in (core.coroutine_proxy(1, make()), awaiting(core.coroutine_proxy(1, make()))):
         core.charge(0)
-        assert [passage.send(None), passage.send(None)] == [1, 2]
+        assert [proxy.send(None), proxy.send(None)] == [1, 2]
         with pytest.raises(StopIteration):
-            passage.send(None)
+            proxy.send(None)
         assert charged() == 0
     assert suspensions(core)[:OWNERS] == [0, 4, 0, 0]
 
@@ -685,30 +685,30 @@ def test_an_exception_can_be_thrown_into_whatever_can_be_awaited(
 ) -> None:
     thrown = ValueError("thrown")
     for error in (thrown, ValueError):
-        passage = core.passage(1, make())
+        proxy = core.coroutine_proxy(1, make())
         core.charge(0)
         if begun:
-            passage.send(None)
+            proxy.send(None)
         with pytest.raises(ValueError) as raised:  # noqa: PT011
-            passage.throw(error)
+            proxy.throw(error)
         assert error is ValueError or raised.value is thrown
         assert charged() == 0
 
 
 @pytest.mark.parametrize("make", AWAITABLES.values(), ids=AWAITABLES)
 def test_whatever_can_be_awaited_can_be_closed(core: Any, make: Any) -> None:
-    passage = core.passage(1, make())
-    passage.send(None)
-    assert passage.close() is None
-    unbegun = core.passage(1, make())
+    proxy = core.coroutine_proxy(1, make())
+    proxy.send(None)
+    assert proxy.close() is None
+    unbegun = core.coroutine_proxy(1, make())
     assert unbegun.close() is None
 
 
 def test_a_value_that_an_iterator_cannot_take_is_an_error_as_with_await(core: Any) -> None:
-    passage = core.passage(1, Stepped(iter([1, 2])))
-    passage.send(None)
+    proxy = core.coroutine_proxy(1, Stepped(iter([1, 2])))
+    proxy.send(None)
     with pytest.raises(AttributeError, match="send"):
-        passage.send("value")
+        proxy.send("value")
 
 
 @pytest.mark.parametrize(
@@ -737,55 +737,55 @@ def test_a_value_that_an_iterator_cannot_take_is_an_error_as_with_await(core: An
 def test_what_cannot_be_awaited_is_an_error_at_the_first_step(
     core: Any, charged: Any, not_awaitable: Any, messages: list[str]
 ) -> None:
-    passage = core.passage(1, not_awaitable())
+    proxy = core.coroutine_proxy(1, not_awaitable())
     core.charge(0)
     with pytest.raises(TypeError, match="|".join(map(re.escape, messages))):
-        passage.send(None)
+        proxy.send(None)
     assert charged() == 0
 
 
-# ---- passages as coroutines ---------------------------------------------------------------------------------------
+# ---- proxies as coroutines ---------------------------------------------------------------------------------------
 
 
-def test_a_passage_is_a_coroutine_for_those_who_ask(core: Any) -> None:
-    passage = core.passage(0, trap())
-    assert asyncio.iscoroutine(passage)
-    assert inspect.isawaitable(passage)
-    assert isinstance(passage, collections.abc.Coroutine)
-    passage.close()
+def test_a_proxy_is_a_coroutine_for_those_who_ask(core: Any) -> None:
+    proxy = core.coroutine_proxy(0, trap())
+    assert asyncio.iscoroutine(proxy)
+    assert inspect.isawaitable(proxy)
+    assert isinstance(proxy, collections.abc.Coroutine)
+    proxy.close()
 
 
-def test_a_passage_forwards_what_else_is_asked_of_a_coroutine(core: Any) -> None:
+def test_a_proxy_forwards_what_else_is_asked_of_a_coroutine(core: Any) -> None:
     async def inner() -> None:
-        assert passage.cr_running
+        assert proxy.cr_running
         await trap()
 
     coroutine = inner()
-    passage = core.passage(0, core.passage(1, coroutine))
-    assert passage.__qualname__ == coroutine.__qualname__
-    assert passage.__name__ == "inner"
-    assert passage.cr_frame is coroutine.cr_frame
-    assert passage.cr_code is inner.__code__
-    assert inspect.getcoroutinestate(passage) == inspect.CORO_CREATED
-    passage.send(None)
-    assert passage.cr_await is coroutine.cr_await
-    assert inspect.getcoroutinestate(passage) == inspect.CORO_SUSPENDED
-    passage.close()
-    assert inspect.getcoroutinestate(passage) == inspect.CORO_CLOSED
+    proxy = core.coroutine_proxy(0, core.coroutine_proxy(1, coroutine))
+    assert proxy.__qualname__ == coroutine.__qualname__
+    assert proxy.__name__ == "inner"
+    assert proxy.cr_frame is coroutine.cr_frame
+    assert proxy.cr_code is inner.__code__
+    assert inspect.getcoroutinestate(proxy) == inspect.CORO_CREATED
+    proxy.send(None)
+    assert proxy.cr_await is coroutine.cr_await
+    assert inspect.getcoroutinestate(proxy) == inspect.CORO_SUSPENDED
+    proxy.close()
+    assert inspect.getcoroutinestate(proxy) == inspect.CORO_CLOSED
     with pytest.raises(AttributeError, match="no_such_thing"):
-        _ = passage.no_such_thing
+        _ = proxy.no_such_thing
 
 
-def test_a_passage_can_be_referred_to_weakly(core: Any) -> None:
+def test_a_proxy_can_be_referred_to_weakly(core: Any) -> None:
     dead = []
-    passage = core.passage(0, trap())
-    reference = weakref.ref(passage, dead.append)
-    assert reference() is passage
-    del passage
+    proxy = core.coroutine_proxy(0, trap())
+    reference = weakref.ref(proxy, dead.append)
+    assert reference() is proxy
+    del proxy
     assert dead == [reference]
 
 
-def test_cycles_through_passages_and_guards_are_collected(core: Any) -> None:
+def test_cycles_through_proxies_and_guards_are_collected(core: Any) -> None:
     class Holder:
         pass
 
@@ -795,11 +795,11 @@ def test_cycles_through_passages_and_guards_are_collected(core: Any) -> None:
             await trap()
 
         holder = Holder()
-        holder.passage = core.passage(0, inner(), False, lambda: holder)  # type: ignore[attr-defined]
-        holder.unbegun = core.passage(0, Stepped(map(id, [holder])))  # type: ignore[attr-defined]
+        holder.coroutine_proxy = core.coroutine_proxy(0, inner(), False, lambda: holder)  # type: ignore[attr-defined]
+        holder.unbegun = core.coroutine_proxy(0, Stepped(map(id, [holder])))  # type: ignore[attr-defined]
         holder.aside = core.aside(lambda _: holder)  # type: ignore[attr-defined]
         holder.callback = core.callback(0, lambda: holder)  # type: ignore[attr-defined]
-        holder.passage.send(None)  # type: ignore[attr-defined]
+        holder.coroutine_proxy.send(None)  # type: ignore[attr-defined]
         return weakref.ref(holder)
 
     references = [cycle() for _ in range(10)]
@@ -826,7 +826,7 @@ def test_interleaved_tasks_are_each_charged_to_their_owner(core: Any, charged: A
     async def main() -> list[int]:
         events = [asyncio.Event() for _ in range(3)]
         tasks = [
-            asyncio.create_task(core.passage(owner, inner(owner, events[owner], events[owner - 1]), True))
+            asyncio.create_task(core.coroutine_proxy(owner, inner(owner, events[owner], events[owner - 1]), True))
             for owner in range(3)
         ]
         return await asyncio.gather(*tasks)
@@ -837,7 +837,7 @@ def test_interleaved_tasks_are_each_charged_to_their_owner(core: Any, charged: A
     assert suspensions(core)[:OWNERS] == [6, 5, 5, 0]
 
 
-def test_passages_can_be_gathered_awaited_and_cancelled(core: Any, charged: Any) -> None:
+def test_proxies_can_be_gathered_awaited_and_cancelled(core: Any, charged: Any) -> None:
     seen = []
 
     async def forever(owner: int) -> None:
@@ -848,8 +848,8 @@ def test_passages_can_be_gathered_awaited_and_cancelled(core: Any, charged: Any)
             raise
 
     async def main() -> None:
-        task = asyncio.create_task(core.passage(1, forever(1), True))
-        group = asyncio.gather(core.passage(2, forever(2), True), core.passage(3, forever(3), True))
+        task = asyncio.create_task(core.coroutine_proxy(1, forever(1), True))
+        group = asyncio.gather(core.coroutine_proxy(2, forever(2), True), core.coroutine_proxy(3, forever(3), True))
         await asyncio.sleep(0)
         for waiting in (task, group):
             waiting.cancel()
@@ -857,32 +857,32 @@ def test_passages_can_be_gathered_awaited_and_cancelled(core: Any, charged: Any)
                 await waiting
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await core.passage(0, core.passage(1, forever(1)))
+                await core.coroutine_proxy(0, core.coroutine_proxy(1, forever(1)))
 
     asyncio.run(main())
     assert seen == [(1, 1), (2, 2), (3, 3), (1, 1)]
 
 
-def test_a_future_can_be_awaited_through_a_passage(core: Any, charged: Any) -> None:
+def test_a_future_can_be_awaited_through_a_proxy(core: Any, charged: Any) -> None:
     async def main() -> str:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         loop.call_soon(future.set_result, "result")
         core.charge(0)
-        result: str = await core.passage(1, core.passage(2, future))
+        result: str = await core.coroutine_proxy(1, core.coroutine_proxy(2, future))
         assert charged() == 0
         failed = loop.create_future()
         failed.set_exception(ValueError("failed"))
         with pytest.raises(ValueError, match="failed"):
-            await core.passage(1, failed)
+            await core.coroutine_proxy(1, failed)
         assert charged() == 0
         return result
 
-    assert asyncio.run(core.passage(0, main(), True)) == "result"
+    assert asyncio.run(core.coroutine_proxy(0, main(), True)) == "result"
     assert suspensions(core)[1:3] == [0, 1]
 
 
-def test_an_exception_comes_through_a_task_and_its_nested_passages(core: Any, charged: Any) -> None:
+def test_an_exception_comes_through_a_task_and_its_nested_proxies(core: Any, charged: Any) -> None:
     class Oops(Exception):
         pass
 
@@ -893,17 +893,17 @@ def test_an_exception_comes_through_a_task_and_its_nested_passages(core: Any, ch
     async def main() -> None:
         core.charge(0)
         with pytest.raises(Oops):
-            await core.passage(1, core.passage(2, inner()))
+            await core.coroutine_proxy(1, core.coroutine_proxy(2, inner()))
         assert charged() == 0
         with pytest.raises(ExceptionGroup) as raised:
             async with asyncio.TaskGroup() as group:
-                group.create_task(core.passage(1, inner(), True))
+                group.create_task(core.coroutine_proxy(1, inner(), True))
         assert isinstance(raised.value.exceptions[0], Oops)
 
-    asyncio.run(core.passage(0, main(), True))
+    asyncio.run(core.coroutine_proxy(0, main(), True))
 
 
-def test_asynchronous_generators_and_context_managers_are_charged_within_a_passage(core: Any, charged: Any) -> None:
+def test_asynchronous_generators_and_context_managers_are_charged_within_a_proxy(core: Any, charged: Any) -> None:
     async def numbers() -> Any:
         for number in range(3):
             await asyncio.sleep(0)
@@ -913,14 +913,14 @@ def test_asynchronous_generators_and_context_managers_are_charged_within_a_passa
         return [item async for item in numbers()]
 
     async def main() -> list[Any]:
-        found: list[Any] = await core.passage(2, inner())
+        found: list[Any] = await core.coroutine_proxy(2, inner())
         return found
 
-    assert asyncio.run(core.passage(0, main(), True)) == [(0, 2), (1, 2), (2, 2)]
+    assert asyncio.run(core.coroutine_proxy(0, main(), True)) == [(0, 2), (1, 2), (2, 2)]
     assert suspensions(core)[2] == 3
 
 
-def test_a_passage_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> None:
+def test_a_proxy_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> None:
     seen: dict[int, set[int]] = {1: set(), 2: set()}
 
     async def inner(owner: int) -> None:
@@ -936,7 +936,7 @@ def test_a_passage_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> N
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             for owner in seen:
-                nursery.start_soon(lambda owner=owner: core.passage(owner, inner(owner), True))
+                nursery.start_soon(lambda owner=owner: core.coroutine_proxy(owner, inner(owner), True))
 
     trio.run(main)
     assert seen == {1: {1}, 2: {2}}
@@ -948,7 +948,7 @@ def test_a_passage_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> N
 
 @pytest.mark.skipif(bool(why_no_extension), reason=why_no_extension)
 def test_the_core_in_c_is_taken_and_says_what_it_cannot_count_here() -> None:
-    found = counters()
+    found = counting_backend()
     assert found.core is _core
     assert set(found.why_not) == (set() if sys.version_info >= (3, 13) else {"objects", "retained"})
 
@@ -956,8 +956,8 @@ def test_the_core_in_c_is_taken_and_says_what_it_cannot_count_here() -> None:
 def test_without_the_extension_the_core_in_python_is_taken_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest_mwbudget.counting._core", None)
     monkeypatch.delattr("pytest_mwbudget.counting._core", raising=False)
-    monkeypatch.setattr(counters_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 0}.get)
-    found = counters()
+    monkeypatch.setattr(backend_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 0}.get)
+    found = counting_backend()
     assert isinstance(found.core, PythonCore)
     assert dict(found.why_not) == dict.fromkeys(
         ("objects", "retained", "allocations", "bytes"), "the C extension was not built: install with a C compiler"
@@ -965,7 +965,7 @@ def test_without_the_extension_the_core_in_python_is_taken_and_says_why(monkeypa
 
 
 def test_a_free_threaded_interpreter_gets_the_core_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
-    found = counters()
+    monkeypatch.setattr(backend_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    found = counting_backend()
     assert isinstance(found.core, PythonCore)
     assert set(found.why_not.values()) == {"a free-threaded interpreter is not supported"}

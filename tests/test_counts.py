@@ -1,4 +1,4 @@
-"""What is typical of pages: known pages to known counts."""
+"""What is typical of requests: known charges to known counts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mwbudget.counting.rows import row_counts, with_own_types
-from pytest_mwbudget.counting.run import Page
+from pytest_mwbudget.counting.run import RequestCharges
 from pytest_mwbudget.model.results import Count
 
 
-def page(objects: dict[int, dict[str, int]] | None = None, **more: Any) -> Page:
-    """A page of two owners with these objects by type; four allocations of 100 bytes each."""
+def charged(objects: dict[int, dict[str, int]] | None = None, **more: Any) -> RequestCharges:
+    """A request of two owners with these objects by type; four allocations of 100 bytes each."""
     types = {owner: Counter(kinds) for owner, kinds in (objects or {}).items()}
     tallies = [(sum(types.get(owner, {}).values()), 4, 400, owner) for owner in range(2)]
     values: dict[str, Any] = {
@@ -25,58 +25,58 @@ def page(objects: dict[int, dict[str, int]] | None = None, **more: Any) -> Page:
         "sent": Counter[int](),
         "retained": {},
     }
-    return Page(tallies, types, **{**values, **more})
+    return RequestCharges(tallies, types, **{**values, **more})
 
 
 def test_what_every_request_has_is_exact() -> None:
-    found = row_counts([page({0: {"a": 2, "b": 5}})] * 3, [0], {})
+    found = row_counts([charged({0: {"a": 2, "b": 5}})] * 3, [0], {})
     assert found.objects == Count(7, 7, 7, {"b": 5, "a": 2})
     assert found.objects.exact
     assert (found.allocations, found.bytes) == (Count(4, 4, 4), Count(400, 400, 400))
 
 
 def test_what_varies_has_its_least_its_most_and_what_a_request_really_had() -> None:
-    pages = [page({0: {"a": number}}) for number in (9, 1, 3, 2)]
-    found = row_counts(pages, [0], {}).objects
+    charges = [charged({0: {"a": number}}) for number in (9, 1, 3, 2)]
+    found = row_counts(charges, [0], {}).objects
     assert found == Count(2, 1, 9, {"a": 2})
     assert not found.exact
 
 
 def test_a_row_of_several_owners_has_them_all() -> None:
-    found = row_counts([page({0: {"a": 1}, 1: {"a": 2, "b": 1}}, tasks={1: Counter({"t": 1})})], [0, 1], {})
+    found = row_counts([charged({0: {"a": 1}, 1: {"a": 2, "b": 1}}, tasks={1: Counter({"t": 1})})], [0, 1], {})
     assert found.objects == Count(4, 4, 4, {"a": 3, "b": 1})
     assert (found.allocations, found.suspensions.count) == (Count(8, 8, 8), 1)
     assert found.tasks == Count(1, 1, 1, {"t": 1})
 
 
 def test_a_type_that_the_typical_request_does_not_have_is_not_among_its_kinds() -> None:
-    pages = [page({0: {"a": 1}}), page({0: {"a": 1}}), page({0: {"a": 1, "rare": 5}})]
-    found = row_counts(pages, [0], {}).objects
+    charges = [charged({0: {"a": 1}}), charged({0: {"a": 1}}), charged({0: {"a": 1, "rare": 5}})]
+    found = row_counts(charges, [0], {}).objects
     assert found == Count(1, 1, 6, {"a": 1})
 
 
 def test_an_owner_without_anything_has_zeros() -> None:
-    found = row_counts([page()], [1], {})
+    found = row_counts([charged()], [1], {})
     assert found.objects == found.tasks == found.threads == found.retained == found.sent == Count(0, 0, 0)
 
 
 @pytest.mark.parametrize("quantity", ["objects", "allocations", "bytes", "retained"])
 def test_what_cannot_be_counted_is_none(quantity: str) -> None:
-    found = row_counts([page({0: {"a": 1}})], [0], {quantity: "a reason"})
+    found = row_counts([charged({0: {"a": 1}})], [0], {quantity: "a reason"})
     assert getattr(found, quantity) is None
     others = {"objects", "allocations", "bytes", "retained"} - {quantity}
     assert all(getattr(found, other) is not None for other in others)
 
 
 def test_own_types_are_those_of_no_other_row() -> None:
-    pages = [page({0: {"shared": 1, "first": 1}, 1: {"shared": 3, "second": 1}})]
-    rows = with_own_types({"one": row_counts(pages, [0], {}), "two": row_counts(pages, [1], {})})
+    charges = [charged({0: {"shared": 1, "first": 1}, 1: {"shared": 3, "second": 1}})]
+    rows = with_own_types({"one": row_counts(charges, [0], {}), "two": row_counts(charges, [1], {})})
     assert (rows["one"].own_types, rows["two"].own_types) == (("first",), ("second",))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=30))
 def test_the_typical_number_is_one_that_occurred_between_the_ends(numbers: list[int]) -> None:
-    found = row_counts([page({0: {"a": number}}) for number in numbers], [0], {}).objects
+    found = row_counts([charged({0: {"a": number}}) for number in numbers], [0], {}).objects
     assert found is not None
     assert found.count in numbers
     assert (found.low, found.high) == (min(numbers), max(numbers))

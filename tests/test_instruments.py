@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.config.budgets import Budgets
-from pytest_mwbudget.interpreter import tracers
-from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, Instruments, deeper, suspended
+from pytest_mwbudget.interpreter import internals, tracers
+from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, ForeignTools, raised_recursion_limit, suspended
 from pytest_mwbudget.interpreter.monitoring import instrumented
 from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
 
@@ -28,7 +28,7 @@ needs_monitoring = pytest.mark.skipif(monitoring is None, reason="sys.monitoring
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """These tests need the instruments for themselves, and give them back to whoever watches the test run."""
+    """These tests need the tracers and profilers for themselves, and give them back to whoever watches the test run."""
     trace, profile = sys.gettrace(), sys.getprofile()
     thread_trace, thread_profile = threading.gettrace(), threading.getprofile()
     sys.settrace(None)
@@ -290,7 +290,7 @@ class NotCallable:
 
 @pytest.fixture
 def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracers, "native", lambda: None)
+    monkeypatch.setattr(internals, "thread_tools", lambda: None)
 
 
 @pytest.mark.usefixtures("without_extension")
@@ -396,7 +396,7 @@ def test_events_of_a_single_code_object_sleep_and_wake(tool: int) -> None:
 
 def test_the_stack_may_be_deeper_and_its_limit_is_as_it_was() -> None:
     limit = sys.getrecursionlimit()
-    with deeper(10):
+    with raised_recursion_limit(10):
         assert sys.getrecursionlimit() == limit + 10 * FRAMES_OF_PROBES
     assert sys.getrecursionlimit() == limit
 
@@ -404,7 +404,7 @@ def test_the_stack_may_be_deeper_and_its_limit_is_as_it_was() -> None:
 def test_a_limit_of_the_stack_that_the_app_sets_stays() -> None:
     limit = sys.getrecursionlimit()
     try:
-        with deeper(10):
+        with raised_recursion_limit(10):
             sys.setrecursionlimit(limit + 1000)
         assert sys.getrecursionlimit() == limit + 1000
     finally:
@@ -415,7 +415,7 @@ def test_an_app_that_wants_no_limit_of_the_stack_keeps_it() -> None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(2**31 - 1)
     try:
-        with deeper(10):
+        with raised_recursion_limit(10):
             assert sys.getrecursionlimit() == 2**31 - 1
         assert sys.getrecursionlimit() == 2**31 - 1
     finally:
@@ -466,13 +466,13 @@ def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure
 
 
 def test_what_to_do_about_coverage_is_told() -> None:
-    why = Instruments(active=["a tracer (coverage.tracer.CTracer) of the thread worker"]).why_no_figures
+    why = ForeignTools(active=["a tracer (coverage.tracer.CTracer) of the thread worker"]).why_no_figures
     assert "of the thread worker was at work" in why
     assert "--no-cov" in why
     assert "COVERAGE_CORE=sysmon" in why
 
 
-def test_a_measurement_leaves_no_instrument() -> None:
+def test_a_measurement_leaves_no_tool() -> None:
     measured(Noop(hello))
     assert sys.getprofile() is None
     assert sys.gettrace() is None
@@ -481,7 +481,7 @@ def test_a_measurement_leaves_no_instrument() -> None:
 # ---- a profiler in every thread for a while ---------------------------------------------------------------------
 
 
-needs_native = pytest.mark.skipif(tracers.native() is None, reason="needs the extension in C")
+needs_native = pytest.mark.skipif(internals.thread_tools() is None, reason="needs the extension in C")
 
 
 @needs_native
@@ -521,7 +521,7 @@ def test_a_thread_keeps_its_own_profiler() -> None:
 
 
 def test_without_the_extension_only_this_thread_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracers, "native", lambda: None)
+    monkeypatch.setattr(internals, "thread_tools", lambda: None)
     own = Tool()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()

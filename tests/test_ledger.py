@@ -30,7 +30,7 @@ from pytest_mwbudget import engine
 from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
-from pytest_mwbudget.counting.backend import counters
+from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.errors import MeasurementError, of_the_app
 from pytest_mwbudget.interpreter.foreign_tools import uncollected
@@ -40,8 +40,8 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Noop, StarArguments, SyncCall, hello, unchanged_code
 
-COUNTS_OBJECTS = "objects" not in counters().why_not
-COUNTS_ALLOCATIONS = "allocations" not in counters().why_not
+COUNTS_OBJECTS = "objects" not in counting_backend().why_not
+COUNTS_ALLOCATIONS = "allocations" not in counting_backend().why_not
 needs_objects = pytest.mark.skipif(not COUNTS_OBJECTS, reason="object creations can be seen from Python 3.13 on")
 needs_allocations = pytest.mark.skipif(not COUNTS_ALLOCATIONS, reason="the C extension was not built")
 
@@ -211,11 +211,11 @@ class AwaitsCoroutinesOnly(Noop):
 
 
 def test_a_probed_layer_still_passes_for_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_mwbudget.counting.backend import Counters, PythonCore
+    from pytest_mwbudget.counting.backend import Backend, PythonCore
 
     app = Noop(AwaitsCoroutinesOnly(Noop(AwaitsCoroutinesOnly(hello))))
     assert counts(counted(app), "Noop#2").sent.count == 2
-    monkeypatch.setattr(engine, "counters", lambda: Counters(PythonCore(), {}))
+    monkeypatch.setattr(engine, "counting_backend", lambda: Backend(PythonCore(), {}))
     assert counts(counted(app), "Noop#2").sent.count == 2
 
 
@@ -986,10 +986,10 @@ def test_a_tracer_that_takes_the_place_of_this_one_makes_the_count_unknown() -> 
 def test_without_the_extension_tasks_threads_and_messages_are_counted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pytest_mwbudget.counting.backend import Counters, PythonCore
+    from pytest_mwbudget.counting.backend import Backend, PythonCore
 
     why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "it was not built")
-    monkeypatch.setattr(engine, "counters", lambda: Counters(PythonCore(), why))
+    monkeypatch.setattr(engine, "counting_backend", lambda: Backend(PythonCore(), why))
     for loop in LOOPS:
         measurement = counted(basic(PassThrough, SpawnsInAGroup, PassThrough), loop=loop)
         own = counts(measurement, "SpawnsInAGroup")

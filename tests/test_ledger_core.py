@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-ledger = pytest.importorskip(
+core = pytest.importorskip(
     "pytest_mwbudget.counting._core", reason="the C extension cannot be imported", exc_type=ImportError
 )
 
@@ -35,7 +35,7 @@ def disturbed() -> bool:
 
 
 pytestmark = pytest.mark.skipif(disturbed(), reason="another tool creates objects in the middle of what is counted")
-counts_objects = pytest.mark.skipif(not ledger.COUNTS_OBJECTS, reason="creations can be seen from Python 3.13 on")
+counts_objects = pytest.mark.skipif(not core.COUNTS_OBJECTS, reason="creations can be seen from Python 3.13 on")
 
 # Under asan.sh freed memory is kept for a while: no address is used again, and the process grows.
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
@@ -44,23 +44,23 @@ WARM = 30  # until then the interpreter specializes the code it runs
 
 @pytest.fixture(autouse=True)
 def nothing_left_open() -> Iterator[None]:
-    """Every test begins and ends without a ledger, and with the collector at work."""
+    """Every test begins and ends without a counting run, and with the collector at work."""
     yield
     with suppress(RuntimeError):
-        ledger.stop()
+        core.stop()
     gc.enable()
 
 
 @contextmanager
 def opened(owners: int = 1) -> Iterator[None]:
-    """A ledger in whose time nothing is collected unless a test does."""
+    """A counting run in whose time nothing is collected unless a test does."""
     gc.collect()
     gc.disable()
-    ledger.start(owners)
+    core.start(owners)
     try:
         yield
     finally:
-        ledger.stop()
+        core.stop()
         gc.enable()
 
 
@@ -68,7 +68,7 @@ class Spent:
     """What was counted: by owner, and the objects of each by type."""
 
     def __init__(self) -> None:
-        self.tallies, made = ledger.take()
+        self.tallies, made = core.take()
         self.types: list[Counter[type]] = [Counter() for _ in self.tallies]
         for owner, kind, number in made:
             self.types[owner][kind] += number
@@ -90,9 +90,9 @@ def spent_by(function: Callable[[], Any], owners: int = 1) -> Spent:
     """What one call costs, the interpreter being warm; owner 0 is charged."""
     with opened(owners):
         for _ in range(WARM):
-            ledger.run(0, function)
-        ledger.take()
-        ledger.run(0, function)
+            core.run(0, function)
+        core.take()
+        core.run(0, function)
         return Spent()
 
 
@@ -206,7 +206,7 @@ def test_the_sum_over_owners_is_what_one_owner_would_be_charged() -> None:
 
     def whole(owners: list[int]) -> None:
         for owner, part in zip(owners, parts, strict=True):
-            ledger.run(owner, part)
+            core.run(owner, part)
 
     apart, alone = [0, 1, 1, 2, 0], [0, 0, 0, 0, 0]  # floats alone may allocate nothing: CPython 3.14 has them at hand
     separate = spent_by(lambda: whole(apart), owners=3)
@@ -219,26 +219,26 @@ def test_the_sum_over_owners_is_what_one_owner_would_be_charged() -> None:
 
 def test_taking_begins_anew_and_what_it_makes_itself_is_nobodys() -> None:
     with opened():
-        ledger.charge(0)
+        core.charge(0)
         _ = ONE * 5000
-        assert ledger.take()[0][0][2] >= 5000
-        second = ledger.take()
+        assert core.take()[0][0][2] >= 5000
+        second = core.take()
     assert second[0][0] == (0, 0, 0, 0)
 
 
 def test_switching_between_many_owners_costs_them_nothing() -> None:
     def switching() -> None:
-        ledger.charge(4000)
-        ledger.charge(3000)
+        core.charge(4000)
+        core.charge(3000)
         whoever()
-        ledger.charge(0)
+        core.charge(0)
 
     with opened(5000):
-        whoever = ledger.aside(int)
-        ledger.run(0, switching)
-        ledger.take()
-        ledger.run(0, switching)
-        tallies, _ = ledger.take()
+        whoever = core.aside(int)
+        core.run(0, switching)
+        core.take()
+        core.run(0, switching)
+        tallies, _ = core.take()
     assert {owner for owner, tally in enumerate(tallies) if tally != (0, 0, 0, 0)} == {5000}
 
 
@@ -254,14 +254,14 @@ def test_what_another_thread_creates_goes_to_an_owner_of_other_threads() -> None
     thread = threading.Thread(target=work)
     thread.start()
     with opened():
-        ledger.charge(0)
+        core.charge(0)
         go.set()
         done.wait()
         spent = Spent()
     thread.join()
     assert spent.bytes[-1] >= 1_000_000 + NUMBER * 16
     assert spent.bytes[0] < 100_000
-    if ledger.COUNTS_OBJECTS:
+    if core.COUNTS_OBJECTS:
         assert [kinds[Own] for kinds in spent.types] == [0, 0, NUMBER]
 
 
@@ -284,7 +284,7 @@ ERROR = KeyError("thrown")
 
 @pytest.mark.parametrize("value", [None, ("a", "tuple"), 3])
 @pytest.mark.parametrize("end", [returned, thrown_into, closed])
-def test_a_passage_costs_the_owner_nothing(value: object, end: Callable[[Any], None]) -> None:
+def test_a_proxy_costs_the_owner_nothing(value: object, end: Callable[[Any], None]) -> None:
     async def inner() -> object:
         await trap()
         return value
@@ -301,25 +301,27 @@ def test_a_passage_costs_the_owner_nothing(value: object, end: Callable[[Any], N
             for _ in range(WARM):
                 ERROR.__traceback__ = None
                 coroutine = outer(wrapped(inner()))
-                ledger.take()
-                ledger.run(0, drive, coroutine)
+                core.take()
+                core.run(0, drive, coroutine)
                 spent = Spent()
         return (*spent.tallies[0][:3], spent.types[0])
 
-    assert cost(lambda coroutine: ledger.passage(0, ledger.passage(0, coroutine))) == cost(lambda coroutine: coroutine)
+    assert cost(lambda coroutine: core.coroutine_proxy(0, core.coroutine_proxy(0, coroutine))) == cost(
+        lambda coroutine: coroutine
+    )
 
 
-def test_asking_a_passage_or_a_guard_for_what_it_forwards_costs_the_owner_nothing_more() -> None:
+def test_asking_a_proxy_or_a_guard_for_what_it_forwards_costs_the_owner_nothing_more() -> None:
     def asking(subject: Any) -> Any:
         for _ in range(WARM):
-            ledger.take()
-            ledger.run(0, getattr, subject, "__qualname__")
-        return ledger.take()[0][0]
+            core.take()
+            core.run(0, getattr, subject, "__qualname__")
+        return core.take()[0][0]
 
     with opened():
         coroutine = trap()
-        assert asking(ledger.passage(0, coroutine)) == asking(coroutine)
-        assert asking(ledger.aside(keeping_lists)) == asking(keeping_lists)
+        assert asking(core.coroutine_proxy(0, coroutine)) == asking(coroutine)
+        assert asking(core.aside(keeping_lists)) == asking(keeping_lists)
 
 
 # ---- discounts ----------------------------------------------------------------------------------------------------
@@ -330,10 +332,10 @@ LONG = 25  # tuples of this length come from no free list
 def discounting(function: Callable[[Callable[[object], None]], Any]) -> Spent:
     """What a function costs that discounts what it gives to its argument."""
     with opened():
-        discount = ledger.aside(ledger.discount)
+        discount = core.aside(core.discount)
         for _ in range(WARM):
-            ledger.take()
-            ledger.run(0, function, discount)
+            core.take()
+            core.run(0, function, discount)
         return Spent()
 
 
@@ -357,7 +359,7 @@ def test_only_the_object_is_discounted_and_not_its_neighbours() -> None:
 
     spent = discounting(function)
     assert (spent.allocations[0], spent.bytes[0]) == (2, 2 * sys.getsizeof(ONE_TUPLE * (LONG + 1)))
-    if ledger.COUNTS_OBJECTS:
+    if core.COUNTS_OBJECTS:
         assert (spent.objects[0], spent.types[0][tuple]) == (2, 2)
 
 
@@ -369,9 +371,9 @@ def test_of_several_uses_of_the_same_memory_the_last_is_discounted() -> None:
 
     discounting(function)  # the interpreter is warm from here on
     with opened():
-        discount = ledger.aside(ledger.discount)
-        ledger.run(0, function, discount)
-        assert ledger.take()[0][0][1:3] == (1, sys.getsizeof(ONE_TUPLE * (LONG - 1)))
+        discount = core.aside(core.discount)
+        core.run(0, function, discount)
+        assert core.take()[0][0][1:3] == (1, sys.getsizeof(ONE_TUPLE * (LONG - 1)))
 
 
 def test_discounting_finds_the_object_below_many_allocations_of_the_probe() -> None:
@@ -379,14 +381,14 @@ def test_discounting_finds_the_object_below_many_allocations_of_the_probe() -> N
 
     def probe(owner: int, made: object) -> None:
         held.append([bytearray(100) for _ in range(100)])
-        ledger.discount(owner, made)
+        core.discount(owner, made)
 
     with opened():
-        discount = ledger.aside(probe)
+        discount = core.aside(probe)
         for _ in range(WARM):
-            ledger.take()
-            ledger.run(0, lambda: discount(ONE_TUPLE * LONG))
-        assert ledger.take()[0][0] == (0, 0, 0, 0)
+            core.take()
+            core.run(0, lambda: discount(ONE_TUPLE * LONG))
+        assert core.take()[0][0] == (0, 0, 0, 0)
 
 
 @counts_objects
@@ -403,8 +405,8 @@ def test_discounting_an_object_out_of_a_free_list_takes_no_allocation_off() -> N
     emptying = [tuple(range(17)) for _ in range(3000)]
     with opened():
         # Aside, because id() makes a tuple where an audit hook is in the process.
-        note = ledger.aside(lambda _, one: addresses.append(id(one)))
-        ledger.run(0, function, note, ledger.aside(ledger.discount))
+        note = core.aside(lambda _, one: addresses.append(id(one)))
+        core.run(0, function, note, core.aside(core.discount))
         spent = Spent()
     assert addresses[0] == addresses[1]
     assert spent.types[0][tuple] == 1
@@ -417,20 +419,20 @@ def test_a_discounted_dict_is_discounted_with_its_keys() -> None:
 
     def cost(discount: Callable[..., Any]) -> tuple[int, ...]:
         with opened():
-            guard = ledger.aside(discount)
+            guard = core.aside(discount)
 
             def call() -> None:
                 guard(named(a=A, b=B))
 
-            ledger.run(0, call)  # what runs for the first time allocates more
+            core.run(0, call)  # what runs for the first time allocates more
             emptying = [{"a": index} for index in range(300)]
-            ledger.take()
-            ledger.run(0, call)
-            tally: tuple[int, ...] = ledger.take()[0][0]
+            core.take()
+            core.run(0, call)
+            tally: tuple[int, ...] = core.take()[0][0]
         assert emptying
         return tally
 
-    plain, discounted = cost(lambda *_: None), cost(ledger.discount)
+    plain, discounted = cost(lambda *_: None), cost(core.discount)
     assert plain[1] - discounted[1] == 2
     assert plain[2] - discounted[2] >= sys.getsizeof({"a": 1}) - 16
 
@@ -442,13 +444,13 @@ def test_a_discounted_dict_is_discounted_with_its_keys() -> None:
 def test_an_object_is_remembered_with_its_period_owner_and_type() -> None:
     with opened(2):
         before = Own()
-        ledger.period(7)
-        first = ledger.run(1, Own)
-        ledger.period(8)
-        second = ledger.run(0, Own)
-        ledger.period(-1)
+        core.period(7)
+        first = core.run(1, Own)
+        core.period(8)
+        second = core.run(0, Own)
+        core.period(-1)
         after = Own()
-        assert ledger.born(map(id, [before, first, second, after])) == [(7, 1, Own), (8, 0, Own)]
+        assert core.born(map(id, [before, first, second, after])) == [(7, 1, Own), (8, 0, Own)]
 
 
 @counts_objects
@@ -456,16 +458,16 @@ def test_an_object_is_remembered_with_its_period_owner_and_type() -> None:
 @pytest.mark.parametrize("again", [8, -1])
 def test_an_address_that_is_used_again_belongs_to_its_new_object(again: int) -> None:
     with opened():
-        ledger.period(7)
+        core.period(7)
         kept = [Own() for _ in range(NUMBER)]
         addresses = set(map(id, kept))
-        assert ledger.born(addresses) == [(7, 1, Own)] * NUMBER
-        ledger.period(again)
+        assert core.born(addresses) == [(7, 1, Own)] * NUMBER
+        core.period(again)
         del kept
         anew = [Own() for _ in range(NUMBER)]
         same = addresses.intersection(map(id, anew))
         assert same
-        assert ledger.born(same) == ([(8, 1, Own)] * len(same) if again == 8 else [])
+        assert core.born(same) == ([(8, 1, Own)] * len(same) if again == 8 else [])
 
 
 @counts_objects
@@ -478,20 +480,20 @@ def test_an_object_whose_end_the_interpreter_did_not_report_is_forgotten_when_it
         return address
 
     with opened():
-        ledger.period(7)
+        core.period(7)
         address = address_of_a_short_life()
-        ledger.period(-1)
+        core.period(-1)
         anew = [Own() for _ in range(NUMBER)]
         assert address in map(id, anew)
-        assert ledger.born([address]) == []
+        assert core.born([address]) == []
 
 
 @counts_objects
 def test_an_object_that_moves_when_it_grows_is_found_at_its_new_address() -> None:
     with opened():
-        ledger.period(3)
-        moved = ledger.run(0, tuple, map(abs, range(NUMBER)))
-        assert ledger.born([id(moved)]) == [(3, 0, tuple)]
+        core.period(3)
+        moved = core.run(0, tuple, map(abs, range(NUMBER)))
+        assert core.born([id(moved)]) == [(3, 0, tuple)]
 
 
 @pytest.mark.parametrize(
@@ -505,25 +507,25 @@ def test_an_object_that_moves_when_it_grows_is_found_at_its_new_address() -> Non
 )
 def test_what_is_no_id_is_refused(ids: Any, error: type[Exception]) -> None:
     with opened():
-        ledger.period(0)
+        core.period(0)
         with pytest.raises(error):
-            ledger.born(ids)
-        assert ledger.born([0, 1, 2**63]) == []
+            core.born(ids)
+        assert core.born([0, 1, 2**63]) == []
 
 
 def test_a_period_is_a_number_of_reasonable_size() -> None:
     with opened():
         for period, error in ((2**40, OverflowError), (None, TypeError)):
             with pytest.raises(error):
-                ledger.period(period)
+                core.period(period)
 
 
 @counts_objects
-def test_a_ledger_that_is_closed_while_it_is_asked_answers_what_it_can() -> None:
+def test_a_counting_run_that_is_stopped_while_it_is_asked_answers_what_it_can() -> None:
     class Closing(int):
         def __del__(self) -> None:
             with suppress(RuntimeError):
-                ledger.stop()
+                core.stop()
 
     def ids(close: Callable[[], Any]) -> Iterator[int]:
         yield id(remembered)
@@ -531,20 +533,20 @@ def test_a_ledger_that_is_closed_while_it_is_asked_answers_what_it_can() -> None
         yield id(remembered)
 
     def close_and_open() -> None:
-        ledger.stop()
-        ledger.start(1)
+        core.stop()
+        core.start(1)
 
-    for close in (ledger.stop, close_and_open):
-        ledger.start(5)
-        ledger.period(1)
-        remembered = ledger.run(4, Own)
-        assert ledger.born(ids(close)) == [(1, 4, Own)]
+    for close in (core.stop, close_and_open):
+        core.start(5)
+        core.period(1)
+        remembered = core.run(4, Own)
+        assert core.born(ids(close)) == [(1, 4, Own)]
         with suppress(RuntimeError):
-            ledger.stop()
-    ledger.start(1)
-    ledger.period(1)
+            core.stop()
+    core.start(1)
+    core.period(1)
     made = [Own() for _ in range(10)]
-    assert ledger.born(Closing(id(one)) for one in made) == []
+    assert core.born(Closing(id(one)) for one in made) == []
 
 
 # ---- reached ------------------------------------------------------------------------------------------------------
@@ -565,27 +567,27 @@ def nested(depth: int, innermost: object) -> tuple[Any, ...]:
 @pytest.mark.parametrize("depth", [1, 30, 60, 200])
 def test_containers_that_share_their_parts_are_looked_into_once(depth: int) -> None:
     with opened():
-        ledger.period(7)
-        leaf = ledger.run(0, float, "2.5")
-        ledger.period(-1)
+        core.period(7)
+        leaf = core.run(0, float, "2.5")
+        core.period(-1)
         outermost = nested(depth, leaf)
         if gc.is_tracked(outermost):
             pytest.skip("this interpreter tracks all tuples")
         begin = time.perf_counter()
-        reached = ledger.reached([[outermost], [{1: outermost}]])
+        reached = core.reached([[outermost], [{1: outermost}]])
         assert time.perf_counter() - begin < 1
-        assert reached == ({id(leaf)} if ledger.COUNTS_OBJECTS else set())
+        assert reached == ({id(leaf)} if core.COUNTS_OBJECTS else set())
 
 
 @counts_objects
 def test_more_containers_than_fit_into_the_first_table_are_all_looked_into() -> None:
     with opened():
-        ledger.period(7)
-        leaves = ledger.run(0, lambda: [float(number) + 0.5 for number in range(20 * NUMBER)])
-        ledger.period(-1)
+        core.period(7)
+        leaves = core.run(0, lambda: [float(number) + 0.5 for number in range(20 * NUMBER)])
+        core.period(-1)
         holders = [(leaf, leaf) for leaf in leaves]
         gc.collect()
-        assert {id(leaf) for leaf in leaves} <= ledger.reached([holders])
+        assert {id(leaf) for leaf in leaves} <= core.reached([holders])
 
 
 def test_a_look_for_which_memory_is_lacking_is_an_error_and_the_next_one_is_complete() -> None:
@@ -594,19 +596,19 @@ def test_a_look_for_which_memory_is_lacking_is_an_error_and_the_next_one_is_comp
         pytest.skip("the memory of this process cannot be limited")
     program = """
 import gc, os, resource, sys
-from pytest_mwbudget.counting import _core as _ledger
-_ledger.start(1)
+from pytest_mwbudget.counting import _core
+_core.start(1)
 holders = [(number, 0.5) for number in range(3_000_000)]
 gc.collect()
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000, resource.RLIM_INFINITY))
 try:
-    _ledger.reached([holders])
+    _core.reached([holders])
 except MemoryError:
     print("no memory")
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(_ledger.reached([holders]))
-_ledger.stop()
+print(_core.reached([holders]))
+_core.stop()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == ["no memory", "set()", ""]
@@ -625,7 +627,7 @@ def test_classes_that_come_and_go_are_counted_apart() -> None:
     with opened():
         for indices in (range(20), range(20, 40)):
             for index in indices:
-                ledger.run(0, one, index)
+                core.run(0, one, index)
                 gc.collect()
             made = Spent().types[0]
             found = {kind.__name__: number for kind, number in made.items() if kind.__name__.startswith("Kind")}
@@ -641,7 +643,7 @@ def test_a_class_may_die_once_it_was_told_of() -> None:
         del kind
         gc.collect()
         assert reference() is not None
-        ledger.take()
+        core.take()
         gc.collect()
         assert reference() is None
 
@@ -649,44 +651,44 @@ def test_a_class_may_die_once_it_was_told_of() -> None:
 @counts_objects
 def test_a_class_lives_as_long_as_objects_of_it_are_remembered() -> None:
     with opened():
-        ledger.period(0)
+        core.period(0)
         kind = type("Kind", (), {})
         reference = weakref.ref(kind)
         instance = kind()
         address = id(instance)
-        ledger.take()
-        assert ledger.born([address]) == [(0, 1, kind)]
+        core.take()
+        assert core.born([address]) == [(0, 1, kind)]
         del kind, instance
-        ledger.born([])
+        core.born([])
         gc.collect()
-        assert all(found[2] is reference() for found in ledger.born([address]))
+        assert all(found[2] is reference() for found in core.born([address]))
 
 
 @counts_objects
 def test_a_class_may_die_when_the_last_remembered_object_of_it_has() -> None:
     with opened():
-        ledger.period(0)
+        core.period(0)
         kind = type("Kind", (), {})
         reference = weakref.ref(kind)
         instances = [kind() for _ in range(10)]
-        ledger.take()
+        core.take()
         del kind
         gc.collect()
         assert reference() is not None
         instances.clear()
-        ledger.take()
+        core.take()
         gc.collect()
         assert reference() is None
 
 
 @counts_objects
-def test_closing_the_ledger_lets_go_of_every_class() -> None:
+def test_stopping_the_counting_run_lets_go_of_every_class() -> None:
     with opened():
-        ledger.period(0)
+        core.period(0)
         kind = type("Kind", (), {})
         reference = weakref.ref(kind)
         kept = [kind()]
-        ledger.take()
+        core.take()
         kept.append(kind())
         del kind, kept
     gc.collect()
@@ -700,15 +702,15 @@ def allocations_counted() -> bool:
     def buffer() -> bytes:
         return ONE * 1000
 
-    ledger.run(0, buffer)  # what runs for the first time allocates more
-    ledger.take()
-    ledger.run(0, buffer)
-    return ledger.take()[0][0][1:3] == (1, 1033)
+    core.run(0, buffer)  # what runs for the first time allocates more
+    core.take()
+    core.run(0, buffer)
+    return core.take()[0][0][1:3] == (1, 1033)
 
 
 def counting_works() -> bool:
-    ledger.start(1)
-    return allocations_counted() and ledger.stop()[1] is False
+    core.start(1)
+    return allocations_counted() and core.stop()[1] is False
 
 
 def tracing_works() -> bool:
@@ -726,32 +728,32 @@ def tracing_left_off() -> Iterator[None]:
     tracemalloc.stop()
 
 
-def test_tracemalloc_from_before_traces_on_during_the_ledger_and_after_it() -> None:
+def test_tracemalloc_from_before_traces_on_during_the_counting_run_and_after_it() -> None:
     tracemalloc.start()
     for _ in range(3):
-        ledger.start(1)
+        core.start(1)
         assert tracing_works()
         assert allocations_counted()
-        assert ledger.stop() == (False, False)
+        assert core.stop() == (False, False)
         assert tracing_works()
 
 
-def test_tracemalloc_that_starts_and_stops_during_the_ledger_takes_no_allocations() -> None:
-    ledger.start(1)
+def test_tracemalloc_that_starts_and_stops_during_the_counting_run_takes_no_allocations() -> None:
+    core.start(1)
     tracemalloc.start()
     assert tracing_works()
     assert allocations_counted()
     tracemalloc.stop()
     assert allocations_counted()
-    assert ledger.stop()[1] is False
+    assert core.stop()[1] is False
     assert counting_works()
 
 
-def test_tracemalloc_that_starts_during_the_ledger_and_stops_after_it_leaves_a_link() -> None:
+def test_tracemalloc_that_starts_during_the_counting_run_and_stops_after_it_leaves_a_link() -> None:
     for _ in range(3):
-        ledger.start(1)
+        core.start(1)
         tracemalloc.start()
-        assert ledger.stop()[1] is False
+        assert core.stop()[1] is False
         assert tracing_works()
         assert counting_works()
         assert tracing_works()
@@ -761,28 +763,28 @@ def test_tracemalloc_that_starts_during_the_ledger_and_stops_after_it_leaves_a_l
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_tracemalloc_that_stops_during_the_ledger_takes_the_allocations_and_that_is_reported(again: bool) -> None:
+def test_tracemalloc_that_stops_during_the_counting_run_takes_the_allocations_and_that_is_reported(again: bool) -> None:
     tracemalloc.start()
-    ledger.start(1)
+    core.start(1)
     tracemalloc.stop()
     if again:
         tracemalloc.start()
     assert not allocations_counted()
-    assert ledger.stop()[1] is True
+    assert core.stop()[1] is True
     assert not again or tracing_works()
     assert counting_works()
     tracemalloc.stop()
     assert counting_works()
 
 
-def test_ledgers_and_tracemalloc_in_any_order_leave_both_at_work() -> None:
-    steps = [tracemalloc.start, tracemalloc.stop, lambda: ledger.start(1), ledger.stop]
+def test_counting_runs_and_tracemalloc_in_any_order_leave_both_at_work() -> None:
+    steps = [tracemalloc.start, tracemalloc.stop, lambda: core.start(1), core.stop]
     chance = random.Random(1)
     for _ in range(4000):
         with suppress(RuntimeError):
             chance.choice(steps)()
     with suppress(RuntimeError):
-        ledger.stop()
+        core.stop()
     tracemalloc.stop()
     assert counting_works()
     tracemalloc.start()
@@ -791,23 +793,23 @@ def test_ledgers_and_tracemalloc_in_any_order_leave_both_at_work() -> None:
 
 
 @pytest.mark.parametrize("domain", [1, 2])
-def test_a_tool_that_puts_our_allocator_back_after_the_ledger_is_survived(domain: int) -> None:
+def test_a_tool_that_puts_our_allocator_back_after_the_counting_run_is_survived(domain: int) -> None:
     def allocator() -> Any:
         found = (ctypes.c_void_p * 5)()
         ctypes.pythonapi.PyMem_GetAllocator(domain, found)
         return found
 
     before = allocator()
-    ledger.start(1)
+    core.start(1)
     ours = allocator()
     assert list(ours) != list(before)
     ctypes.pythonapi.PyMem_SetAllocator(domain, before)
-    assert ledger.stop() == (False, True)
+    assert core.stop() == (False, True)
     ctypes.pythonapi.PyMem_SetAllocator(domain, ours)
     for _ in range(2):
-        ledger.start(1)
+        core.start(1)
         assert allocations_counted()
-        assert ledger.stop() == (False, False)
+        assert core.stop() == (False, False)
         assert list(allocator()) == list(before)
 
 
@@ -866,7 +868,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def one(library: ctypes.CDLL) -> Iterator[Tracer]:
     yield Tracer(library, "one")
     with suppress(RuntimeError):
-        ledger.stop()
+        core.stop()
     set_tracer(0)
 
 
@@ -876,17 +878,17 @@ def two(library: ctypes.CDLL) -> Tracer:
 
 
 def objects_counted() -> bool:
-    ledger.take()
-    ledger.run(0, keeping_instances)
+    core.take()
+    core.run(0, keeping_instances)
     return Spent().types[0][Own] == NUMBER
 
 
 @counts_objects
 def test_no_other_tracer_is_reported_where_there_is_none(one: Tracer) -> None:
     set_tracer(0)
-    assert ledger.start(1) is False
+    assert core.start(1) is False
     assert objects_counted()
-    assert ledger.stop() == (False, False)
+    assert core.stop() == (False, False)
     assert tracer() == 0
 
 
@@ -894,74 +896,74 @@ def test_no_other_tracer_is_reported_where_there_is_none(one: Tracer) -> None:
 def test_a_tracer_from_before_is_reported_gets_its_events_and_is_put_back(one: Tracer) -> None:
     one.install()
     for _ in range(3):
-        assert ledger.start(1) is True
+        assert core.start(1) is True
         assert objects_counted()
         assert one.works()
-        assert ledger.stop() == (False, False)
+        assert core.stop() == (False, False)
         assert tracer() == one.address
         assert one.works()
 
 
 @counts_objects
-def test_a_tracer_that_takes_the_events_during_the_ledger_is_reported_and_stays(one: Tracer) -> None:
-    ledger.start(1)
+def test_a_tracer_that_takes_the_events_during_the_counting_run_is_reported_and_stays(one: Tracer) -> None:
+    core.start(1)
     one.install()
     assert not objects_counted()
-    assert ledger.stop() == (True, False)
+    assert core.stop() == (True, False)
     assert tracer() == one.address
     assert one.works()
-    assert ledger.start(1) is True
+    assert core.start(1) is True
     assert objects_counted()
 
 
 @counts_objects
 def test_tracemalloc_taking_the_events_is_reported(one: Tracer) -> None:
     set_tracer(0)
-    ledger.start(1)
+    core.start(1)
     tracemalloc.start()
     counted = objects_counted()
-    assert ledger.stop()[0] is not counted
+    assert core.stop()[0] is not counted
 
 
 @counts_objects
 def test_a_tracer_that_passes_the_events_on_takes_nothing(one: Tracer, two: Tracer) -> None:
     one.install()
-    assert ledger.start(1) is True
+    assert core.start(1) is True
     two.install(forwarding=True)
     for _ in range(3):
         assert objects_counted()
         assert one.works()
         assert two.works()
-        assert ledger.stop() == (False, False)
+        assert core.stop() == (False, False)
         assert one.works()
         assert two.works()
-        assert ledger.start(1) is True
+        assert core.start(1) is True
 
 
 @counts_objects
 @pytest.mark.parametrize("forwarding", [False, True])
-def test_a_tracer_that_puts_back_what_it_found_after_the_ledger_loses_nobody(
+def test_a_tracer_that_puts_back_what_it_found_after_the_counting_run_loses_nobody(
     one: Tracer, two: Tracer, forwarding: bool
 ) -> None:
     one.install()
-    ledger.start(1)
+    core.start(1)
     found = tracer()
     two.install(forwarding=forwarding)
-    assert ledger.stop() == (not forwarding, False)
+    assert core.stop() == (not forwarding, False)
     set_tracer(found)
     assert one.works()
     for _ in range(3):
-        assert ledger.start(1) is True
+        assert core.start(1) is True
         assert objects_counted()
         assert one.works()
-        assert ledger.stop() == (False, False)
+        assert core.stop() == (False, False)
         assert tracer() == one.address
 
 
 # ---- whatever comes -----------------------------------------------------------------------------------------------
 
 
-def test_an_await_method_that_steps_its_own_passage_leaves_nothing_behind() -> None:
+def test_an_await_method_that_steps_its_own_proxy_leaves_nothing_behind() -> None:
     def a_generator() -> Generator[Any, Any, Any]:
         yield 1
 
@@ -970,14 +972,14 @@ def test_an_await_method_that_steps_its_own_passage_leaves_nothing_behind() -> N
             steps = a_generator()
             references.append(weakref.ref(steps))
             if len(references) == 1:
-                passages[0].send(None)
+                proxies[0].send(None)
             return steps
 
     references: list[Any] = []
     with opened():
-        passages = [ledger.passage(0, Greedy())]
-        passages[0].send(None)
-        del passages[0]
+        proxies = [core.coroutine_proxy(0, Greedy())]
+        proxies[0].send(None)
+        del proxies[0]
     gc.collect()
     assert [reference() for reference in references] == [None, None]
 
@@ -1004,27 +1006,27 @@ def test_an_iterator_that_takes_no_exceptions_ends_with_what_is_thrown(
     arguments: Any, message: str, begun: bool
 ) -> None:
     with opened():
-        passage = ledger.passage(0, Iterating())
+        proxy = core.coroutine_proxy(0, Iterating())
         if begun:
-            passage.send(None)
+            proxy.send(None)
         with pytest.raises(ValueError, match=message):
-            passage.throw(*arguments)
+            proxy.throw(*arguments)
 
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
         (name, arguments)
-        for name in ("start", "charge", "run", "passage", "aside", "callback", "discount")
+        for name in ("start", "charge", "run", "coroutine_proxy", "aside", "callback", "discount")
         for arguments in ((), (None, None), (2**80, None), (1, 2, 3, 4, 5, 6))
     ],
 )
 def test_wrong_arguments_are_errors(name: str, arguments: Any) -> None:
     with opened(), pytest.raises((TypeError, OverflowError)):
-        getattr(ledger, name)(*arguments)
+        getattr(core, name)(*arguments)
 
 
-@pytest.mark.parametrize("make", [lambda: ledger.passage(0, None), lambda: ledger.aside(int)])
+@pytest.mark.parametrize("make", [lambda: core.coroutine_proxy(0, None), lambda: core.aside(int)])
 def test_the_types_can_be_neither_instantiated_nor_changed(make: Any) -> None:
     with opened():
         kind = type(make())
@@ -1034,7 +1036,7 @@ def test_the_types_can_be_neither_instantiated_nor_changed(make: Any) -> None:
         kind.attribute = 1
 
 
-@pytest.mark.parametrize("make", [lambda: ledger.passage(0, None), lambda: ledger.aside(int)])
+@pytest.mark.parametrize("make", [lambda: core.coroutine_proxy(0, None), lambda: core.aside(int)])
 def test_an_instance_that_ends_lets_go_of_its_type(make: Any) -> None:
     with opened():
         kind = type(make())
@@ -1046,7 +1048,7 @@ def test_an_instance_that_ends_lets_go_of_its_type(make: Any) -> None:
 
 def test_a_guard_forwards_what_it_is_asked() -> None:
     with opened():
-        for guard in (ledger.aside(keeping_tuples), ledger.callback(0, keeping_tuples)):
+        for guard in (core.aside(keeping_tuples), core.callback(0, keeping_tuples)):
             assert guard.__name__ == "keeping_tuples"
             assert guard.__code__ is keeping_tuples.__code__
             with pytest.raises(AttributeError, match="no_such_thing"):
@@ -1056,29 +1058,29 @@ def test_a_guard_forwards_what_it_is_asked() -> None:
 @pytest.mark.parametrize(
     ("make", "use"),
     [
-        (lambda awaitable: ledger.passage(999, awaitable, True), lambda passage: passage.send(None)),
-        (lambda _: ledger.callback(999, int), lambda guard: guard()),
-        (lambda _: ledger.aside(abs), lambda guard: guard()),
+        (lambda awaitable: core.coroutine_proxy(999, awaitable, True), lambda proxy: proxy.send(None)),
+        (lambda _: core.callback(999, int), lambda guard: guard()),
+        (lambda _: core.aside(abs), lambda guard: guard()),
     ],
 )
-def test_a_collection_that_opens_a_smaller_ledger_in_the_middle_is_survived(make: Any, use: Any) -> None:
+def test_a_collection_that_opens_a_smaller_counting_run_in_the_middle_is_survived(make: Any, use: Any) -> None:
     class Reopening:
         def __init__(self) -> None:
             self.me = self
 
         def __del__(self) -> None:
             reopened.append(True)
-            ledger.stop()
-            ledger.start(1)
+            core.stop()
+            core.start(1)
 
     reopened: list[bool] = []
     threshold = gc.get_threshold()
     for number in range(20):
-        ledger.start(1000)
+        core.start(1000)
         awaitable = trap()
         Reopening()
         _ = [(number, number, [number] * length) for length in range(5)]
-        _ = None  # from now on there are free tuples, and up to 3.11 it is the passage that sets a collection off
+        _ = None  # from now on there are free tuples, and up to 3.11 it is the proxy that sets a collection off
         gc.set_threshold(1)
         try:
             made = make(awaitable)
@@ -1087,9 +1089,9 @@ def test_a_collection_that_opens_a_smaller_ledger_in_the_middle_is_survived(make
         gc.set_threshold(*threshold)
         gc.collect()
         use(made) if made is not int else None
-        assert ledger.charge(0) in range(3)
+        assert core.charge(0) in range(3)
         awaitable.close()
-        ledger.stop()
+        core.stop()
     assert len(reopened) == 20
 
 
@@ -1099,17 +1101,17 @@ def test_a_child_process_goes_on_counting() -> None:
         """
 import os
 import random
-from pytest_mwbudget.counting import _core as ledger
+from pytest_mwbudget.counting import _core as core
 one = b"x"
 def works():
-    ledger.take()
-    ledger.run(0, lambda: one * 1000)
-    return ledger.take()[0][0][1:3] == (1, 1033)
-ledger.start(1)
+    core.take()
+    core.run(0, lambda: one * 1000)
+    return core.take()[0][0][1:3] == (1, 1033)
+core.start(1)
 child = os.fork()
 assert works()
-assert ledger.stop() == (False, False)
-ledger.start(1)
+assert core.stop() == (False, False)
+core.start(1)
 assert works()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -1119,18 +1121,18 @@ if child:
     assert output == "both\n"
 
 
-def test_an_interpreter_may_end_with_an_open_ledger() -> None:
+def test_an_interpreter_may_end_with_an_open_counting_run() -> None:
     output = in_a_process(
         """
 import asyncio
-from pytest_mwbudget.counting import _core as ledger
-ledger.start(3)
-ledger.period(0)
+from pytest_mwbudget.counting import _core as core
+core.start(3)
+core.period(0)
 async def main():
     await asyncio.sleep(0)
-kept = [ledger.passage(1, main()), ledger.aside(print), type("Kind", (), {})()]
+kept = [core.coroutine_proxy(1, main()), core.aside(print), type("Kind", (), {})()]
 kept.append(kept)
-asyncio.run(ledger.passage(1, main(), True))
+asyncio.run(core.coroutine_proxy(1, main(), True))
 kept[0].close()
 print("end")
 """
@@ -1179,14 +1181,14 @@ own_gils = pytest.mark.parametrize("own_gil", [False, True] if sys.version_info 
 def test_another_interpreter_is_refused_and_gets_the_core_in_python(own_gil: bool) -> None:
     code = """
 run(prepared(OWN_GIL), '''
-from pytest_mwbudget.counting.backend import PythonCore, counters
+from pytest_mwbudget.counting.backend import PythonCore, counting_backend
 try:
-    from pytest_mwbudget.counting import _core as _ledger
+    from pytest_mwbudget.counting import _core
 except ImportError as error:
     assert "interpreter" in str(error), error
 else:
     raise AssertionError("imported")
-found = counters()
+found = counting_backend()
 assert isinstance(found.core, PythonCore)
 assert "interpreter" in found.why_not["bytes"], found.why_not
 ''')
@@ -1199,7 +1201,7 @@ print("refused")
 def test_what_another_interpreter_creates_is_not_counted_and_disturbs_nothing(own_gil: bool) -> None:
     code = """
 import threading
-from pytest_mwbudget.counting import _core as ledger
+from pytest_mwbudget.counting import _core as core
 busy = '''
 class Own:
     pass
@@ -1214,27 +1216,27 @@ def function():
     for box in boxes:
         box[0] = Own()
     return one * 1000
-ledger.start(1)
-ledger.period(0)
+core.start(1)
+core.period(0)
 interpreters = [prepared(OWN_GIL) for _ in range(3)]
-ledger.take()
+core.take()
 run(interpreters[0], busy)
-tallies, _ = ledger.take()
+tallies, _ = core.take()
 assert sum(tally[2] for tally in tallies) < 1_000_000, tallies
 threads = [threading.Thread(target=run, args=(interpreter, busy)) for interpreter in interpreters[1:]]
 for thread in threads:
     thread.start()
 found = set()
 for _ in range(30):
-    ledger.take()
-    ledger.run(0, function)
-    made = [number for owner, kind, number in ledger.take()[1] if owner == 0 and kind is Own]
+    core.take()
+    core.run(0, function)
+    made = [number for owner, kind, number in core.take()[1] if owner == 0 and kind is Own]
     found.update(made)
 for thread in threads:
     thread.join()
-assert found == ({1000} if ledger.COUNTS_OBJECTS else set()), found
-assert sum(tally[2] for tally in ledger.take()[0]) < 1_000_000
-assert ledger.stop() == (False, False)
+assert found == ({1000} if core.COUNTS_OBJECTS else set()), found
+assert sum(tally[2] for tally in core.take()[0]) < 1_000_000
+assert core.stop() == (False, False)
 print("counted")
 """
     assert in_a_process(INTERPRETERS + code.replace("OWN_GIL", str(own_gil))) == "counted\n"
@@ -1266,42 +1268,42 @@ def assert_flat(work: Callable[[int], None], times: int) -> None:
     assert memory_later - memory < 8_000_000
 
 
-def test_thousands_of_ledgers_leave_no_memory_behind() -> None:
+def test_thousands_of_counting_runs_leave_no_memory_behind() -> None:
     async def inner() -> int:
         await trap()
         return 3
 
-    def one_ledger(number: int) -> None:
-        ledger.start(3)
-        ledger.period(number)
+    def one_counting_run(number: int) -> None:
+        core.start(3)
+        core.period(number)
         kept = [Own(), {number: number}, object()]
-        root = ledger.passage(1, ledger.passage(2, inner(), False, list), True)
+        root = core.coroutine_proxy(1, core.coroutine_proxy(2, inner(), False, list), True)
         root.send(None)
         with suppress(ValueError):
             root.throw(ValueError)
-        returning = ledger.passage(1, inner(), False, list)
+        returning = core.coroutine_proxy(1, inner(), False, list)
         returning.send(None)
         with suppress(StopIteration):
             returning.send(None)
-        ledger.run(2, ledger.callback(1, ledger.aside(ledger.discount)), ONE_TUPLE * LONG)
-        ledger.born(map(id, kept))
-        ledger.take()
+        core.run(2, core.callback(1, core.aside(core.discount)), ONE_TUPLE * LONG)
+        core.born(map(id, kept))
+        core.take()
         with suppress(TypeError):
-            ledger.passage(0, 5).send(None)
+            core.coroutine_proxy(0, 5).send(None)
         with suppress(TypeError):
-            ledger.passage(0, Iterating()).throw(5)
-        ledger.stop()
+            core.coroutine_proxy(0, Iterating()).throw(5)
+        core.stop()
 
-    assert_flat(one_ledger, 2000)
+    assert_flat(one_counting_run, 2000)
 
 
-def test_an_open_ledger_does_not_grow_with_what_it_has_told() -> None:
+def test_an_open_counting_run_does_not_grow_with_what_it_has_told() -> None:
     def one_request(number: int) -> None:
-        ledger.run(0, type(f"Kind{number}", (), {}))
-        ledger.run(0, lambda: [Own() for _ in range(100)])
-        ledger.take()
+        core.run(0, type(f"Kind{number}", (), {}))
+        core.run(0, lambda: [Own() for _ in range(100)])
+        core.take()
 
-    ledger.start(1)
+    core.start(1)
     assert_flat(one_request, 1000)
 
 

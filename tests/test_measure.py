@@ -32,7 +32,7 @@ from pytest_mwbudget.analysis.verdicts import Judgement
 from pytest_mwbudget.asgi import server as asgi
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
-from pytest_mwbudget.counting.backend import Counters, PythonCore
+from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
@@ -741,7 +741,7 @@ def test_a_deep_stack_takes_no_more_requests_than_a_shallow_one() -> None:
 
 def test_a_deep_stack_has_room_for_what_stands_between_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python as well, where an app of so many layers is far from the stack's limit."""
-    monkeypatch.setattr(pytest_mwbudget.engine, "counters", lambda: Counters(PythonCore(), {}))
+    monkeypatch.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), {}))
     limit = sys.getrecursionlimit()
     server = Server(cpu_clock=FakeClock())
     layers = [Middleware(Costly, clock=server.clock, before=5) for _ in range(150)]
@@ -1568,7 +1568,7 @@ def test_what_cannot_be_counted_is_undecided_with_the_reason(monkeypatch: pytest
         "bytes": "no extension",
         "retained": "no such thing",
     }
-    monkeypatch.setattr(pytest_mwbudget.engine, "counters", lambda: Counters(PythonCore(), why))
+    monkeypatch.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), why))
     measurement = counted(Spawner(hello, 3), {"objects": 10**6, "retained": 10**6, "bytes": 10**6, "tasks": 2})
     report = measurement.layer("Spawner")
     assert reason(report, "objects") == "objects cannot be counted here: no extension"

@@ -21,10 +21,10 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.counting.attribution import Charging, owner_count
-from pytest_mwbudget.counting.backend import PythonCore, counters
+from pytest_mwbudget.counting.backend import PythonCore, counting_backend
 from pytest_mwbudget.interpreter import stand_ins
 from pytest_mwbudget.interpreter.stand_ins import alike, awaited_alike
-from pytest_mwbudget.profiling.attribution import Marks
+from pytest_mwbudget.profiling.attribution import OwnerMarkers
 from pytest_mwbudget.timing.probes import Probes, task_layers
 
 from . import apps
@@ -53,15 +53,15 @@ def everywhere(app: App, *, bypass: bool = True) -> list[str]:
                         await note(f"null at {index}, {count} {wrapping}", probes.watch)
                 with probes.bypassed(task_layers(stack) if bypass else []):
                     await note("bypassed", probes.watch)
-        for core in (counters().core, PythonCore(), Marks(owner_count(stack))):
+        for core in (counting_backend().core, PythonCore(), OwnerMarkers(owner_count(stack))):
             charging = Charging(stack, core, "asyncio")  # type: ignore[arg-type]
-            if not isinstance(core, Marks):
+            if not isinstance(core, OwnerMarkers):
                 core.start(owner_count(stack))
             try:
                 with charging.placed():
                     await charging.request(lambda observer: note("charged", observer))
             finally:
-                if not isinstance(core, Marks):
+                if not isinstance(core, OwnerMarkers):
                     core.stop()
         return [layer.name for _, layer in stack.layers if layer.entered]
 

@@ -32,7 +32,7 @@ import pytest_mwbudget.session.profiles
 import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
-from pytest_mwbudget.counting.backend import Counters, PythonCore
+from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.model.results import QUANTITIES
 
 from .apps import LEAN, LEAN_WITH_COVERAGE, LITTLE_WARMING, Scheduled, needs
@@ -1014,7 +1014,7 @@ def test_every_quantity_can_be_given_in_the_configuration_and_the_marker_wins(sh
 def no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without a C compiler."""
     why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "there is no extension")
-    monkeypatch.setattr(pytest_mwbudget.engine, "counters", lambda: Counters(PythonCore(), why))
+    monkeypatch.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), why))
 
 
 @pytest.mark.usefixtures("no_extension", "github")

@@ -34,9 +34,9 @@ from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
-from pytest_mwbudget.interpreter.foreign_tools import Instruments
+from pytest_mwbudget.interpreter.foreign_tools import ForeignTools
 from pytest_mwbudget.model.results import Measurement, Profile, Result
-from pytest_mwbudget.profiling.attribution import Marks
+from pytest_mwbudget.profiling.attribution import OwnerMarkers
 from pytest_mwbudget.profiling.sampling import Profiled
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short_path
 from pytest_mwbudget.timing.run import Environment
@@ -320,8 +320,8 @@ def test_a_time_limit_is_for_a_request_and_not_for_the_profile() -> None:
 
 def test_where_another_profiler_stays_at_work_there_is_no_flamegraph(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def at_work(new_threads: object) -> Iterator[Instruments]:
-        yield Instruments(active=["a profiler"])
+    def at_work(new_threads: object) -> Iterator[ForeignTools]:
+        yield ForeignTools(active=["a profiler"])
 
     monkeypatch.setattr(measure_module, "suspended", at_work)
     found, measurement = asyncio.run(profiled(stack(Hot)))
@@ -376,7 +376,7 @@ def test_the_coroutine_of_a_task_tells_its_state() -> None:
     async def waits() -> None:
         await asyncio.sleep(0)
 
-    root = Marks(1).passage(0, waits(), True)
+    root = OwnerMarkers(1).coroutine_proxy(0, waits(), True)
     assert inspect.getcoroutinestate(root) == inspect.CORO_CREATED
     root.send(None)
     assert inspect.getcoroutinestate(root) == inspect.CORO_SUSPENDED

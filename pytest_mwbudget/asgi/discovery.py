@@ -9,9 +9,7 @@ wrapper) belongs to the layer that made it. What returns a value of its own and 
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
-import opcode
 import sys
 import threading
 from collections import Counter
@@ -30,6 +28,8 @@ from types import (
 )
 from typing import Any
 
+from ..errors import MeasurementError
+from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters, is_plain
 from ..interpreter.tracers import profiled
 from ..model.stack import Boundary, EntryIndex, Kind, Layer, RowIndex
@@ -185,6 +185,9 @@ class Trace:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the calls of all threads, as far as they can be watched; another profiler is put back afterwards."""
+        for why in (internals.why_no_steps(), internals.why_no_functions()):
+            if why is not None:
+                raise MeasurementError(why)
         self._harness = set(_stack(sys._getframe()))
         self._thread = threading.get_ident()
         others = len(sys._current_frames()) > 1
@@ -197,7 +200,7 @@ class Trace:
                     self.unwatched = not every and (others or self._began_thread)
         finally:
             for call in self.calls:
-                call.function = _function_of(call.frame)
+                call.function = internals.function_of(call.frame)
             self._harness.clear()
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
@@ -207,13 +210,13 @@ class Trace:
             self._returned(frame, arg)
 
     def _returned(self, frame: FrameType, answer: object) -> None:
-        instruction = _instruction(frame)
-        if instruction in ("YIELD_VALUE", "RESUME"):
-            return  # it is suspended; Python 3.13 says where it will go on
+        ended = internals.step_ended(frame)
+        if ended == "suspended":
+            return
         call = self._of_frame.get(frame)
-        for ended in (*self._made_by.get(frame, ()), *([call] if call else [])):
-            ended.over = True
-        if instruction.startswith("RETURN_"):  # else it raised
+        for finished in (*self._made_by.get(frame, ()), *([call] if call else [])):
+            finished.over = True
+        if ended == "returned":
             self._answered(frame, answer)
 
     def _answered(self, frame: FrameType, answer: object) -> None:
@@ -232,14 +235,14 @@ class Trace:
             call.unawaited = not inspect.isawaitable(answer)
 
     def _called(self, frame: FrameType) -> None:
-        if frame in self._made_by and _begins(frame):
+        if frame in self._made_by and internals.begins(frame):
             for made in self._made_by[frame]:
                 made.task = _task()
         self._note_sent(frame)
         self._began_thread = self._began_thread or frame.f_code is _START_OF_THREAD
         parameters = self._candidate(frame.f_code)
         # A coroutine's frame is "called" again at every resumption; only its first call counts.
-        if parameters is None or frame in self._of_frame or frame in self._harness or not _begins(frame):
+        if parameters is None or frame in self._of_frame or frame in self._harness or not internals.begins(frame):
             return
         values = frame.f_locals
         positional = tuple(values.get(name, _MISSING) for name in parameters.positional)
@@ -292,7 +295,7 @@ class Trace:
     def _note_sent(self, frame: FrameType) -> None:
         """Note whose `send` is called here, by whom: the calls on the stack that have such a `send`."""
         senders = self._senders.get(frame.f_code)
-        call = self._calling(frame) if senders and _begins(frame) else None
+        call = self._calling(frame) if senders and internals.begins(frame) else None
         while senders and call is not None:
             call.sent = call.sent or call in senders
             call = call.parent
@@ -314,18 +317,6 @@ class Trace:
             # It was handed over without its context: by what was entered last and waits.
             inherited = next((call for call in reversed(self.calls) if not call.over), None)
         return inherited if inherited in self.calls else None
-
-
-def _instruction(frame: FrameType) -> str:
-    """The name of the instruction that the frame is at."""
-    return opcode.opname[frame.f_code.co_code[frame.f_lasti]]
-
-
-def _begins(frame: FrameType) -> bool:
-    """Whether a frame that is being called begins now, and is not resumed."""
-    code = frame.f_code.co_code
-    resumed_after = code[frame.f_lasti + 1] & 3 if opcode.opname[code[frame.f_lasti]] == "RESUME" else 0
-    return resumed_after == 0
 
 
 def _held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
@@ -361,15 +352,6 @@ def _task() -> object:
         return loops.current().task()
     except RuntimeError:
         return None
-
-
-def _function_of(frame: FrameType) -> Function | None:
-    """The function whose call `frame` was: a finished frame holds it. None while it still runs."""
-    held = [
-        value for value in gc.get_referents(frame) if type(value) is FunctionType and value.__code__ is frame.f_code
-    ]
-    # It may also be among its own arguments; but then another one of the same code may be there, too.
-    return held[0] if len(set(map(id, held))) == 1 else None
 
 
 # ---- from calls to a stack --------------------------------------------------------------------------------------

@@ -4,16 +4,16 @@
    creation (PyRefTracer, CPython 3.13) and round the allocators of the "object" and "mem" domains add to that owner's
    tally. What switches the owner is here as well, because switching must not create anything that could be counted:
 
-   - a *passage* is a coroutine round a coroutine. Each of its steps is charged to its owner, and when the step ends the
-     charge goes back to whoever was charged before. Nested passages therefore follow the stack of a task, however
-     often tasks take turns. The outermost passage of a task, its *root*, leaves the charge with the owner that
+   - a *coroutine proxy* is a coroutine round a coroutine. Each of its steps is charged to its owner, and when the step
+     ends the charge goes back to whoever was charged before. Nested proxies therefore follow the stack of a task,
+     however often tasks take turns. The outermost proxy of a task, its *root*, leaves the charge with the owner that
      suspended: what the event loop does to park the task is that owner's.
    - a *guard* is a callable round a callable. One kind runs it *aside*: charged to nobody, so that probes written in
      Python leave no trace in the figures. The other kind, for callbacks of the event loop, runs it for an owner and
      leaves the charge there, as a root does.
 
-   There is one ledger in a process, because allocators and the reference tracer are the process's own. It counts the
-   thread that started it; what other threads do goes to an owner of theirs, and other interpreters are not counted.
+   There is one counting run in a process, because allocators and the reference tracer are the process's own. It counts
+   the thread that started it; what other threads do goes to an owner of theirs, and other interpreters are not counted.
    Everything here runs with the main interpreter's GIL held, but for the hooks: those an interpreter with a GIL of its
    own may enter at any time, and they touch nothing before they know which interpreter it is.
    Nothing is hooked outside start() ... stop(), and stop() puts back what start() found, unless another tool has
@@ -128,20 +128,20 @@ static struct {
         int64_t calls;
     } tracer;
 #endif
-} ledger = {
+} counting = {
     .domains = {{.domain = PYMEM_DOMAIN_OBJ}, {.domain = PYMEM_DOMAIN_MEM}},
 };
 
 static inline int
 serving(void)
 {
-    return ledger.active && PyThreadState_GetUnchecked() == ledger.thread;
+    return counting.active && PyThreadState_GetUnchecked() == counting.thread;
 }
 
 static inline int
 live(unsigned generation)
 {
-    return serving() && generation == ledger.generation;
+    return serving() && generation == counting.generation;
 }
 
 /* Whom the running thread is charged to: NOBODY in another interpreter, which may run at the same time as this one. */
@@ -152,22 +152,22 @@ charged(void)
     if (thread == NULL) {
         return NOBODY;
     }
-    if (thread == ledger.thread) {
-        return ledger.current;
+    if (thread == counting.thread) {
+        return counting.current;
     }
-    return PyThreadState_GetInterpreter(thread) == PyInterpreterState_Main() ? ledger.elsewhere : NOBODY;
+    return PyThreadState_GetInterpreter(thread) == PyInterpreterState_Main() ? counting.elsewhere : NOBODY;
 }
 
-/* Charge an owner until give_back(). Returns who was charged: NOBODY when the ledger is closed or does not count here.
-   What runs in between may close it and open another, so both need to know which ledger is meant. */
+/* Charge an owner until give_back(). Returns who was charged: NOBODY when nothing is counted, or not
+   here. What runs in between may stop the run and start another, so both need to know which run is meant. */
 static inline int
 hand_over(unsigned generation, int owner)
 {
     if (!live(generation)) {
         return NOBODY;
     }
-    int before = ledger.current;
-    ledger.current = owner;
+    int before = counting.current;
+    counting.current = owner;
     return before;
 }
 
@@ -175,7 +175,7 @@ static inline void
 give_back(unsigned generation, int before)
 {
     if (before != NOBODY && live(generation)) {
-        ledger.current = before;
+        counting.current = before;
     }
 }
 
@@ -205,7 +205,7 @@ type_slot(TypeCount *table, size_t size, PyTypeObject *type, int owner)
 static int
 renew_types(Types *taken)
 {
-    *taken = ledger.types;
+    *taken = counting.types;
     if (taken->size == 0) {
         return 1;
     }
@@ -213,8 +213,8 @@ renew_types(Types *taken)
     if (table == NULL) {
         return 0;
     }
-    ledger.types.slots = table;
-    ledger.types.used = 0;
+    counting.types.slots = table;
+    counting.types.used = 0;
     for (size_t i = 0; i < taken->size; i++) {
         TypeCount *old = &taken->slots[i];
         if (old->remembered) {
@@ -222,7 +222,7 @@ renew_types(Types *taken)
             *slot = *old;
             slot->count = 0;
             Py_INCREF(slot->type);
-            ledger.types.used++;
+            counting.types.used++;
         }
     }
     return 1;
@@ -252,36 +252,36 @@ born_slot(Born *table, size_t size, PyObject *object)
 static int
 grow_types(void)
 {
-    size_t size = ledger.types.size ? ledger.types.size * 2 : 1024;
+    size_t size = counting.types.size ? counting.types.size * 2 : 1024;
     TypeCount *table = calloc(size, sizeof(TypeCount));
     if (table == NULL) {
-        ledger.out_of_memory = 1;
+        counting.out_of_memory = 1;
         return 0;
     }
-    for (size_t i = 0; i < ledger.types.size; i++) {
-        TypeCount *old = &ledger.types.slots[i];
+    for (size_t i = 0; i < counting.types.size; i++) {
+        TypeCount *old = &counting.types.slots[i];
         if (old->type != NULL) {
             *type_slot(table, size, old->type, old->owner) = *old;
         }
     }
-    free(ledger.types.slots);
-    ledger.types.slots = table;
-    ledger.types.size = size;
+    free(counting.types.slots);
+    counting.types.slots = table;
+    counting.types.size = size;
     return 1;
 }
 
 static TypeCount *
 count_type(PyTypeObject *type, int owner, int number)
 {
-    if (ledger.types.used * 2 >= ledger.types.size && !grow_types()) {
+    if (counting.types.used * 2 >= counting.types.size && !grow_types()) {
         return NULL;
     }
-    TypeCount *slot = type_slot(ledger.types.slots, ledger.types.size, type, owner);
+    TypeCount *slot = type_slot(counting.types.slots, counting.types.size, type, owner);
     if (slot->type == NULL) {
         Py_INCREF(type);
         slot->type = type;
         slot->owner = owner;
-        ledger.types.used++;
+        counting.types.used++;
     }
     slot->count += number;
     return slot;
@@ -290,20 +290,20 @@ count_type(PyTypeObject *type, int owner, int number)
 static int
 grow_born(void)
 {
-    size_t size = ledger.born_size ? ledger.born_size * 2 : 16384;
+    size_t size = counting.born_size ? counting.born_size * 2 : 16384;
     Born *table = calloc(size, sizeof(Born));
     if (table == NULL) {
-        ledger.out_of_memory = 1;
+        counting.out_of_memory = 1;
         return 0;
     }
-    for (size_t i = 0; i < ledger.born_size; i++) {
-        if (ledger.born[i].object != NULL) {
-            *born_slot(table, size, ledger.born[i].object) = ledger.born[i];
+    for (size_t i = 0; i < counting.born_size; i++) {
+        if (counting.born[i].object != NULL) {
+            *born_slot(table, size, counting.born[i].object) = counting.born[i];
         }
     }
-    free(ledger.born);
-    ledger.born = table;
-    ledger.born_size = size;
+    free(counting.born);
+    counting.born = table;
+    counting.born_size = size;
     return 1;
 }
 
@@ -311,7 +311,7 @@ static void
 forget_slot(Born *slot)
 {
     if (slot->type != NULL) {
-        type_slot(ledger.types.slots, ledger.types.size, slot->type, slot->owner)->remembered--;
+        type_slot(counting.types.slots, counting.types.size, slot->type, slot->owner)->remembered--;
         slot->type = NULL;
     }
 }
@@ -319,26 +319,26 @@ forget_slot(Born *slot)
 static void
 forget(PyObject *object)
 {
-    if (ledger.born_used) {
-        forget_slot(born_slot(ledger.born, ledger.born_size, object));
+    if (counting.born_used) {
+        forget_slot(born_slot(counting.born, counting.born_size, object));
     }
 }
 
 static void
 remember(PyObject *object, TypeCount *kind)
 {
-    if (ledger.born_used * 2 >= ledger.born_size && !grow_born()) {
+    if (counting.born_used * 2 >= counting.born_size && !grow_born()) {
         return;
     }
-    Born *slot = born_slot(ledger.born, ledger.born_size, object);
+    Born *slot = born_slot(counting.born, counting.born_size, object);
     if (slot->object == NULL) {
         slot->object = object;
-        ledger.born_used++;
+        counting.born_used++;
     }
     forget_slot(slot); /* not every death is reported */
     slot->type = kind->type;
     slot->owner = kind->owner;
-    slot->period = ledger.period;
+    slot->period = counting.period;
     kind->remembered++;
 }
 #endif
@@ -356,7 +356,7 @@ static Allocation *
 recent_allocation(const void *address)
 {
     for (unsigned age = 1; age <= RECENT; age++) {
-        Allocation *made = &ledger.recent[(ledger.recent_next - age) % RECENT];
+        Allocation *made = &counting.recent[(counting.recent_next - age) % RECENT];
         if (within(made, address)) {
             return made;
         }
@@ -372,12 +372,12 @@ count_allocation(Domain *domain, void *block, size_t size, int resized)
         return;
     }
     domain->calls++;
-    if (ledger.active && block != NULL) {
-        ledger.tallies[owner].allocations++;
-        ledger.tallies[owner].bytes += (int64_t)size;
-        ledger.newest = (Allocation){block, size, owner, resized};
-        if (owner < ledger.owners) {
-            ledger.recent[ledger.recent_next++ % RECENT] = ledger.newest;
+    if (counting.active && block != NULL) {
+        counting.tallies[owner].allocations++;
+        counting.tallies[owner].bytes += (int64_t)size;
+        counting.newest = (Allocation){block, size, owner, resized};
+        if (owner < counting.owners) {
+            counting.recent[counting.recent_next++ % RECENT] = counting.newest;
         }
     }
 }
@@ -441,7 +441,7 @@ reached(Domain *domain)
 static void
 hook_allocator(Domain *domain)
 {
-    /* An earlier ledger may have left our functions below another tool's, or such a tool may have put them back. */
+    /* An earlier run may have left our functions below another tool's, or such a tool may have put them back. */
     if (!on_top(domain) && !(domain->linked && reached(domain))) {
         PyMemAllocatorEx ours = {domain, counting_malloc, counting_calloc, counting_realloc, passing_free};
         PyMem_GetAllocator(domain->domain, &domain->below);
@@ -470,19 +470,19 @@ unhook_allocator(Domain *domain)
 static void
 created(PyObject *object, int owner)
 {
-    int fresh = within(&ledger.newest, object);
+    int fresh = within(&counting.newest, object);
     /* A text, bytes or tuple that is brought to its size is reported again, and is not another object. */
-    int number = fresh && ledger.newest.resized ? 0 : 1;
-    ledger.newest.resized = 0;
-    ledger.tallies[owner].objects += number;
+    int number = fresh && counting.newest.resized ? 0 : 1;
+    counting.newest.resized = 0;
+    counting.tallies[owner].objects += number;
     TypeCount *kind = count_type(Py_TYPE(object), owner, number);
-    if (ledger.remembering && kind != NULL) {
+    if (counting.remembering && kind != NULL) {
         remember(object, kind);
     }
     else {
         forget(object); /* the address is another's now */
     }
-    if (!fresh && owner < ledger.owners) { /* out of a free list: the allocation was for an object before it */
+    if (!fresh && owner < counting.owners) { /* out of a free list: the allocation was for an object before it */
         Allocation *stale;
         while ((stale = recent_allocation(object)) != NULL) {
             *stale = (Allocation){0};
@@ -496,8 +496,8 @@ on_reference(PyObject *object, PyRefTracerEvent event, void *Py_UNUSED(data))
     if (event != PyRefTracer_CREATE && event != PyRefTracer_DESTROY) {
         return 0;
     }
-    if (ledger.tracer.below != NULL) {
-        ledger.tracer.below(object, event, ledger.tracer.data);
+    if (counting.tracer.below != NULL) {
+        counting.tracer.below(object, event, counting.tracer.data);
     }
     int owner = charged();
     if (owner == NOBODY) {
@@ -507,8 +507,8 @@ on_reference(PyObject *object, PyRefTracerEvent event, void *Py_UNUSED(data))
         forget(object);
         return 0;
     }
-    ledger.tracer.calls++;
-    if (ledger.active) {
+    counting.tracer.calls++;
+    if (counting.active) {
         created(object, owner);
     }
     return 0;
@@ -518,13 +518,13 @@ on_reference(PyObject *object, PyRefTracerEvent event, void *Py_UNUSED(data))
 static int
 tracer_reached(void)
 {
-    int64_t before = ledger.tracer.calls;
+    int64_t before = counting.tracer.calls;
     PyObject *object = PyList_New(0);
     if (object == NULL) {
         PyErr_Clear();
     }
     Py_XDECREF(object);
-    return ledger.tracer.calls != before;
+    return counting.tracer.calls != before;
 }
 
 /* Returns whether another tracer is there, or -1. As with allocators, ours may be there as a link. */
@@ -533,16 +533,16 @@ hook_tracer(void)
 {
     void *data;
     PyRefTracer now = PyRefTracer_GetTracer(&data);
-    int hooked = now == on_reference || (ledger.tracer.linked && tracer_reached());
+    int hooked = now == on_reference || (counting.tracer.linked && tracer_reached());
     if (!hooked) {
         if (PyRefTracer_SetTracer(on_reference, NULL) < 0) {
             return -1;
         }
-        ledger.tracer.below = now;
-        ledger.tracer.data = data;
+        counting.tracer.below = now;
+        counting.tracer.data = data;
     }
-    ledger.tracer.linked = 1;
-    return now == on_reference ? ledger.tracer.below != NULL : now != NULL;
+    counting.tracer.linked = 1;
+    return now == on_reference ? counting.tracer.below != NULL : now != NULL;
 }
 
 /* Put back the tracer that was there, unless someone else decided what is there now. Returns whether ours had its
@@ -552,17 +552,17 @@ unhook_tracer(void)
 {
     void *data;
     if (PyRefTracer_GetTracer(&data) == on_reference) {
-        PyRefTracer_SetTracer(ledger.tracer.below, ledger.tracer.data);
-        ledger.tracer.below = NULL;
-        ledger.tracer.linked = 0;
+        PyRefTracer_SetTracer(counting.tracer.below, counting.tracer.data);
+        counting.tracer.below = NULL;
+        counting.tracer.linked = 0;
         return 1;
     }
-    ledger.tracer.linked = tracer_reached();
-    return ledger.tracer.linked;
+    counting.tracer.linked = tracer_reached();
+    return counting.tracer.linked;
 }
 #endif
 
-/* ---- passages -------------------------------------------------------------------------------------------------- */
+/* ---- coroutine proxies ------------------------------------------------------------------------------------------- */
 
 enum { INNER, ROOT };
 
@@ -574,7 +574,7 @@ typedef struct {
     PyObject *weakrefs;
     int owner, kind;
     unsigned generation;
-} Passage;
+} Proxy;
 
 typedef struct {
     PyObject_HEAD
@@ -587,41 +587,41 @@ typedef struct {
 enum { ASIDE, CALLBACK };
 
 typedef struct {
-    PyTypeObject *passage_type, *guard_type;
+    PyTypeObject *proxy_type, *guard_type;
 } ModuleState;
 
-/* Begin a step: whom to charge again at its end, NOBODY when this passage is of a ledger that is closed. */
+/* Begin a step: whom to charge again at its end, NOBODY when this proxy is of a run that has stopped. */
 static inline int
-enter(Passage *self)
+enter(Proxy *self)
 {
     int before = hand_over(self->generation, self->owner);
     if (before != NOBODY) {
-        ledger.suspender = NOBODY;
+        counting.suspender = NOBODY;
     }
     return before;
 }
 
 static inline void
-leave(Passage *self, int before, int suspended)
+leave(Proxy *self, int before, int suspended)
 {
     if (before == NOBODY || !live(self->generation)) {
         return;
     }
     if (!suspended) {
-        ledger.suspender = NOBODY;
-        ledger.current = self->kind == ROOT ? self->owner : before;
+        counting.suspender = NOBODY;
+        counting.current = self->kind == ROOT ? self->owner : before;
         return;
     }
-    if (ledger.suspender == NOBODY) { /* the innermost passage comes first */
-        ledger.suspender = self->owner;
-        ledger.tallies[self->owner].suspensions++;
+    if (counting.suspender == NOBODY) { /* the innermost proxy comes first */
+        counting.suspender = self->owner;
+        counting.tallies[self->owner].suspensions++;
     }
     if (self->kind == ROOT) {
-        ledger.current = ledger.suspender;
-        ledger.suspender = NOBODY;
+        counting.current = counting.suspender;
+        counting.suspender = NOBODY;
     }
     else {
-        ledger.current = before;
+        counting.current = before;
     }
 }
 
@@ -664,9 +664,9 @@ steps_of(PyObject *awaitable)
     return steps;
 }
 
-/* A new reference to the iterator that is stepped. To get it may run code that steps this very passage. */
+/* A new reference to the iterator that is stepped. To get it may run code that steps this very proxy. */
 static PyObject *
-steps_begun(Passage *self)
+steps_begun(Proxy *self)
 {
     if (self->steps == NULL) {
         PyObject *steps = steps_of(self->awaitable);
@@ -680,12 +680,12 @@ steps_begun(Passage *self)
 
 /* Tell, aside, that the coroutine has returned, in a step that was counted. */
 static int
-told(Passage *self, int before)
+told(Proxy *self, int before)
 {
     if (self->returned == NULL || before == NOBODY || !live(self->generation)) {
         return 1;
     }
-    int charged_now = hand_over(self->generation, ledger.aside);
+    int charged_now = hand_over(self->generation, counting.aside);
     PyObject *answer = PyObject_CallNoArgs(self->returned);
     give_back(self->generation, charged_now);
     Py_XDECREF(answer);
@@ -693,9 +693,9 @@ told(Passage *self, int before)
 }
 
 static PySendResult
-passage_am_send(PyObject *op, PyObject *value, PyObject **result)
+proxy_am_send(PyObject *op, PyObject *value, PyObject **result)
 {
-    Passage *self = (Passage *)op;
+    Proxy *self = (Proxy *)op;
     *result = NULL;
     int before = enter(self);
     PySendResult outcome = PYGEN_ERROR;
@@ -714,9 +714,9 @@ passage_am_send(PyObject *op, PyObject *value, PyObject **result)
 
 /* Raise StopIteration(value) as a coroutine does. The exception is ours: a coroutine that is awaited needs none. */
 static void
-raise_stop(Passage *self, PyObject *value)
+raise_stop(Proxy *self, PyObject *value)
 {
-    int before = hand_over(self->generation, ledger.aside);
+    int before = hand_over(self->generation, counting.aside);
     /* Not PyErr_SetObject(StopIteration, value): it would take a tuple apart. */
     PyObject *stop = value == Py_None ? PyObject_CallNoArgs(PyExc_StopIteration)
                                       : PyObject_CallOneArg(PyExc_StopIteration, value);
@@ -728,12 +728,12 @@ raise_stop(Passage *self, PyObject *value)
 }
 
 static PyObject *
-passage_send(PyObject *op, PyObject *value)
+proxy_send(PyObject *op, PyObject *value)
 {
     PyObject *result;
-    PySendResult outcome = passage_am_send(op, value, &result);
+    PySendResult outcome = proxy_am_send(op, value, &result);
     if (outcome == PYGEN_RETURN) {
-        raise_stop((Passage *)op, result);
+        raise_stop((Proxy *)op, result);
         Py_CLEAR(result);
     }
     return result;
@@ -741,13 +741,13 @@ passage_send(PyObject *op, PyObject *value)
 
 /* What `await` calls. Returning NULL without an exception is how an iterator returns None. */
 static PyObject *
-passage_iternext(PyObject *op)
+proxy_iternext(PyObject *op)
 {
     PyObject *result;
-    PySendResult outcome = passage_am_send(op, Py_None, &result);
+    PySendResult outcome = proxy_am_send(op, Py_None, &result);
     if (outcome == PYGEN_RETURN) {
         if (result != Py_None) {
-            raise_stop((Passage *)op, result);
+            raise_stop((Proxy *)op, result);
         }
         Py_CLEAR(result);
     }
@@ -756,9 +756,9 @@ passage_iternext(PyObject *op)
 
 /* A method, looked up aside; NULL without an exception when there is none. */
 static PyObject *
-method_of(Passage *self, PyObject *object, const char *name)
+method_of(Proxy *self, PyObject *object, const char *name)
 {
-    int before = hand_over(self->generation, ledger.aside);
+    int before = hand_over(self->generation, counting.aside);
     Py_INCREF(object);
     PyObject *found = PyObject_GetAttrString(object, name);
     Py_DECREF(object);
@@ -772,7 +772,7 @@ method_of(Passage *self, PyObject *object, const char *name)
 /* throw or close of what is stepped. Before the first step it is that of the coroutine: what takes exceptions is one.
    Other awaitables have nothing to end by then, and may have a close() that means something else. */
 static PyObject *
-ending(Passage *self, const char *name)
+ending(Proxy *self, const char *name)
 {
     if (self->steps != NULL) {
         return method_of(self, self->steps, name);
@@ -807,9 +807,9 @@ raise_thrown(PyObject *const *arguments, Py_ssize_t number)
 
 /* Not METH_VARARGS: its tuple of arguments would be the caller's. */
 static PyObject *
-passage_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
+proxy_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
 {
-    Passage *self = (Passage *)op;
+    Proxy *self = (Proxy *)op;
     PyObject *method = ending(self, "throw"), *result = NULL;
     if (method == NULL && PyErr_Occurred()) {
         return NULL;
@@ -836,9 +836,9 @@ passage_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
 }
 
 static PyObject *
-passage_close(PyObject *op, PyObject *Py_UNUSED(ignored))
+proxy_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    Passage *self = (Passage *)op;
+    Proxy *self = (Proxy *)op;
     PyObject *method = ending(self, "close");
     if (method == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -854,7 +854,7 @@ passage_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 static PyObject *
 own_or_inner(PyObject *op, PyObject *name, unsigned generation, PyObject *inner)
 {
-    int before = hand_over(generation, ledger.aside);
+    int before = hand_over(generation, counting.aside);
     PyObject *found = PyObject_GenericGetAttr(op, name);
     int missing = found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError);
     if (missing) {
@@ -866,16 +866,16 @@ own_or_inner(PyObject *op, PyObject *name, unsigned generation, PyObject *inner)
 
 /* Everything else that may be asked of a coroutine (cr_frame, cr_running, __qualname__, ...) is the inner one's. */
 static PyObject *
-passage_getattro(PyObject *op, PyObject *name)
+proxy_getattro(PyObject *op, PyObject *name)
 {
-    Passage *self = (Passage *)op;
+    Proxy *self = (Proxy *)op;
     return own_or_inner(op, name, self->generation, self->awaitable);
 }
 
 static int
-passage_traverse(PyObject *op, visitproc visit, void *arg)
+proxy_traverse(PyObject *op, visitproc visit, void *arg)
 {
-    Passage *self = (Passage *)op;
+    Proxy *self = (Proxy *)op;
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->awaitable);
     Py_VISIT(self->steps);
@@ -886,16 +886,16 @@ passage_traverse(PyObject *op, visitproc visit, void *arg)
 /* The rest is there from the beginning and never NULL. It cannot close a cycle without the help of something that was
    made earlier and changed later, and that is cleared. */
 static int
-passage_clear(PyObject *op)
+proxy_clear(PyObject *op)
 {
-    Py_CLEAR(((Passage *)op)->steps);
+    Py_CLEAR(((Proxy *)op)->steps);
     return 0;
 }
 
 static void
-passage_dealloc(PyObject *op)
+proxy_dealloc(PyObject *op)
 {
-    Passage *self = (Passage *)op;
+    Proxy *self = (Proxy *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     if (self->weakrefs != NULL) {
@@ -908,56 +908,56 @@ passage_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-static PyMethodDef passage_methods[] = {
-    {"send", passage_send, METH_O, "Run one step."},
-    {"throw", (PyCFunction)(void (*)(void))passage_throw, METH_FASTCALL, "Run one step that begins with an exception."},
-    {"close", passage_close, METH_NOARGS, "End the coroutine where it stands."},
+static PyMethodDef proxy_methods[] = {
+    {"send", proxy_send, METH_O, "Run one step."},
+    {"throw", (PyCFunction)(void (*)(void))proxy_throw, METH_FASTCALL, "Run one step that begins with an exception."},
+    {"close", proxy_close, METH_NOARGS, "End the coroutine where it stands."},
     {0},
 };
 
 /* Some ask whether it is a coroutine, and await nothing else. */
 static PyObject *
-passage_class(PyObject *op, void *Py_UNUSED(closure))
+proxy_class(PyObject *op, void *Py_UNUSED(closure))
 {
-    return Py_NewRef((PyObject *)Py_TYPE(((Passage *)op)->awaitable));
+    return Py_NewRef((PyObject *)Py_TYPE(((Proxy *)op)->awaitable));
 }
 
-static PyGetSetDef passage_getset[] = {
-    {"__class__", passage_class, NULL, NULL, NULL},
+static PyGetSetDef proxy_getset[] = {
+    {"__class__", proxy_class, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyMemberDef passage_members[] = {
-    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Passage, weakrefs), Py_READONLY, NULL},
+static PyMemberDef proxy_members[] = {
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Proxy, weakrefs), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyType_Slot passage_slots[] = {
+static PyType_Slot proxy_slots[] = {
     {Py_tp_doc, "A coroutine whose steps are charged to an owner."},
-    {Py_tp_methods, passage_methods},
-    {Py_tp_members, passage_members},
-    {Py_tp_getset, passage_getset},
-    {Py_tp_getattro, passage_getattro},
+    {Py_tp_methods, proxy_methods},
+    {Py_tp_members, proxy_members},
+    {Py_tp_getset, proxy_getset},
+    {Py_tp_getattro, proxy_getattro},
     {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, passage_iternext},
+    {Py_tp_iternext, proxy_iternext},
     {Py_am_await, PyObject_SelfIter},
-    {Py_am_send, passage_am_send},
-    {Py_tp_traverse, passage_traverse},
-    {Py_tp_clear, passage_clear},
-    {Py_tp_dealloc, passage_dealloc},
+    {Py_am_send, proxy_am_send},
+    {Py_tp_traverse, proxy_traverse},
+    {Py_tp_clear, proxy_clear},
+    {Py_tp_dealloc, proxy_dealloc},
     {0, NULL},
 };
 
-static PyType_Spec passage_spec = {
-    .name = "pytest_mwbudget.counting._core.Passage",
-    .basicsize = sizeof(Passage),
+static PyType_Spec proxy_spec = {
+    .name = "pytest_mwbudget.counting._core.CoroutineProxy",
+    .basicsize = sizeof(Proxy),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = passage_slots,
+    .slots = proxy_slots,
 };
 
 /* ---- guards ---------------------------------------------------------------------------------------------------- */
 
-/* callable(owner charged so far, *arguments); -1 for a caller whom the ledger does not count. */
+/* callable(owner charged so far, *arguments); -1 for a caller who is not counted. */
 static PyObject *
 guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
 {
@@ -968,7 +968,7 @@ guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *na
     if (with_owner == NULL) {
         return PyErr_NoMemory();
     }
-    int before = hand_over(self->generation, ledger.aside);
+    int before = hand_over(self->generation, counting.aside);
     PyObject *result = NULL, *owner = PyLong_FromLong(before);
     if (owner != NULL) {
         with_owner[0] = owner;
@@ -990,7 +990,7 @@ guard_callback(PyObject *op, PyObject *const *arguments, size_t flags, PyObject 
 {
     Guard *self = (Guard *)op;
     if (live(self->generation)) {
-        ledger.current = self->owner;
+        counting.current = self->owner;
     }
     return PyObject_Vectorcall(self->callable, arguments, flags, names);
 }
@@ -1048,27 +1048,28 @@ static PyType_Spec guard_spec = {
 static int
 checked_owner(long owner)
 {
-    if (!ledger.active) {
-        PyErr_SetString(PyExc_RuntimeError, "no ledger is open");
+    if (!counting.active) {
+        PyErr_SetString(PyExc_RuntimeError, "no counting run is under way");
         return 0;
     }
-    if (owner < 0 || owner > ledger.elsewhere) {
-        PyErr_Format(PyExc_ValueError, "owner %ld, but this ledger has 0 to %d", owner, ledger.elsewhere);
+    if (owner < 0 || owner > counting.elsewhere) {
+        PyErr_Format(PyExc_ValueError, "owner %ld, but this counting run has 0 to %d", owner, counting.elsewhere);
         return 0;
     }
     return 1;
 }
 
 static PyObject *
-make_passage(PyObject *module, PyObject *arguments)
+make_proxy(PyObject *module, PyObject *arguments)
 {
     int owner, root = 0;
     PyObject *awaitable, *returned = Py_None;
-    if (!PyArg_ParseTuple(arguments, "iO|pO:passage", &owner, &awaitable, &root, &returned) || !checked_owner(owner)) {
+    if (!PyArg_ParseTuple(arguments, "iO|pO:coroutine_proxy", &owner, &awaitable, &root, &returned) ||
+        !checked_owner(owner)) {
         return NULL;
     }
-    unsigned generation = ledger.generation; /* making an object may collect others, and that run any code */
-    Passage *self = PyObject_GC_New(Passage, ((ModuleState *)PyModule_GetState(module))->passage_type);
+    unsigned generation = counting.generation; /* making an object may collect others, and that run any code */
+    Proxy *self = PyObject_GC_New(Proxy, ((ModuleState *)PyModule_GetState(module))->proxy_type);
     if (self == NULL) {
         return NULL;
     }
@@ -1085,7 +1086,7 @@ make_passage(PyObject *module, PyObject *arguments)
 static PyObject *
 make_guard(PyObject *module, PyObject *callable, int kind, int owner)
 {
-    unsigned generation = ledger.generation;
+    unsigned generation = counting.generation;
     Guard *self = PyObject_GC_New(Guard, ((ModuleState *)PyModule_GetState(module))->guard_type);
     if (self == NULL) {
         return NULL;
@@ -1132,7 +1133,7 @@ run_as(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t numbe
     if (!checked_owner(owner)) {
         return NULL;
     }
-    unsigned generation = ledger.generation;
+    unsigned generation = counting.generation;
     int before = hand_over(generation, (int)owner);
     PyObject *result = PyObject_Vectorcall(arguments[1], arguments + 2, (size_t)number - 2, names);
     give_back(generation, before);
@@ -1147,11 +1148,11 @@ set_charge(PyObject *Py_UNUSED(module), PyObject *value)
         return NULL;
     }
     if (!serving()) {
-        return PyLong_FromLong(ledger.elsewhere);
+        return PyLong_FromLong(counting.elsewhere);
     }
-    int before = hand_over(ledger.generation, ledger.aside);
+    int before = hand_over(counting.generation, counting.aside);
     PyObject *charged_before = PyLong_FromLong(before);
-    give_back(ledger.generation, charged_before == NULL ? before : (int)owner);
+    give_back(counting.generation, charged_before == NULL ? before : (int)owner);
     return charged_before;
 }
 
@@ -1162,10 +1163,10 @@ discount_allocation(int owner, const void *address)
     if (made == NULL || made->owner != owner) {
         return; /* out of a free list */
     }
-    ledger.tallies[owner].allocations--;
-    ledger.tallies[owner].bytes -= (int64_t)made->size;
-    ledger.tallies[ledger.aside].allocations++;
-    ledger.tallies[ledger.aside].bytes += (int64_t)made->size;
+    counting.tallies[owner].allocations--;
+    counting.tallies[owner].bytes -= (int64_t)made->size;
+    counting.tallies[counting.aside].allocations++;
+    counting.tallies[counting.aside].bytes += (int64_t)made->size;
     *made = (Allocation){0};
 }
 
@@ -1179,10 +1180,10 @@ discount(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     }
 #if HAVE_TRACER
-    ledger.tallies[owner].objects--;
-    ledger.tallies[ledger.aside].objects++;
+    counting.tallies[owner].objects--;
+    counting.tallies[counting.aside].objects++;
     count_type(Py_TYPE(object), owner, -1);
-    count_type(Py_TYPE(object), ledger.aside, 1);
+    count_type(Py_TYPE(object), counting.aside, 1);
 #endif
     discount_allocation(owner, object);
     if (PyDict_CheckExact(object)) {
@@ -1198,65 +1199,66 @@ start(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "i:start", &owners)) {
         return NULL;
     }
-    if (ledger.active) {
-        PyErr_SetString(PyExc_RuntimeError, "a ledger is open already: there can be one in a process");
+    if (counting.active) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "counting is under way already: there can be one counting run in a process");
         return NULL;
     }
     if (owners < 1 || owners > MAX_OWNERS) {
-        return PyErr_Format(PyExc_ValueError, "%d owners, but a ledger has 1 to %d", owners, MAX_OWNERS);
+        return PyErr_Format(PyExc_ValueError, "%d owners, but a counting run has 1 to %d", owners, MAX_OWNERS);
     }
     Tally *tallies = calloc((size_t)owners + 2, sizeof(Tally));
     if (tallies == NULL) {
         return PyErr_NoMemory();
     }
-    ledger.tallies = tallies;
-    ledger.owners = owners;
-    ledger.aside = owners;
-    ledger.elsewhere = owners + 1;
-    ledger.current = ledger.aside;
-    ledger.suspender = NOBODY;
-    ledger.thread = PyThreadState_Get();
-    ledger.generation++;
-    ledger.remembering = ledger.period = ledger.out_of_memory = 0;
-    ledger.newest = (Allocation){0};
-    memset(ledger.recent, 0, sizeof(ledger.recent));
+    counting.tallies = tallies;
+    counting.owners = owners;
+    counting.aside = owners;
+    counting.elsewhere = owners + 1;
+    counting.current = counting.aside;
+    counting.suspender = NOBODY;
+    counting.thread = PyThreadState_Get();
+    counting.generation++;
+    counting.remembering = counting.period = counting.out_of_memory = 0;
+    counting.newest = (Allocation){0};
+    memset(counting.recent, 0, sizeof(counting.recent));
     int other_tracer = 0;
 #if HAVE_TRACER
     other_tracer = hook_tracer();
     if (other_tracer < 0) {
-        free(ledger.tallies);
-        ledger.tallies = NULL;
+        free(counting.tallies);
+        counting.tallies = NULL;
         return NULL;
     }
 #endif
-    hook_allocator(&ledger.domains[0]);
-    hook_allocator(&ledger.domains[1]);
-    ledger.active = 1;
+    hook_allocator(&counting.domains[0]);
+    hook_allocator(&counting.domains[1]);
+    counting.active = 1;
     return PyBool_FromLong(other_tracer);
 }
 
 static PyObject *
 stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    if (!ledger.active) {
-        PyErr_SetString(PyExc_RuntimeError, "no ledger is open");
+    if (!counting.active) {
+        PyErr_SetString(PyExc_RuntimeError, "no counting run is under way");
         return NULL;
     }
-    int allocations_lost = !unhook_allocator(&ledger.domains[0]);
-    allocations_lost |= !unhook_allocator(&ledger.domains[1]);
-    int objects_lost = ledger.out_of_memory;
+    int allocations_lost = !unhook_allocator(&counting.domains[0]);
+    allocations_lost |= !unhook_allocator(&counting.domains[1]);
+    int objects_lost = counting.out_of_memory;
 #if HAVE_TRACER
     objects_lost |= !unhook_tracer();
 #endif
-    ledger.active = 0;
-    Types types = ledger.types;
-    free(ledger.tallies);
-    free(ledger.born);
-    ledger.tallies = NULL;
-    ledger.types = (Types){0};
-    ledger.born = NULL;
-    ledger.born_size = ledger.born_used = 0;
-    release_types(&types); /* last: by now another ledger may be opened */
+    counting.active = 0;
+    Types types = counting.types;
+    free(counting.tallies);
+    free(counting.born);
+    counting.tallies = NULL;
+    counting.types = (Types){0};
+    counting.born = NULL;
+    counting.born_size = counting.born_used = 0;
+    release_types(&types); /* last: by now another run may have started */
     return Py_BuildValue("(NN)", PyBool_FromLong(objects_lost), PyBool_FromLong(allocations_lost));
 }
 
@@ -1301,16 +1303,16 @@ take(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     if (!checked_owner(0)) {
         return NULL;
     }
-    unsigned generation = ledger.generation;
-    int owners = ledger.elsewhere + 1;
-    Tally *taken = ledger.tallies, *tallies = calloc((size_t)owners, sizeof(Tally));
+    unsigned generation = counting.generation;
+    int owners = counting.elsewhere + 1;
+    Tally *taken = counting.tallies, *tallies = calloc((size_t)owners, sizeof(Tally));
     Types types;
     if (tallies == NULL || !renew_types(&types)) {
         free(tallies);
         return PyErr_NoMemory();
     }
-    ledger.tallies = tallies;
-    int before = hand_over(generation, ledger.aside);
+    counting.tallies = tallies;
+    int before = hand_over(generation, counting.aside);
     PyObject *tally_list = tally_rows(taken, owners), *type_list = type_rows(&types), *result = NULL;
     if (tally_list != NULL && type_list != NULL) {
         result = PyTuple_Pack(2, tally_list, type_list);
@@ -1330,18 +1332,18 @@ begin_period(PyObject *Py_UNUSED(module), PyObject *value)
     if (!PyArg_Parse(value, "i:period", &period) || !checked_owner(0)) {
         return NULL;
     }
-    ledger.remembering = HAVE_TRACER && period >= 0;
-    ledger.period = period;
+    counting.remembering = HAVE_TRACER && period >= 0;
+    counting.period = period;
     Py_RETURN_NONE;
 }
 
 static int
 append_birth(PyObject *found, void *address)
 {
-    if (ledger.born_size == 0) {
+    if (counting.born_size == 0) {
         return 1;
     }
-    Born *slot = born_slot(ledger.born, ledger.born_size, address);
+    Born *slot = born_slot(counting.born, counting.born_size, address);
     if (slot->type == NULL) {
         return 1;
     }
@@ -1376,8 +1378,8 @@ born(PyObject *Py_UNUSED(module), PyObject *ids)
     if (!checked_owner(0)) {
         return NULL;
     }
-    unsigned generation = ledger.generation;
-    int before = hand_over(generation, ledger.aside);
+    unsigned generation = counting.generation;
+    int before = hand_over(generation, counting.aside);
     PyObject *found = PyList_New(0);
     if (found != NULL && !append_births(found, ids)) {
         Py_CLEAR(found);
@@ -1466,7 +1468,7 @@ static int
 look_at(PyObject *object, void *argument)
 {
     Look *look = argument;
-    Born *slot = ledger.born_size ? born_slot(ledger.born, ledger.born_size, object) : NULL;
+    Born *slot = counting.born_size ? born_slot(counting.born, counting.born_size, object) : NULL;
     if (slot != NULL && slot->object != NULL && slot->type != NULL) {
         if (!room((void **)&look->found, look->found_used, &look->found_size, sizeof(uintptr_t))) {
             look->failed = 1;
@@ -1506,8 +1508,8 @@ reached_from(PyObject *Py_UNUSED(module), PyObject *objects)
     while (look.untracked_used && !look.failed) {
         look_into(look.untracked[--look.untracked_used], &look);
     }
-    unsigned generation = ledger.generation;
-    int before = hand_over(generation, ledger.aside);
+    unsigned generation = counting.generation;
+    int before = hand_over(generation, counting.aside);
     PyObject *ids = look.failed ? PyErr_NoMemory() : PySet_New(NULL);
     for (size_t i = 0; ids != NULL && i < look.found_used; i++) {
         PyObject *id = PyLong_FromVoidPtr((void *)look.found[i]);
@@ -1525,11 +1527,11 @@ reached_from(PyObject *Py_UNUSED(module), PyObject *objects)
 
 static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS,
-     "start(owners) -> bool\n\nOpen the ledger for owners 0 to owners - 1; owner `owners` is for what runs aside, the one"
-     " after it for other threads. True when another reference tracer was there, which keeps getting its events.\n"
+     "start(owners) -> bool\n\nCount for owners 0 to owners - 1; owner `owners` is for what runs aside, the one after"
+     " it for other threads. True when another reference tracer was there, which keeps getting its events.\n"
      "RuntimeError when one is open already or the interpreter is free-threaded."},
     {"stop", stop, METH_NOARGS,
-     "stop() -> (bool, bool)\n\nClose the ledger and put back what start() found. Whether object events, and whether"
+     "stop() -> (bool, bool)\n\nStop counting and put back what start() found. Whether object events, and whether"
      " allocations, went past it: another tool replaced its hook in the meantime."},
     {"take", take, METH_NOARGS,
      "take() -> ([(objects, allocations, bytes, suspensions)], [(owner, type, objects)])\n\nWhat was counted since the"
@@ -1539,9 +1541,9 @@ static PyMethodDef functions[] = {
      " is not counted."},
     {"run", (PyCFunction)(void (*)(void))run_as, METH_FASTCALL | METH_KEYWORDS,
      "run(owner, callable, ...)\n\nCall it for this owner."},
-    {"passage", make_passage, METH_VARARGS,
-     "passage(owner, awaitable, root=False, returned=None) -> Passage\n\nA coroutine that charges each of its steps to the"
-     " owner, and calls returned() aside when it has returned."},
+    {"coroutine_proxy", make_proxy, METH_VARARGS,
+     "coroutine_proxy(owner, awaitable, root=False, returned=None) -> CoroutineProxy\n\nA coroutine that charges each"
+     " of its steps to the owner, and calls returned() aside when it has returned."},
     {"aside", make_aside, METH_O,
      "aside(callable) -> Guard\n\nA callable that calls callable(owner, ...), charged to nobody; owner is the caller's,"
      " -1 for a caller that is not counted."},
@@ -1571,9 +1573,9 @@ execute(PyObject *module)
     PyErr_SetString(PyExc_ImportError, "pytest_mwbudget.counting._core does not support free-threaded interpreters");
     return -1;
 #endif
-    state->passage_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &passage_spec, NULL);
+    state->proxy_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &proxy_spec, NULL);
     state->guard_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &guard_spec, NULL);
-    if (state->passage_type == NULL || state->guard_type == NULL ||
+    if (state->proxy_type == NULL || state->guard_type == NULL ||
         PyModule_AddIntConstant(module, "COUNTS_OBJECTS", HAVE_TRACER) < 0) {
         return -1;
     }
@@ -1584,7 +1586,7 @@ static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     ModuleState *state = PyModule_GetState(module);
-    Py_VISIT(state->passage_type);
+    Py_VISIT(state->proxy_type);
     Py_VISIT(state->guard_type);
     return 0;
 }
@@ -1593,7 +1595,7 @@ static int
 module_clear(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
-    Py_CLEAR(state->passage_type);
+    Py_CLEAR(state->proxy_type);
     Py_CLEAR(state->guard_type);
     return 0;
 }

@@ -21,8 +21,8 @@ from ..asgi.calls import Key, Reader
 from ..asgi.discovery import Stack
 from ..asgi.loops import Library
 from ..asgi.server import Observer
-from ..interpreter.code_patching import Function, detour, exchanged, twin
-from ..interpreter.foreign_tools import deeper
+from ..interpreter.code_patching import Function, detour, patched_code, twin
+from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS
 from .backend import Charger, Owner
@@ -64,22 +64,22 @@ class Charging:
 
     @contextmanager
     def placed(self) -> Iterator[None]:
-        """Charge from here on, the core having been started; everything is as it was at the end, whatever happens."""
+        """Place the probes in the block, and remove them at its end. The core must have been started."""
         with ExitStack() as stack:
-            stack.enter_context(deeper(len(self.stack.entries)))
+            stack.enter_context(raised_recursion_limit(len(self.stack.entries)))
             stack.enter_context(self.spawning.watched(self.library))
             for site in self._sites():
                 entered = self.core.aside(self._entered(site))
-                stack.enter_context(exchanged(site.function, detour(site.function.__code__, entered)))
+                stack.enter_context(patched_code(site.function, detour(site.function.__code__, entered)))
             yield
 
     async def request(self, call: Call) -> None:
         """Make a request. What is done here round it is charged to nobody, whoever was charged before a suspension."""
-        await self.core.passage(self.aside, call(self._watch), True)
+        await self.core.coroutine_proxy(self.aside, call(self._watch), True)
 
     async def _watch(self, app: Any, scope: Any, receive: Any, send: Any) -> Any:
         """Call the app, and charge whom it concerns."""
-        return await self.core.passage(HARNESS, self.core.run(HARNESS, app, scope, receive, send))
+        return await self.core.coroutine_proxy(HARNESS, self.core.run(HARNESS, app, scope, receive, send))
 
     def messages(self) -> tuple[Counter[Owner], Counter[Owner]]:
         """Received and sent by owner since the last time; begins anew."""
@@ -100,7 +100,7 @@ class Charging:
     # ---- probes -----------------------------------------------------------------------------------------------------
 
     def _entered(self, site: _Site) -> Callable[..., Any]:
-        """What is called, aside, in place of the site's function."""
+        """Return the probe that is called, aside, in place of the site's function."""
         core, reader = self.core, site.reader
         original = twin(site.function, site.function.__code__)
 
@@ -118,7 +118,7 @@ class Charging:
             send = self._send(caller, owner, call.send)
             positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
-            return awaited_alike(answer, partial(core.passage, owner))
+            return awaited_alike(answer, partial(core.coroutine_proxy, owner))
 
         return entered
 
@@ -133,7 +133,7 @@ class Charging:
             if caller < 0:
                 return ask(*arguments, **named)
             self._discount(caller, arguments, named)
-            return core.passage(outer, core.run(outer, ask, *arguments, **named), False, came)
+            return core.coroutine_proxy(outer, core.run(outer, ask, *arguments, **named), False, came)
 
         ask, stand_in = alike(receive, _receiving(core.aside(asked)))
         return stand_in
@@ -149,7 +149,7 @@ class Charging:
             if caller < 0:
                 return give(*arguments, **named)
             self._discount(caller, arguments, named)
-            return core.passage(outer, core.run(outer, give, *arguments, **named), False, went)
+            return core.coroutine_proxy(outer, core.run(outer, give, *arguments, **named), False, went)
 
         give, stand_in = alike(send, _sending(core.aside(given)))
         return stand_in

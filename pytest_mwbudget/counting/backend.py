@@ -1,7 +1,7 @@
-"""The counting core: the one in C, or in its absence one in Python that knows owners and counts nothing.
+"""The counting backend: the core in C, or else the core in Python, which follows owners and counts no objects.
 
-Both have the same interface, `Core`, and are tested by the same tests; `_core.c` says what it means. What a core
-cannot count it names, with the reason.
+Both have the same interface, `Core`, and the same tests; `_core.c` says what the interface means. A backend names the
+quantities that its core cannot count, with the reason.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import sys
 import sysconfig
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
+
+from ..interpreter.coroutine_proxy import CoroutineProxy
+from ..interpreter.internals import self_check
 
 Owner: TypeAlias = int
 # objects, allocations, bytes, suspensions
@@ -27,7 +30,7 @@ class Charger(Protocol):
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """Call it for this owner."""
 
-    def passage(
+    def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
     ) -> Coroutine[Any, Any, Any]:
         """A coroutine that charges each of its steps to the owner."""
@@ -43,13 +46,13 @@ class Charger(Protocol):
 
 
 class Core(Charger, Protocol):
-    """What both cores can do: charge, and say what was charged. One ledger at a time."""
+    """The interface of both cores: charge owners, and tell what was charged. One counting run at a time."""
 
     def start(self, owners: int, /) -> bool:
-        """Open the ledger for this many owners; whether another reference tracer was there."""
+        """Start counting for this many owners; whether another reference tracer was there."""
 
     def stop(self) -> tuple[bool, bool]:
-        """Close it; whether objects, and whether allocations, were lost to another tool."""
+        """Stop counting; whether objects, and whether allocations, were lost to another tool."""
 
     def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
         """What was counted since the last time, by owner, and the objects by type.
@@ -71,15 +74,15 @@ class Core(Charger, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """A core, and by quantity why it cannot count it."""
+class Backend:
+    """A core, and by quantity why the core cannot count it."""
 
     core: Core
     why_not: Mapping[str, str]
 
 
-def counters() -> Counters:
-    """The best core there is here."""
+def counting_backend() -> Backend:
+    """Return the best backend that this interpreter allows."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return _without("a free-threaded interpreter is not supported")
     try:
@@ -89,15 +92,49 @@ def counters() -> Counters:
         reason = "the C extension was not built: install with a C compiler" if missing else str(error)
         return _without(reason)
     core: Any = _core
+    if (why := why_no_counting()) is not None:
+        return _without(why)
     if not core.COUNTS_OBJECTS:
         version = f"this is {sys.version_info[0]}.{sys.version_info[1]}"
         reason = f"creations can be seen from Python 3.13 on, {version}"
-        return Counters(core, {"objects": reason, "retained": reason})
-    return Counters(core, {})
+        return Backend(core, {"objects": reason, "retained": reason})
+    return Backend(core, {})
 
 
-def _without(reason: str) -> Counters:
-    return Counters(PythonCore(), dict.fromkeys(("objects", "retained", "allocations", "bytes"), reason))
+@self_check("the core in C does not count the objects that are made before it", "it is not used")
+def why_no_counting() -> bool:
+    """Check the core in C on objects that are made for it: each is one object and one allocation of its owner."""
+    from . import _core  # type: ignore[attr-defined, unused-ignore]
+
+    class Sample:
+        __slots__ = ()
+
+    core: Any = _core
+    own, samples = 0, 5
+    try:
+        core.start(1)
+    except RuntimeError:  # it counts already, and was checked before
+        return True
+    try:
+        core.take()
+        core.run(own, lambda: None)
+        before, _ = core.take()
+        made = core.run(own, lambda: [Sample(), Sample(), Sample(), Sample(), Sample()])
+        after, kinds = core.take()
+    finally:
+        core.stop()
+    _, allocations, size, _ = (more - less for more, less in zip(after[own], before[own], strict=True))
+    objects = sum(number for owner, kind, number in kinds if (owner, kind) == (own, Sample))
+    return (
+        len(made) == samples
+        and allocations >= samples
+        and size >= samples * Sample.__basicsize__
+        and (objects == samples or not core.COUNTS_OBJECTS)
+    )
+
+
+def _without(reason: str) -> Backend:
+    return Backend(PythonCore(), dict.fromkeys(("objects", "retained", "allocations", "bytes"), reason))
 
 
 # ---- in Python ---------------------------------------------------------------------------------------------------
@@ -115,15 +152,15 @@ class PythonCore:
 
     @property
     def open(self) -> bool:
-        """Whether a ledger is open."""
+        """Whether a counting run is under way."""
         return bool(self.owners)
 
     def live(self, generation: int) -> bool:
-        """Whether this is the ledger of that generation, and its thread."""
+        """Whether the run of that generation is under way, and this is its thread."""
         return self.open and generation == self.generation and threading.get_ident() == self.thread
 
     def hand_over(self, generation: int, owner: Owner) -> Owner:
-        """Charge an owner until `give_back`; returns who was charged, or NOBODY where this ledger does not count."""
+        """Charge an owner until `give_back`; returns who was charged, or NOBODY where nothing is counted."""
         if not self.live(generation):
             return NOBODY
         before, self.current = self.current, owner
@@ -137,9 +174,9 @@ class PythonCore:
     def start(self, owners: int, /) -> bool:
         """See `Core`."""
         if self.open:
-            raise RuntimeError("a ledger is open already: there can be one in a process")
+            raise RuntimeError("counting is under way already: there can be one counting run in a process")
         if not 1 <= owners <= MAX_OWNERS:
-            raise ValueError(f"{owners} owners, but a ledger has 1 to {MAX_OWNERS}")
+            raise ValueError(f"{owners} owners, but a counting run has 1 to {MAX_OWNERS}")
         self.owners, self.current, self.suspender = owners, owners, NOBODY
         self.suspensions = [0] * (owners + 2)
         self.thread = threading.get_ident()
@@ -178,12 +215,12 @@ class PythonCore:
         finally:
             self.give_back(generation, before)
 
-    def passage(
+    def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
     ) -> Coroutine[Any, Any, Any]:
         """See `Core`."""
         self._require_open(owner)
-        return _Passage(self, owner, awaitable, root, returned)
+        return _Charged(self, owner, awaitable, root, returned)
 
     def aside(self, function: Callable[..., Any], /) -> Callable[..., Any]:
         """See `Core`."""
@@ -231,13 +268,13 @@ class PythonCore:
 
     def _require_open(self, owner: Owner) -> None:
         if not self.open:
-            raise RuntimeError("no ledger is open")
+            raise RuntimeError("no counting run is under way")
         if not 0 <= owner <= self.owners + 1:
-            raise ValueError(f"owner {owner}, but this ledger has 0 to {self.owners + 1}")
+            raise ValueError(f"owner {owner}, but this counting run has 0 to {self.owners + 1}")
 
 
-class _Passage(Coroutine[Any, Any, Any]):
-    """A coroutine round a coroutine, whose steps are charged to an owner."""
+class _Charged(CoroutineProxy):
+    """A coroutine whose steps are charged to an owner."""
 
     def __init__(
         self,
@@ -247,77 +284,12 @@ class _Passage(Coroutine[Any, Any, Any]):
         root: bool,
         returned: Callable[[], Any] | None,
     ) -> None:
+        super().__init__(awaitable)
         self._core = core
         self._owner = owner
-        self._awaitable = awaitable
         self._root = root
         self._returned = returned
         self._generation = core.generation
-        self._steps: Any = None
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """Some ask whether it is a coroutine, and await nothing else."""
-        return type(self._awaitable)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._awaitable, name)
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        value = yield from self._delegated()
-        return value
-
-    # A generator-based coroutine says `yield from` where another one says `await`.
-    __iter__ = __await__
-
-    def _delegated(self) -> Generator[Any, Any, Any]:
-        sent: Any = None
-        thrown: BaseException | None = None
-        while True:
-            try:
-                waiting_for = self.send(sent) if thrown is None else self.throw(thrown)
-            except StopIteration as stop:
-                return stop.value
-            sent = thrown = None
-            try:
-                sent = yield waiting_for
-            except BaseException as error:
-                thrown = error
-
-    def send(self, value: Any) -> Any:
-        """Run one step."""
-        return self._step(lambda steps: steps.send(value))
-
-    def throw(self, *arguments: Any) -> Any:
-        """Run one step that begins with an exception."""
-        return self._step(lambda steps: steps.throw(*arguments))
-
-    def close(self) -> None:
-        """End the coroutine where it stands."""
-        # What takes exceptions is a coroutine. Other awaitables have nothing to close before the first step.
-        if self._steps is None and not hasattr(self._awaitable, "throw"):
-            return
-        before = self._entered()
-        try:
-            self._begun().close()
-        finally:
-            self._ended(before, returned=False)
-
-    def _begun(self) -> Any:
-        if self._steps is None:
-            awaitable = self._awaitable
-            self._steps = awaitable if isinstance(awaitable, Coroutine) else _awaiting(awaitable)
-        return self._steps
-
-    def _step(self, step: Callable[[Any], Any]) -> Any:
-        before = self._entered()
-        try:
-            waiting_for = step(self._begun())
-        except BaseException as end:
-            self._ended(before, returned=isinstance(end, StopIteration))
-            raise
-        self._suspended(before)
-        return waiting_for
 
     def _entered(self) -> Owner:
         before = self._core.hand_over(self._generation, self._owner)
@@ -329,7 +301,7 @@ class _Passage(Coroutine[Any, Any, Any]):
         core = self._core
         if before == NOBODY or not core.live(self._generation):
             return
-        if core.suspender == NOBODY:  # the innermost passage comes first
+        if core.suspender == NOBODY:  # the innermost proxy comes first
             core.suspender = self._owner
             core.suspensions[self._owner] += 1
         if self._root:
@@ -345,8 +317,3 @@ class _Passage(Coroutine[Any, Any, Any]):
         core.current = self._owner if self._root else before
         if returned and self._returned is not None:
             core.run(core.owners, self._returned)
-
-
-async def _awaiting(awaitable: Awaitable[Any]) -> Any:
-    """A coroutine for an awaitable that need not have `send` and `throw`."""
-    return await awaitable

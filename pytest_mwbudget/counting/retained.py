@@ -1,4 +1,4 @@
-"""Which of the objects that a ledger saw created are still alive: what is reachable after a garbage collection.
+"""Which of the objects that a counting run saw created are still alive: what is reachable after a garbage collection.
 
 Not what has not been reported as destroyed: CPython does not report every destruction (3.13 before 3.13.3, and 3.14).
 """
@@ -12,15 +12,15 @@ from .backend import Core, Owner
 
 
 def retained(core: Core, periods: int, aside: Owner, *, classes: bool) -> list[dict[Owner, Counter[type]]]:
-    """What was created in each of the periods 0 to `periods` - 1 of the ledger and is alive now, by owner and type.
+    """Return what was created in each of the periods 0 to `periods` - 1 and is alive now, by owner and type.
 
     Nothing of the owner `aside`, whose objects are those of the counting itself. `classes` says that there are classes
     among what was created. An address that is used again counts for its new object, so what is created until the
     snapshot gets a period of its own.
     """
     core.period(periods)
-    # The collector slept while the ledger was open, so what was created is young. Only what is still there may hang on
-    # older garbage, and is worth the time that a collection of the whole heap takes.
+    # The collector slept while requests were counted, so what was created is young. Only what is still there may hang
+    # on older garbage, and is worth the time that a collection of the whole heap takes.
     gc.collect(0)
     if not any(_alive(core, periods, aside)):  # not kept: it holds classes
         return [{} for _ in range(periods)]

@@ -1,4 +1,4 @@
-"""From the pages of a ledger to what is typical of each row. Pure."""
+"""From the charges of requests to what is typical of each row. Pure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any, TypeAlias
 
 from ..model.results import Count, Counts
 from .backend import Owner
-from .run import Page
+from .run import RequestCharges
 
 Kinds: TypeAlias = Mapping[str, int]
 ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
 
 
-def row_counts(pages: Sequence[Page], owners: Iterable[Owner], why_not: Mapping[str, str]) -> Counts:
-    """What a row, one owner or several, was charged with in the typical request. `pages` has at least one."""
+def row_counts(charges: Sequence[RequestCharges], owners: Iterable[Owner], why_not: Mapping[str, str]) -> Counts:
+    """What a row, one owner or several, was charged with in the typical request. `charges` has at least one."""
     own = list(owners)
 
-    def number(of: Callable[[Page, Owner], int]) -> Count:
-        return _count([sum(of(page, owner) for owner in own) for page in pages])
+    def number(of: Callable[[RequestCharges, Owner], int]) -> Count:
+        return _count([sum(of(one, owner) for owner in own) for one in charges])
 
-    def kinds(of: Callable[[Page], Mapping[Owner, Kinds]]) -> Count:
-        return _count_by_kind([_merged(of(page), own) for page in pages])
+    def kinds(of: Callable[[RequestCharges], Mapping[Owner, Kinds]]) -> Count:
+        return _count_by_kind([_merged(of(one), own) for one in charges])
 
     return Counts(
-        objects=None if "objects" in why_not else kinds(lambda page: page.types),
-        allocations=None if "allocations" in why_not else number(lambda page, owner: page.tallies[owner][ALLOCATIONS]),
-        bytes=None if "bytes" in why_not else number(lambda page, owner: page.tallies[owner][BYTES]),
-        tasks=kinds(lambda page: page.tasks),
-        threads=kinds(lambda page: page.threads),
-        retained=None if "retained" in why_not else kinds(lambda page: page.retained),
-        received=number(lambda page, owner: page.received[owner]),
-        sent=number(lambda page, owner: page.sent[owner]),
-        suspensions=number(lambda page, owner: page.tallies[owner][SUSPENSIONS]),
+        objects=None if "objects" in why_not else kinds(lambda one: one.types),
+        allocations=None if "allocations" in why_not else number(lambda one, owner: one.tallies[owner][ALLOCATIONS]),
+        bytes=None if "bytes" in why_not else number(lambda one, owner: one.tallies[owner][BYTES]),
+        tasks=kinds(lambda one: one.tasks),
+        threads=kinds(lambda one: one.threads),
+        retained=None if "retained" in why_not else kinds(lambda one: one.retained),
+        received=number(lambda one, owner: one.received[owner]),
+        sent=number(lambda one, owner: one.sent[owner]),
+        suspensions=number(lambda one, owner: one.tallies[owner][SUSPENSIONS]),
     )
 
 

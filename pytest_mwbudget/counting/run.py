@@ -1,4 +1,4 @@
-"""The ledger: requests whose every creation, task and message is charged to the layer that caused it."""
+"""Make requests whose every object, task and message is charged to the layer that caused it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..errors import MeasurementError
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
 from .attribution import Call, Charging
-from .backend import Counters, Owner, Tally
+from .backend import Backend, Owner, Tally
 from .retained import retained
 
-# Below this nothing is typical.
+# Fewer requests do not tell what is typical.
 FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """What one request was charged with, by owner; owners as in `model.stack`, then what is not the request's.
+class RequestCharges:
+    """What one request was charged, by owner: those of `model.stack`, then those that are not of the request.
 
     `tallies` are objects, allocations, bytes and suspensions. `types` are the objects by the name of their type,
     `retained` those of them that stayed alive. `received` and `sent` are messages through an owner's outer boundary.
@@ -38,20 +38,20 @@ class Page:
     retained: dict[Owner, Counter[str]] = field(default_factory=dict)
 
 
-class Ledger:
-    """The ledger of one stack. `count` makes the requests and returns a page for each."""
+class CountingRun:
+    """Counts requests to one stack."""
 
-    def __init__(self, stack: Stack, counters: Counters, library: Library) -> None:
-        self.core = counters.core
+    def __init__(self, stack: Stack, backend: Backend, library: Library) -> None:
+        self.core = backend.core
         # What cannot be counted, by quantity; more when another tool takes the events away.
-        self.why_not = dict(counters.why_not)
-        self.charging = Charging(stack, counters.core, library)
+        self.why_not = dict(backend.why_not)
+        self.charging = Charging(stack, backend.core, library)
         self.other_tracer = False
         self.made_classes = False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Count from here on; everything is as it was at the end, whatever happens."""
+        """Count in the block, and restore everything at its end."""
         try:
             self.other_tracer = self.core.start(self.charging.aside)
         except RuntimeError as error:
@@ -70,44 +70,45 @@ class Ledger:
             self.why_not |= dict.fromkeys(("allocations", "bytes"), reason)
 
     def notes(self) -> Iterator[str]:
-        """What else hooks into the interpreter."""
+        """Tell which other tools hook into the interpreter, and which tasks and threads were not seen."""
         if tracemalloc.is_tracing():
             yield "tracemalloc is tracing: it keeps what it traces, and slows everything down."
         elif self.other_tracer:
             yield "Another reference tracer was at work while objects were counted; it got its events as before."
+        yield from dict.fromkeys(self.charging.spawning.unseen)
 
-    async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[Page]:
-        """A page for each of `requests` requests, after `settle` others; for fewest when the time is over."""
+    async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[RequestCharges]:
+        """Return the charges of `requests` requests, made after `settle` others; of FEWEST when the time is over."""
         with uncollected(), self.opened():
             begin = clock()
             for _ in range(settle):
                 await self.charging.request(call)
                 if clock() - begin > limit_ns:
                     break
-            pages: list[Page] = []
+            charges: list[RequestCharges] = []
             begin = clock()
-            while len(pages) < requests and (len(pages) < FEWEST or clock() - begin < limit_ns):
-                self.core.period(len(pages))
-                self.page()
+            while len(charges) < requests and (len(charges) < FEWEST or clock() - begin < limit_ns):
+                self.core.period(len(charges))
+                self._take()
                 await self.charging.request(call)
-                pages.append(self.page())
+                charges.append(self._take())
             # What stays alive only until the next request comes is no leak.
             self.core.period(-1)
             await self.charging.request(call)
-            return self._with_retained(pages)
+            return self._with_retained(charges)
 
-    def _with_retained(self, pages: list[Page]) -> list[Page]:
+    def _with_retained(self, charges: list[RequestCharges]) -> list[RequestCharges]:
         if "objects" not in self.why_not:
-            left = retained(self.core, len(pages), self.charging.aside, classes=self.made_classes)
-            for page, alive in zip(pages, left, strict=True):
+            left = retained(self.core, len(charges), self.charging.aside, classes=self.made_classes)
+            for one, alive in zip(charges, left, strict=True):
                 for owner, kinds in alive.items():
-                    page.retained[owner] = Counter()
+                    one.retained[owner] = Counter()
                     for kind, number in kinds.items():
-                        page.retained[owner][type_name(kind)] += number
-        return pages
+                        one.retained[owner][type_name(kind)] += number
+        return charges
 
-    def page(self) -> Page:
-        """What was charged since the last time."""
+    def _take(self) -> RequestCharges:
+        """Return what was charged since the last call."""
         tallies, made = self.core.take()
         types: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
         # All owners create much the same types. The names are not kept longer: that would keep the types alive.
@@ -117,7 +118,7 @@ class Ledger:
         self.made_classes |= any(issubclass(kind, type) for kind in kinds.values())
         for owner, kind, number in made:
             types[owner][names[id(kind)]] += number
-        return Page(tallies, dict(types), *self.charging.spawning.take(), *self.charging.messages())
+        return RequestCharges(tallies, dict(types), *self.charging.spawning.take(), *self.charging.messages())
 
 
 def type_name(kind: type) -> str:

@@ -21,7 +21,9 @@ from types import CoroutineType, FunctionType
 from typing import Any, TypeAlias
 
 from ..asgi.loops import Library
-from ..interpreter.code_patching import Function, Parameters, detour, exchanged, twin
+from ..errors import MeasurementError
+from ..interpreter import internals
+from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
 from .backend import Charger, Owner
 
 Arguments: TypeAlias = tuple[Any, ...]
@@ -48,6 +50,8 @@ class Spawning:
         self.aside = aside
         self.tasks: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
         self.threads: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+        # Why some tasks and threads were not seen.
+        self.unseen: list[str] = []
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
         """Tasks and threads by owner since the last time; begins anew."""
@@ -76,6 +80,10 @@ class Spawning:
     @contextmanager
     def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
         """Show every call of `function` to `seen`, which returns the arguments to call it with."""
+        if type(function) is not FunctionType:
+            self.unseen.append(f"Calls of {work_name(function)} are not counted: it is not written in Python.")
+            yield
+            return
         core, parameters, original = self.core, Parameters.of(function.__code__), twin(function, function.__code__)
 
         def called(caller: Owner, *flat: Any) -> Any:
@@ -87,7 +95,7 @@ class Spawning:
             arguments, named = seen(caller, arguments, named)
             return core.run(caller, original, *arguments, **named)
 
-        with exchanged(function, detour(function.__code__, core.aside(called))):
+        with patched_code(function, detour(function.__code__, core.aside(called))):
             yield
 
     # ---- threads --------------------------------------------------------------------------------------------------
@@ -104,7 +112,7 @@ class Spawning:
 
     def _starting(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
         thread = arguments[0]
-        target = getattr(thread, "_target", None) or thread.run
+        target = internals.thread_target(thread)
         if not (_of_a_pool(target) or _of_a_pool(type(thread))):
             self.threads[caller][work_name(target)] += 1
         return arguments, named
@@ -125,7 +133,9 @@ class Spawning:
                     stack.enter_context(self._detoured(method, seen))
                 else:
                     stack.enter_context(_replaced(loop, name, self.core.aside(self._shown(loop, name, seen))))
-            constructor = _eager_constructor(loop.get_task_factory())
+            constructor = internals.eager_constructor(loop.get_task_factory())
+            if loop.get_task_factory() is not None and (why := internals.why_no_eager_constructor()) is not None:
+                self.unseen.append(f"{why}.")
             if constructor is not None:
                 stack.enter_context(self._eager_factory(loop, constructor))
             elif isinstance(method := _method(loop, "create_task"), FunctionType):
@@ -212,7 +222,7 @@ class Spawning:
         if len(arguments) > 1 and asyncio.iscoroutine(arguments[1]):
             loop, coro, *rest = arguments
             self.tasks[caller][coroutine_name(coro)] += 1
-            arguments = (loop, self.core.passage(caller, coro, True), *rest)
+            arguments = (loop, self.core.coroutine_proxy(caller, coro, True), *rest)
         return arguments, named
 
     def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
@@ -257,7 +267,7 @@ class Spawning:
                 if not inspect.isawaitable(coro):
                     return coro
                 self.tasks[caller][coroutine_name(coro)] += 1
-                return self.core.passage(caller, coro, True)
+                return self.core.coroutine_proxy(caller, coro, True)
 
             return (*arguments[:position], self.core.aside(rooted), *arguments[position + 1 :]), named
 
@@ -267,6 +277,11 @@ class Spawning:
 @contextmanager
 def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
     """An attribute of the loop object stands before the method of its class, also for asyncio's code in C."""
+    if not hasattr(loop, "__dict__"):
+        raise MeasurementError(
+            f"nothing can be counted on a loop of {type(loop).__module__}.{type(loop).__qualname__}: its {name} is not"
+            " written in Python, and an attribute cannot take its place; run this test on asyncio's own loop"
+        )
     present = {name: vars(loop)[name]} if name in vars(loop) else {}
     setattr(loop, name, value)
     try:
@@ -284,15 +299,6 @@ def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asy
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
     """The function behind a method of the loop's class."""
     return inspect.unwrap(getattr(type(loop), name))
-
-
-def _eager_constructor(factory: Any) -> Callable[..., Any] | None:
-    """What asyncio's eager task factory makes tasks with, None for another factory."""
-    eager = getattr(asyncio, "eager_task_factory", None)  # Python 3.12
-    if eager is None or getattr(factory, "__code__", None) is not eager.__code__:
-        return None
-    constructor: Callable[..., Any] = factory.__closure__[0].cell_contents
-    return constructor
 
 
 def _of_a_pool(work: object) -> bool:

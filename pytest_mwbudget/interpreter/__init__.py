@@ -1,4 +1,6 @@
-"""What leans on CPython: patching code, stand-ins, tracers, `sys.monitoring`, clocks that no test can freeze.
+"""What depends on CPython: code patching, stand-ins, foreign tools, clocks that no test can freeze.
+
+`internals` holds each assumption about the interpreter with its self-check.
 
 Knows nothing of ASGI. May import: `model`, `errors`.
 """

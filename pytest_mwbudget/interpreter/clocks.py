@@ -8,11 +8,10 @@ changes the functions of every copy, but only those that tell the date.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.machinery import BuiltinImporter
-from importlib.util import module_from_spec
 from typing import Any, TypeAlias
 
 from ..model.estimate import Seconds
+from .internals import private_time
 
 Clock: TypeAlias = Callable[[], int]
 
@@ -20,17 +19,7 @@ Clock: TypeAlias = Callable[[], int]
 WATCHED_S: Seconds = 0.0001
 
 
-def _real_time() -> Any:
-    """A copy of the module `time` that is in no list of modules."""
-    spec = BuiltinImporter.find_spec("time")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_time = _real_time()
+_time = private_time()
 perf_counter: Callable[[], float] = _time.perf_counter
 perf_counter_ns: Clock = _time.perf_counter_ns
 thread_time_ns: Clock = _time.thread_time_ns

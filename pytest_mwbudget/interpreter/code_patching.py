@@ -1,8 +1,7 @@
-"""Exchange the code of a function for a while, so that a call of it, whoever makes it, comes here first.
+"""Patch the code of a function for a while, so that every call of the function comes here first.
 
-Whatever holds a function (an attribute, a closure, a bound method, a module that imported its name) runs the code that
-the function has at the moment. So nothing that holds it has to be found or changed, and putting the code back restores
-everything.
+Whatever holds a function (an attribute, a closure, a bound method, a module that imported its name) runs the function's
+current code. So no holder has to be found or changed, and putting the code back restores everything.
 """
 
 from __future__ import annotations
@@ -15,9 +14,12 @@ from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
-# What stands for the file of code that was exchanged.
+from ..errors import MeasurementError
+from . import internals
+
+# The file name of patched code.
 PROBE_FILE = "<probe of pytest-mwbudget>"
-# What a function says that its calls return. Only the instructions of the code decide what they do return.
+# Flags that say what calls of a function return. What they do return depends on the instructions only.
 KIND = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
@@ -42,23 +44,29 @@ class Function(Protocol):
 
 
 def is_plain(function: Function) -> bool:
-    """Whether calling it runs its code at once; what a coroutine function returns runs it when it is awaited."""
+    """Return whether a call runs the code at once. A call of a coroutine function runs no code until it is awaited."""
     return not function.__code__.co_flags & inspect.CO_COROUTINE
 
 
 @contextmanager
-def exchanged(function: Function, code: CodeType) -> Iterator[None]:
-    """Give `function` this code, and its own back at the end."""
+def patched_code(function: Function, code: CodeType) -> Iterator[None]:
+    """Give `function` this code, and put its own code back at the end. Raises MeasurementError where that fails."""
+    _require_code_patching()
     original = function.__code__
-    function.__code__ = code
+    internals.set_code(function, code)
     try:
         yield
     finally:
-        function.__code__ = original
+        internals.set_code(function, original)
+
+
+def _require_code_patching() -> None:
+    if (why := internals.why_no_code_patching()) is not None:
+        raise MeasurementError(why)
 
 
 def twin(function: Function, code: CodeType) -> Function:
-    """A function like `function` in everything, the cells and globals shared, but with `code`."""
+    """Return a copy of `function` with other code; both share cells, globals and defaults."""
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
@@ -75,14 +83,14 @@ class Parameters:
 
     @classmethod
     def of(cls, code: CodeType) -> Parameters:
-        """Those of the function with this code."""
+        """Read the parameters from a code object."""
         names, starred, double_starred = inspect.getargs(code)
         count = code.co_argcount
         return cls(tuple(names[:count]), tuple(names[count:]), starred, double_starred)
 
     @property
     def signature(self) -> str:
-        """As they stand between the parentheses of a definition, without defaults."""
+        """The source between the parentheses of a definition, without defaults."""
         parts = list(self.positional)
         if self.starred or self.keywords:
             parts.append(f"*{self.starred or ''}")
@@ -93,13 +101,13 @@ class Parameters:
 
     @property
     def flat(self) -> str:
-        """All of them as positional arguments of a call, containers as they are; `gathered` reads them."""
+        """The source of a call that passes every parameter by position, containers as they are; see `gathered`."""
         names = [*self.positional, *self.keywords]
         return ", ".join([*names, *(name for name in (self.starred, self.double_starred) if name)])
 
     @property
     def passed(self) -> str:
-        """As they stand in a call that passes all of them on."""
+        """The source of a call that passes every parameter on as it was passed."""
         parts = list(self.positional)
         if self.starred:
             parts.append(f"*{self.starred}")
@@ -109,7 +117,7 @@ class Parameters:
         return ", ".join(parts)
 
     def gathered(self, flat: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[object, ...]]:
-        """From `flat` arguments: positional and keyword arguments, and the containers that binding them made."""
+        """Return positional and keyword arguments from `flat` ones, and the containers that binding them made."""
         values = list(flat)
         named: dict[str, Any] = {}
         containers: list[object] = []
@@ -125,12 +133,13 @@ class Parameters:
 
 
 def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, object]) -> CodeType:
-    """Code that can stand in for `original` in its function, compiled from `source`.
+    """Compile `source` to code that can replace `original` in its function.
 
-    `source` defines a function that defines one; `stand_ins` has what takes the place of constants, because the code
-    runs with the user's globals and must not look up a name in them. It gets the cells, names and kind of the
+    `source` defines a function that defines one. `stand_ins` maps constants of the source to objects: the code runs
+    with the user's globals and must not look up a name in them. The code gets the cells, names and kind of the
     original: a function refuses code with other cells, and some ask whether a function is a coroutine function.
     """
+    _require_code_patching()
     code = compiled(source, stand_ins)
     return code.replace(
         co_flags=code.co_flags | original.co_flags & KIND,
@@ -142,19 +151,19 @@ def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, objec
 
 
 def mentioned_cells(original: CodeType) -> str:
-    """Names for a trampoline to mention: the compiler makes a cell of each, though control never comes to it."""
+    """Return names for a trampoline to mention in code that never runs, so that the compiler makes a cell of each."""
     return "".join(f"_cell_{number}_, " for number in range(len(original.co_freevars)))
 
 
 def compiled(source: str, stand_ins: Mapping[object, object]) -> CodeType:
-    """The code of the function that is defined in a function in `source`, with these for constants."""
+    """Compile the inner function in `source`, with `stand_ins` in place of constants."""
     code = _compiled(source)
     return code.replace(co_consts=tuple(stand_ins.get(constant, constant) for constant in code.co_consts))
 
 
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> CodeType:
-    """The code of the function inside the function in `source`. The layers of a stack have few signatures."""
+    """Compile the inner function in `source`. Cached: the layers of a stack have few signatures."""
     code = compile(source, PROBE_FILE, "exec")
     for _ in range(2):
         code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
@@ -174,7 +183,7 @@ def make({cells}):
 
 
 def detour(original: CodeType, target: Callable[..., Any]) -> CodeType:
-    """Code that calls `target` with all arguments of a call, as `Parameters.flat` has them, and returns its answer."""
+    """Return code that calls `target` with the arguments of `Parameters.flat`, and returns what it returns."""
     parameters = Parameters.of(original)
     source = _DETOUR.format(
         cells=mentioned_cells(original), signature=parameters.signature, target=_TARGET, flat=parameters.flat

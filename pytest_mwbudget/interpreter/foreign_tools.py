@@ -1,6 +1,7 @@
-"""Make room for a measurement in the interpreter, and put everything back as it was.
+"""Suspend foreign tools and the garbage collector during a measurement.
 
-Tracers, profilers, coverage and the garbage collector sleep for a while; the stack may be deeper.
+Foreign tools are tracers, profilers, coverage and the tools of `sys.monitoring`. Everything is put back afterwards. The
+recursion limit is raised to make room for the frames of the probes.
 """
 
 from __future__ import annotations
@@ -12,29 +13,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 
-from . import monitoring, tracers
+from . import internals, monitoring, tracers
 
-# So many frames at most are on the stack for the probes of a boundary: for the call of the layer, and for a message
-# that it sends.
+# The most frames that the probes of one boundary put on the stack: for the call of the layer, and for a message that
+# the layer sends.
 FRAMES_OF_PROBES = 20
-# What `sys.setrecursionlimit` takes at most: a C int.
+# The largest C int, which is the most that `sys.setrecursionlimit` accepts.
 MOST_FRAMES = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Instruments:
-    """What was found at work: `suspended` by name, and `active`, which could not be suspended and distorts figures.
+class ForeignTools:
+    """The tools of others that were found, by name: `suspended` ones, and `active` ones, which distort figures.
 
-    `missed` are the other threads that a suspended tool did not watch in the meantime.
+    `missed` names the other threads that a suspended tool did not watch in the meantime. `unproven` says why it cannot
+    be proved that no unseen tool is at work.
     """
 
     suspended: list[str] = field(default_factory=list)
     active: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
+    unproven: str | None = None
+
+    @property
+    def distorting(self) -> bool:
+        """Whether figures of time and memory cannot stand."""
+        return bool(self.active) or self.unproven is not None
 
     @property
     def why_no_figures(self) -> str:
         """Why there is no figure of time or memory, and what to do."""
+        if not self.active and self.unproven is not None:
+            return self.unproven
         remedy = "measure in a job of its own without it"
         if any("coverage" in name for name in self.active):
             remedy += (
@@ -44,16 +54,18 @@ class Instruments:
         return f"{' and '.join(self.active)} was at work during the measurement; {remedy}"
 
     def check(self, codes: Iterable[CodeType] = ()) -> None:
-        """Add to `active` what is at work although all was suspended, or was when the code in `codes` last ran."""
+        """Add to `active` the tools that are at work although all were suspended, or were when `codes` last ran."""
         found = tracers.described(tracers.at_work()) + [_tool(name) for name in monitoring.at_work()]
-        if not found and monitoring.instrumented(codes):
-            found = [_unseen()]
+        if not found:
+            self.unproven = internals.why_no_proof()
+            if self.unproven is None and monitoring.instrumented(codes):
+                found = [_unseen()]
         self.active += [name for name in found if name not in self.active]
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Hold off garbage collection: it is charged to whoever happens to run, and runs callbacks that are nobody's."""
+    """Pause garbage collection: it takes the time of whoever runs, and calls callbacks that belong to no layer."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -64,7 +76,7 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def deeper(boundaries: int) -> Iterator[None]:
+def raised_recursion_limit(boundaries: int) -> Iterator[None]:
     """Raise the recursion limit to make room for the frames of the probes at this number of boundaries."""
     before = sys.getrecursionlimit()
     raised = min(before + FRAMES_OF_PROBES * boundaries, MOST_FRAMES)
@@ -77,13 +89,13 @@ def deeper(boundaries: int) -> Iterator[None]:
 
 
 @contextmanager
-def suspended(new_threads: tracers.Hooks | None = None) -> Iterator[Instruments]:
+def suspended(new_threads: tracers.Hooks | None = None) -> Iterator[ForeignTools]:
     """Suspend the tracers and profilers of every thread and every `sys.monitoring` tool, and restore them.
 
-    `new_threads` are the tools that threads begin with outside the block, those of now if nothing is said.
+    `new_threads` are the tools that threads begin with outside the block; by default those that they begin with now.
     """
     with tracers.suspended(new_threads) as tools, monitoring.suspended() as names:
-        found = Instruments(
+        found = ForeignTools(
             suspended=[*tracers.described(tools), *map(_tool, names)],
             missed=[one.thread for one in tools if one.thread is not None],
         )
@@ -96,8 +108,9 @@ def _tool(name: str) -> str:
 
 
 def _unseen() -> str:
-    """What it may be that instruments code although no tool is seen."""
+    """Name the tool that most likely instruments code although no tool is seen."""
     others = tracers.other_threads()
-    if tracers.native() is None and others:
-        return f"a tracer or profiler of another thread ({', '.join(others)})"
+    if internals.thread_tools() is None and others:
+        unusable = internals.why_no_thread_tools()
+        return f"a tracer or profiler of another thread ({', '.join(others)}{f'; {unusable}' if unusable else ''})"
     return "a tracer, profiler or sys.monitoring tool that something switched on meanwhile"

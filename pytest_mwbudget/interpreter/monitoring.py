@@ -1,9 +1,8 @@
-"""Tools of `sys.monitoring`: suspend them, and tell whether code still runs instrumented. Python 3.12 and newer."""
+"""Suspend the tools of `sys.monitoring`, and tell whether code still runs instrumented. Python 3.12 and newer."""
 
 from __future__ import annotations
 
 import gc
-import opcode
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,9 +19,10 @@ from types import (
 )
 from typing import Any
 
+from .internals import is_instrumented
+
 TOOLS = range(6)
 _NOT_FOLLOWED = (FrameType, TracebackType, CoroutineType, GeneratorType, AsyncGeneratorType, ModuleType)
-_INSTRUMENTED = frozenset(number for name, number in opcode.opmap.items() if name.startswith("INSTRUMENTED_"))
 
 
 def _monitoring() -> Any:
@@ -31,7 +31,7 @@ def _monitoring() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Suspended:
-    """A tool and what it had: its events, its callbacks, and its events on single code objects."""
+    """A suspended tool: its events, its callbacks, and its events on single code objects."""
 
     tool: int
     events: int
@@ -74,7 +74,7 @@ def _resume(monitoring: Any, suspended: _Suspended) -> None:
 
 
 def _events(monitoring: Any) -> list[int]:
-    """The events that can have a callback: one bit each, the others are combinations."""
+    """Return the events that can have a callback. They have one bit each; the others are combinations."""
     found = {name: value for name, value in vars(monitoring.events).items() if name.isupper() and value}
     if "BRANCH_LEFT" in found:
         found.pop("BRANCH", None)  # Python 3.14: another name for the two
@@ -82,7 +82,7 @@ def _events(monitoring: Any) -> list[int]:
 
 
 def _all_code() -> Iterator[CodeType]:
-    """The code of every function, and of what is suspended or runs: nothing lists code objects themselves."""
+    """Find the code of every function, and of every call that runs or is suspended. CPython keeps no list of code."""
     seen: set[int] = set()
     waiting = [code for holder in _all_objects() if (code := _code_of(holder)) is not None]
     for frame in sys._current_frames().values():
@@ -136,7 +136,7 @@ def _codes_on_stack(frame: FrameType | None) -> Iterator[CodeType]:
 
 
 def at_work() -> list[str]:
-    """The names of the tools that have events for all code."""
+    """Return the names of the tools that have events for all code."""
     monitoring = _monitoring()
     if monitoring is None:
         return []
@@ -144,21 +144,13 @@ def at_work() -> list[str]:
 
 
 def instrumented(codes: Iterable[CodeType]) -> bool:
-    """Whether any of these ran instrumented when it last ran, or whether code that runs now does.
+    """Return whether any of `codes` ran instrumented when it last ran, or code that runs now does.
 
-    Whatever instruments it: a tracer or profiler of any thread, a tool of `sys.monitoring`.
+    A tracer or profiler of any thread, or a tool of `sys.monitoring`, instruments code.
     """
     _canary()
-    return any(map(_has_instrumented, (_canary.__code__, *codes)))
+    return any(map(is_instrumented, (_canary.__code__, *codes)))
 
 
 def _canary() -> None:
-    """Run as all code runs now."""
-
-
-def _has_instrumented(code: CodeType) -> bool:
-    if not _INSTRUMENTED:
-        return False
-    plain, adaptive = code.co_code, code._co_code_adaptive  # type: ignore[attr-defined]
-    # An instruction is two bytes, and its inline cache follows: what is a CACHE in the plain code is data here.
-    return any(plain[i] != 0 and adaptive[i] in _INSTRUMENTED for i in range(0, len(plain), 2))
+    """Do nothing: the code of this function shows how code runs now."""

@@ -6,6 +6,7 @@ a coroutine function, or wait for the future that it got. None of this may depen
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from inspect import isawaitable
@@ -48,7 +49,7 @@ def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, A
     """
     if type(answer) is CoroutineType or isinstance(answer, Coroutine):
         return step(answer)
-    if not isawaitable(answer) or hasattr(type(answer), "_asyncio_future_blocking"):
+    if not isawaitable(answer) or asyncio.isfuture(answer):
         return answer
     if isinstance(answer, Generator):
         return step(answer)

@@ -1,7 +1,7 @@
 """Tracers and profilers of `sys.settrace` and `sys.setprofile`: take them off every thread, and put them back.
 
 From CPython 3.12 to the newest, one traced thread slows every thread down, also when it only waits in a pool. Where the
-extension `_tracing` was built, tools are taken off all threads, whatever language they are written in. Elsewhere only
+extension `_tracing` can be used, tools are taken off all threads, whatever language they are written in. Elsewhere only
 the current thread's tools are, and only those that Python can install again.
 """
 
@@ -16,8 +16,10 @@ from itertools import takewhile
 from types import FrameType
 from typing import Any, TypeAlias
 
+from . import internals
+
 _INSTALL: dict[str, Callable[[Any], None]] = {"tracer": sys.settrace, "profiler": sys.setprofile}
-# So many threads are named in a message; of more it gives the number.
+# The most threads that a message names; it gives the number of the others.
 MOST_NAMED = 3
 
 
@@ -30,27 +32,18 @@ class ThreadTool:
     thread: str | None = None
 
 
-def native() -> Any:
-    """The module in C, None where it was not built."""
-    try:
-        from . import _tracing  # type: ignore[attr-defined]
-    except ImportError:
-        return None
-    return _tracing
-
-
 # What new threads begin with, by kind of tool: `threading.settrace` and `threading.setprofile` say it.
 Hooks: TypeAlias = Mapping[str, object]
 
 
 def hooks() -> Hooks:
-    """The tools that a thread would begin with now."""
+    """Return the tools that a new thread begins with now."""
     return {"tracer": threading.gettrace(), "profiler": threading.getprofile()}
 
 
 @contextmanager
 def threads_untraced() -> Iterator[Hooks]:
-    """Let threads that start in the block start without a tracer and a profiler, for they may outlive the block.
+    """Let threads start without a tracer and a profiler in the block, because they may outlive it.
 
     Yields the hooks that new threads had before.
     """
@@ -70,7 +63,7 @@ def profiled(profiler: Callable[[FrameType, str, Any], None]) -> Iterator[bool]:
 
     Yields whether all threads have it. The profiler that this thread had is put back, if Python can install it.
     """
-    previous, tracing = sys.getprofile(), native()
+    previous, tracing = sys.getprofile(), internals.thread_tools()
     sys.setprofile(profiler)
     every = tracing is not None and tracing.spread()
     for_new_threads = threading.getprofile()
@@ -99,7 +92,7 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
     """
     beginning = new_threads or hooks()
     profiler, before, threads = sys.getprofile(), _stack(sys._getframe()), _stacks()
-    tracing = native()
+    tracing = internals.thread_tools()
     # The profiler sees this call begin and not end, so it is made here, where `_catch_up` knows the frame.
     if tracing is not None:
         taken = tracing.suspend()
@@ -146,8 +139,8 @@ def _begun_anew(
 
 
 def at_work() -> list[ThreadTool]:
-    """The tools that slow the current thread down, as far as they can be seen."""
-    tracing = native()
+    """Return the tools that slow the current thread down, as far as they can be seen."""
+    tracing = internals.thread_tools()
     if tracing is not None:
         return [_named(kind, tool, ident) for kind, ident, tool in tracing.at_work()]
     found = [("tracer", sys.gettrace()), ("profiler", sys.getprofile())]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
@@ -17,25 +17,27 @@ from typing import Any, TypeAlias
 from ..analysis import profile_stacks
 from ..asgi.loops import Library
 from ..counting.backend import NOBODY, Owner
+from ..interpreter import internals
 from ..interpreter.code_patching import Function, twin
+from ..interpreter.coroutine_proxy import CoroutineProxy, awaiting
 
 Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
 
 
-class Marks:
-    """A `Charger` that keeps no accounts: an owner is at work where its marker is the innermost on the stack."""
+class OwnerMarkers:
+    """A `Charger` that counts nothing: the owner at work is the one whose marker is the innermost on the stack."""
 
     def __init__(self, owners: int) -> None:
         self.markers: list[Marker] = [_marked(_called, owner) for owner in range(owners)]
-        self.awaiting: list[AwaitingMarker] = [_marked(_awaited, owner) for owner in range(owners)]
+        self.awaiting: list[AwaitingMarker] = [_marked(awaiting, owner) for owner in range(owners)]
         self.suspended = NOBODY
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """See `Charger`."""
         return self.markers[owner](function, arguments, named)
 
-    def passage(
+    def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: object = None, /
     ) -> Coroutine[Any, Any, Any]:
         """See `Charger`."""
@@ -62,7 +64,7 @@ class Marks:
         long it waits, belongs to nobody.
         """
         loop: Any = asyncio.get_running_loop() if library == "asyncio" else None
-        original = getattr(loop, "_run_once", None)
+        original = internals.loop_iteration(loop)
         if original is None:
             yield False
             return
@@ -82,43 +84,19 @@ class Marks:
             vars(loop).update(present)
 
 
-class _Root(Coroutine[Any, Any, Any]):
+class _Root(CoroutineProxy):
     """The coroutine of a task: notes who was at work when the task was suspended."""
 
-    def __init__(self, marks: Marks, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._marks = marks
-        self._coroutine = coroutine
+    def __init__(self, markers: OwnerMarkers, coroutine: Coroutine[Any, Any, Any]) -> None:
+        super().__init__(coroutine)
+        self._markers = markers
 
-    def __getattr__(self, name: str) -> Any:
-        # anyio asks the coroutine of a task whether it has begun, and cancels only a task whose coroutine has.
-        return getattr(self._coroutine, name)
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coroutine.__await__()
-
-    def send(self, value: Any) -> Any:
-        """Run one step."""
-        waiting_for = self._coroutine.send(value)
-        self._marks.suspended = _owner_within(self._coroutine)
-        return waiting_for
-
-    def throw(self, *arguments: Any) -> Any:
-        """Run one step that begins with an exception."""
-        waiting_for = self._coroutine.throw(*arguments)
-        self._marks.suspended = _owner_within(self._coroutine)
-        return waiting_for
-
-    def close(self) -> None:
-        """End the coroutine where it stands."""
-        self._coroutine.close()
+    def _suspended(self, before: None) -> None:
+        self._markers.suspended = _owner_within(self._awaitable)
 
 
 def _called(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return function(*arguments, **named)
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
 
 
 def _marked(function: Function, owner: Owner) -> Any:

@@ -31,7 +31,7 @@ from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
 from ..model.stack import HARNESS, probed_parent
 from ..timing.schedule import Schedule
-from .attribution import Marks
+from .attribution import OwnerMarkers
 
 if TYPE_CHECKING:
     from pyinstrument.session import Session
@@ -87,13 +87,13 @@ async def profile(
     """
     from pyinstrument import Profiler
 
-    marks, blocks = Marks(owner_count(stack)), _blocks(stack)
-    charging = Charging(stack, marks, caller.loop.library)
+    markers, blocks = OwnerMarkers(owner_count(stack)), _blocks(stack)
+    charging = Charging(stack, markers, caller.loop.library)
     profiler = Profiler(interval=INTERVAL_S, async_mode="disabled")
     over = {report.layer.index for report in result.layers if report.verdict == "fail"}
     wanted = [blocks.get(entry + 1, ()) for entry, layer in stack.layers if layer.index in over and entry is not None]
     chance, requests, begin = random.Random(), 0, clock()
-    placed, iterations = charging.placed(), marks.iterations(caller.loop.library)
+    placed, iterations = charging.placed(), markers.iterations(caller.loop.library)
     with uncollected(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
         # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -2,7 +2,7 @@
 
 A layer is entered through a Python function: its class's `__call__`, or the function itself. Whatever holds the
 layer (an attribute, a list, a closure, a bound method, a route) in the end calls that function, so the probe goes
-there: for the time of a measurement the function's *code* is exchanged for a trampoline to the probe, which
+there: for the time of a measurement the function's *code* is patched: a trampoline leads to the probe, which
 recognises the layer, reads the clock, and calls a twin of the function with the original code. No holder, no
 instance and no class changes; putting the code back restores everything, however the layer is referred to.
 
@@ -34,13 +34,14 @@ from ..interpreter.code_patching import (
     Function,
     compiled,
     detour,
-    exchanged,
     is_plain,
     mentioned_cells,
+    patched_code,
     trampoline,
     twin,
 )
-from ..interpreter.foreign_tools import deeper
+from ..interpreter.coroutine_proxy import awaiting
+from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS, SUSPENDED, EntryIndex, Owner, owner_of, probed_parent
 
@@ -272,8 +273,9 @@ def _probe(timeline: Log, clock: Clock, *, plain: bool) -> Entering:
 @types.coroutine
 def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator[Any, Any, Any]:
     """Run `awaitable`, and note in the log when its task is suspended and, at its resumption, whose time begins."""
+    # No `CoroutineProxy`: its methods written in Python would take part of the time that they are to measure.
     log = timeline.append
-    steps: Any = awaitable if isinstance(awaitable, Coroutine) else _coroutine(awaitable)
+    steps: Any = awaitable if isinstance(awaitable, Coroutine) else awaiting(awaitable)
     try:
         waiting_for = steps.send(None)
         while True:
@@ -290,11 +292,6 @@ def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator
             waiting_for = steps.send(value) if thrown is None else steps.throw(thrown)
     except StopIteration as stop:
         return stop.value
-
-
-async def _coroutine(awaitable: Awaitable[Any]) -> Any:
-    """A coroutine for an awaitable that need not have `send` and `throw`."""
-    return await awaitable
 
 
 # ---- placing ----------------------------------------------------------------------------------------------------
@@ -426,11 +423,11 @@ class Probes:
             for index in indexes:
                 self._add(index)
             with ExitStack() as stack:
-                stack.enter_context(deeper(len(self.stack.entries)))
+                stack.enter_context(raised_recursion_limit(len(self.stack.entries)))
                 for site in sites.values():
                     if site.targets:
                         assert site.code is not None
-                        stack.enter_context(exchanged(site.function, site.code))
+                        stack.enter_context(patched_code(site.function, site.code))
                 yield
         finally:
             for site in sites.values():
