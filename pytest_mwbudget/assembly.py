@@ -27,7 +27,7 @@ from .model.results import (
     RequestLine,
     worst,
 )
-from .model.stack import HARNESS, EntryIndex, Layer, RowIndex, owner_of
+from .model.stack import HARNESS, OUTERMOST, EntryIndex, Layer, Owner, RowIndex, owner_of
 from .timing.run import Timed
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, s
     """Return what the typical request was charged with; `why_not` says by quantity why there is no figure."""
     owners = {layer.index: [owner_of(entry)] for entry, layer in stack.layers if entry in stack.probeable}
     found: dict[Any, Counts] = {index: row_counts(charges, own, why_not) for index, own in owners.items()}
-    found["outside"] = row_counts(charges, [HARNESS, 1] if stack.outside else [HARNESS], why_not)
+    found["outside"] = row_counts(charges, [HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS], why_not)
     if stack.endpoint is not None:
         found["endpoint"] = row_counts(charges, [owner_of(stack.endpoint)], why_not)
-    outermost = row_counts(charges, [1], why_not)
-    total = row_counts(charges, range(len(stack.entries) + 1), why_not)
+    outermost = row_counts(charges, [owner_of(OUTERMOST)], why_not)
+    total = row_counts(charges, map(Owner, range(len(stack.entries) + 1)), why_not)
     total = replace(total, received=outermost.received, sent=outermost.sent)
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)

@@ -16,7 +16,7 @@ from pytest_mwbudget.analysis.profile_stacks import (
     blocks_of,
     fitted,
     frame_info,
-    owner_of,
+    innermost_owner,
     pruned,
 )
 
@@ -39,9 +39,9 @@ ROOT = [frame_info("main", "/app/test.py", 1), marker(1), code("outer")]
 
 
 def test_a_sample_is_the_innermost_markers() -> None:
-    assert owner_of([*ROOT, PROBE, marker(2), code("inner")]) == 2
-    assert owner_of([*ROOT, PROBE, marker(2), code("inner"), PROBE, marker(1), code("send")]) == 1
-    assert owner_of([code("main")]) == -1
+    assert innermost_owner([*ROOT, PROBE, marker(2), code("inner")]) == 2
+    assert innermost_owner([*ROOT, PROBE, marker(2), code("inner"), PROBE, marker(1), code("send")]) == 1
+    assert innermost_owner([code("main")]) == -1
 
 
 def test_frames_stand_below_the_blocks_of_their_owner_without_those_that_called_it() -> None:

@@ -219,7 +219,8 @@ def test_what_is_only_counted_is_profiled_as_it_is() -> None:
     assert measurement.books is None
     assert found["plain_us"] is None
     assert [layer["name"] for layer in found["layers"] if layer["suspect"]] == ["PassOn"]
-    assert within(block(found["root"], "Hot"), "burn") == pytest.approx(SPUN_US, rel=0.3)
+    # Nothing was timed, so the profile is not fitted to a row: a busy machine makes it longer.
+    assert 0.7 * SPUN_US < within(block(found["root"], "Hot"), "burn") < 2 * SPUN_US
 
 
 def test_the_hottest_functions_are_the_layers_own() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import TypeAlias
 
+from ..model.stack import Owner
+
 Record: TypeAlias = tuple[list[str], float]
 
 MARKER, BLOCK = "<owner>", "<layer>"
@@ -43,7 +45,7 @@ def file_of(frame: str) -> str:
 
 
 def attributed(
-    records: Iterable[Record], blocks: Mapping[int, Sequence[str]], machinery: tuple[str, ...]
+    records: Iterable[Record], blocks: Mapping[Owner, Sequence[str]], machinery: tuple[str, ...]
 ) -> list[Record]:
     """The records below the blocks of their owners, equal ones added up, at most `MOST_DEPTH` frames deep.
 
@@ -52,7 +54,7 @@ def attributed(
     """
     found: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stack, seconds in records:
-        owner = owner_of(stack)
+        owner = innermost_owner(stack)
         own = _app_frames(stack, machinery)
         if own and owner in blocks:
             deepest = max(1, MOST_DEPTH - len(blocks[owner]))
@@ -116,10 +118,10 @@ def pruned(records: Iterable[Record], least: float) -> list[Record]:
     return _ordered({stack: seconds for stack, seconds in found.items() if stack})
 
 
-def owner_of(stack: Sequence[str]) -> int:
-    """The owner whose marker is the innermost, -1 for none."""
+def innermost_owner(stack: Sequence[str]) -> Owner:
+    """Return the owner whose marker is the innermost, -1 for none."""
     inside = _inside_markers(stack)
-    return int(stack[inside - 1].split(ATTRIBUTE, 1)[0].split(SEPARATOR)[2]) if inside else -1
+    return Owner(int(stack[inside - 1].split(ATTRIBUTE, 1)[0].split(SEPARATOR)[2]) if inside else -1)
 
 
 def _inside_markers(stack: Sequence[str]) -> int:

@@ -24,8 +24,8 @@ from ..asgi.server import Observer
 from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
-from ..model.stack import HARNESS
-from .backend import Charger, Owner
+from ..model.stack import HARNESS, Owner, owner_of
+from .backend import Charger
 from .spawning import Spawning
 
 # Makes one request under an observer.
@@ -56,8 +56,8 @@ class Charging:
         self.stack = stack
         self.core = core
         self.library = library
-        self.background = owner_count(stack) - 2
-        self.aside = owner_count(stack) - 1
+        self.background = Owner(owner_count(stack) - 2)
+        self.aside = Owner(owner_count(stack) - 1)
         self.spawning = Spawning(core, self.background, self.aside)
         self.received: Counter[Owner] = Counter()
         self.sent: Counter[Owner] = Counter()
@@ -94,7 +94,7 @@ class Charging:
             assert entry.function is not None
             reader = Reader.of(entry.function, entry.telling)
             site = sites.setdefault(id(entry.function), _Site(entry.function, reader))
-            site.owners[entry.key] = index + 1
+            site.owners[entry.key] = owner_of(index)
         return list(sites.values())
 
     # ---- probes -----------------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeAlias
 
 from ..interpreter.coroutine_proxy import CoroutineProxy
 from ..interpreter.internals import self_check
+from ..model.stack import HARNESS, Owner
 
-Owner: TypeAlias = int
 # objects, allocations, bytes, suspensions
 Tally: TypeAlias = tuple[int, int, int, int]
 
-NOBODY: Owner = -1
+NOBODY = Owner(-1)
 MAX_OWNERS = 100_000
 
 
@@ -177,7 +177,7 @@ class PythonCore:
             raise RuntimeError("counting is under way already: there can be one counting run in a process")
         if not 1 <= owners <= MAX_OWNERS:
             raise ValueError(f"{owners} owners, but a counting run has 1 to {MAX_OWNERS}")
-        self.owners, self.current, self.suspender = owners, owners, NOBODY
+        self.owners, self.current, self.suspender = owners, Owner(owners), NOBODY
         self.suspensions = [0] * (owners + 2)
         self.thread = threading.get_ident()
         self.generation += 1
@@ -185,13 +185,13 @@ class PythonCore:
 
     def stop(self) -> tuple[bool, bool]:
         """See `Core`."""
-        self._require_open(0)
+        self._require_open(HARNESS)
         self.owners = 0
         return False, False
 
     def take(self) -> tuple[list[Tally], list[tuple[Owner, type, int]]]:
         """See `Core`."""
-        self._require_open(0)
+        self._require_open(HARNESS)
         taken: list[Tally] = [(0, 0, 0, number) for number in self.suspensions]
         self.suspensions = [0] * len(taken)
         return taken, []
@@ -200,7 +200,7 @@ class PythonCore:
         """See `Core`."""
         self._require_open(owner)
         if not self.live(self.generation):
-            return self.owners + 1
+            return Owner(self.owners + 1)
         return self.hand_over(self.generation, owner)
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
@@ -224,8 +224,8 @@ class PythonCore:
 
     def aside(self, function: Callable[..., Any], /) -> Callable[..., Any]:
         """See `Core`."""
-        self._require_open(0)
-        generation, aside = self.generation, self.owners
+        self._require_open(HARNESS)
+        generation, aside = self.generation, Owner(self.owners)
 
         def guard(*arguments: Any, **named: Any) -> Any:
             before = self.hand_over(generation, aside)
@@ -254,16 +254,16 @@ class PythonCore:
 
     def period(self, number: int, /) -> None:
         """See `Core`."""
-        self._require_open(0)
+        self._require_open(HARNESS)
 
     def born(self, ids: Iterable[int], /) -> list[tuple[int, Owner, type]]:
         """See `Core`."""
-        self._require_open(0)
+        self._require_open(HARNESS)
         return []
 
     def reached(self, objects: list[Any], /) -> set[int]:
         """See `Core`."""
-        self._require_open(0)
+        self._require_open(HARNESS)
         return set()
 
     def _require_open(self, owner: Owner) -> None:
@@ -316,4 +316,4 @@ class _Charged(CoroutineProxy):
         core.suspender = NOBODY
         core.current = self._owner if self._root else before
         if returned and self._returned is not None:
-            core.run(core.owners, self._returned)
+            core.run(Owner(core.owners), self._returned)

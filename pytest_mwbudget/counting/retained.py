@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 from collections import Counter
 
-from .backend import Core, Owner
+from ..model.stack import Owner
+from .backend import Core
 
 
 def retained(core: Core, periods: int, aside: Owner, *, classes: bool) -> list[dict[Owner, Counter[type]]]:

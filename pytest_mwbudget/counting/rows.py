@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any, TypeAlias
 
 from ..model.results import Count, Counts
-from .backend import Owner
+from ..model.stack import Owner
 from .run import RequestCharges
 
 Kinds: TypeAlias = Mapping[str, int]

@@ -13,8 +13,9 @@ from ..asgi.loops import Library
 from ..errors import MeasurementError
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
+from ..model.stack import Owner
 from .attribution import Call, Charging
-from .backend import Backend, Owner, Tally
+from .backend import Backend, Tally
 from .retained import retained
 
 # Fewer requests do not tell what is typical.

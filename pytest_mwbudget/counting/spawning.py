@@ -24,7 +24,8 @@ from ..asgi.loops import Library
 from ..errors import MeasurementError
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
-from .backend import Charger, Owner
+from ..model.stack import Owner
+from .backend import Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]

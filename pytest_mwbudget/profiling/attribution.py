@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 
 from ..analysis import profile_stacks
 from ..asgi.loops import Library
-from ..counting.backend import NOBODY, Owner
+from ..counting.backend import NOBODY
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, twin
 from ..interpreter.coroutine_proxy import CoroutineProxy, awaiting
+from ..model.stack import Owner
 
 Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
@@ -29,8 +30,8 @@ class OwnerMarkers:
     """A `Charger` that counts nothing: the owner at work is the one whose marker is the innermost on the stack."""
 
     def __init__(self, owners: int) -> None:
-        self.markers: list[Marker] = [_marked(_called, owner) for owner in range(owners)]
-        self.awaiting: list[AwaitingMarker] = [_marked(awaiting, owner) for owner in range(owners)]
+        self.markers: list[Marker] = [_marked(_called, owner) for owner in map(Owner, range(owners))]
+        self.awaiting: list[AwaitingMarker] = [_marked(awaiting, owner) for owner in map(Owner, range(owners))]
         self.suspended = NOBODY
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
@@ -109,7 +110,7 @@ def _at_work() -> Owner:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == profile_stacks.MARKER:
-            return frame.f_code.co_firstlineno
+            return Owner(frame.f_code.co_firstlineno)
         frame = frame.f_back
     return NOBODY
 
@@ -120,6 +121,6 @@ def _owner_within(awaited: Any) -> Owner:
     while awaited is not None:
         code = getattr(awaited, "cr_code", None)
         if code is not None and code.co_filename == profile_stacks.MARKER:
-            owner = code.co_firstlineno
+            owner = Owner(code.co_firstlineno)
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
     return owner

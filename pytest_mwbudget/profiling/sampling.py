@@ -23,13 +23,12 @@ from ..analysis import profile_stacks
 from ..asgi.discovery import Stack
 from ..asgi.server import Caller
 from ..counting.attribution import Charging, owner_count
-from ..counting.backend import Owner
 from ..interpreter.clocks import Clock, perf_counter, runs
 from ..interpreter.code_patching import PROBE_FILE
 from ..interpreter.foreign_tools import uncollected
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
-from ..model.stack import HARNESS, probed_parent
+from ..model.stack import HARNESS, Owner, owner_of, probed_parent
 from ..timing.schedule import Schedule
 from .attribution import OwnerMarkers
 
@@ -91,7 +90,9 @@ async def profile(
     charging = Charging(stack, markers, caller.loop.library)
     profiler = Profiler(interval=INTERVAL_S, async_mode="disabled")
     over = {report.layer.index for report in result.layers if report.verdict == "fail"}
-    wanted = [blocks.get(entry + 1, ()) for entry, layer in stack.layers if layer.index in over and entry is not None]
+    wanted = [
+        blocks.get(owner_of(entry), ()) for entry, layer in stack.layers if entry is not None and layer.index in over
+    ]
     chance, requests, begin = random.Random(), 0, clock()
     placed, iterations = charging.placed(), markers.iterations(caller.loop.library)
     with uncollected(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
@@ -155,8 +156,8 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
             own = (profile_stacks.frame_info(layers[index].name, profile_stacks.BLOCK, layers[index].index),)
         elif index == stack.endpoint:
             own = (profile_stacks.frame_info(ENDPOINT, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
-        found[index + 1] = (*around, *own)
-    found[len(stack.entries) + 1] = (
+        found[owner_of(index)] = (*around, *own)
+    found[Owner(len(stack.entries) + 1)] = (
         profile_stacks.frame_info(ELSEWHERE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),
     )
     return found
@@ -164,7 +165,7 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
 
 def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block], schedule: Schedule) -> bool:
     """Whether each of the blocks that are wanted, or all of them together, have samples enough of their own."""
-    owners = [profile_stacks.owner_of(stack) for stack, _ in session.frame_records]
+    owners = [profile_stacks.innermost_owner(stack) for stack, _ in session.frame_records]
     known = [blocks[owner] for owner in owners if owner in blocks]
     if not wanted:
         return len(known) >= schedule.profile_samples
@@ -205,11 +206,11 @@ def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Second
         entry = entries.get(report.layer.index)
         if entry is not None and report.us is not None:
             busy = report.occupation.busy if report.occupation else report.us
-            found[entry + 1] = (report.us if waiting else busy).estimate
+            found[owner_of(entry)] = (report.us if waiting else busy).estimate
     if result.books is not None:
         found[HARNESS] = result.books.outside.estimate
         if stack.endpoint is not None and result.books.endpoint is not None:
-            found[stack.endpoint + 1] = result.books.endpoint.estimate
+            found[owner_of(stack.endpoint)] = result.books.endpoint.estimate
     return {owner: max(0.0, us) / US_PER_S for owner, us in found.items() if math.isfinite(us)}
 
 
@@ -225,7 +226,7 @@ def _profiled(sampled: _Sampled, blocks: Mapping[Owner, Block], plain_us: Micros
     total_s = math.fsum(seconds for _, seconds in records)
     # Not the session's own: that is by the clock that tells the date, which tests freeze.
     duration_s = math.fsum(seconds for _, seconds in session.frame_records)
-    samples = sum(profile_stacks.owner_of(stack) in blocks for stack, _ in session.frame_records)
+    samples = sum(profile_stacks.innermost_owner(stack) in blocks for stack, _ in session.frame_records)
     told = session.to_json(include_frame_records=False) | {
         "frame_records": records,
         "start_call_stack": [""],
