@@ -43,7 +43,7 @@ def test_the_plugin_imports_nothing_heavy_and_nothing_of_the_package() -> None:
         "config.settings",
         "session.artifacts",
         "__main__",
-        *(f"report.{name}" for name in ("benchmark", "github", "json", "junit", "markdown", "terminal")),
+        *(f"report.{name}" for name in ("benchmark", "github", "json", "junit", "markdown", "terminal", "view")),
     ],
 )
 def test_what_needs_no_app_imports_nothing_heavy(name: str) -> None:

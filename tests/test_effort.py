@@ -116,5 +116,5 @@ def test_figures_that_somebody_reads_take_their_time(
 @pytest.mark.parametrize("verbosity", ["-q", "-v"])
 def test_a_figure_is_shown_with_its_interval(verbosity: str, project: pytest.Pytester) -> None:
     result, _ = calls(project, KEPT_WITH_ROOM, verbosity)
-    quiet = "*GET /health pass: * (* … *) µs, dearest layer AddHeader: * (* … *) µs"
+    quiet = "*GET /health pass: * (* … *) µs, costliest layer AddHeader: * (* … *) µs"
     result.stdout.fnmatch_lines([quiet if verbosity == "-q" else "AddHeader * … *  20000  pass"])

@@ -197,7 +197,7 @@ def test_a_stack_within_its_budgets_passes_and_is_shown(shop: pytest.Pytester) -
     result = run(shop, "--mw-budget", QUICK)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*::test_it GET /health pass: *", "Spin*2000  pass", "(total)*5000  pass", "floor *", "CPython *"]
+        ["*::test_it GET /health pass: *", "Spin*2000  pass", "(total)*5000  pass", "detection limit *", "CPython *"]
     )
 
 
@@ -1641,7 +1641,7 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
     )
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["* mw-budget *"])
-    result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "21 requests counted*", "floor *"])
+    result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "21 requests counted*", "detection limit *"])
     measurements = json.loads((with_task.path / "mw.json").read_text())["measurements"]
     assert len(measurements) == 2
     by_file = {measurement["nodeid"].partition(":")[0]: measurement for measurement in measurements}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_mwbudget.model.results import RequestLine, Result
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.github import MAX_TITLE, annotation, level
-from pytest_mwbudget.report.terminal import printable
+from pytest_mwbudget.report.text import printable
 
 from .test_report_terminal import FAILING, NONE, OPEN, PASSING, counted, judged, layer_row, relaxed, result, same, timed
 

@@ -18,12 +18,12 @@ import pytest
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
 from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.html import render
 from pytest_mwbudget.report.json import document, to_json
 
 from .test_report_json import GZIP, GZIP_COUNTS, LEDGER, NOTHING, RESULT, RESULTS, UNTIMED
 
-ADVICE = {"layer": "GZipMiddleware", "rule": "blocking", "text": "GZipMiddleware blocks", "page": "docs/advice.md#a"}
 PROFILE = {
     "requests": 800,
     "samples": 3100,
@@ -64,7 +64,7 @@ def stacked(outer: float, inner: float, endpoint: float, budget: float | None = 
 def everything() -> dict[str, Any]:
     """A document with each kind of result, one with advice and a profile."""
     data = document([to_json(result, f"test_shop.py::test[{name}]") for name, result in RESULTS.items()])
-    data["measurements"][0] |= {"advice": [ADVICE], "profile": PROFILE}
+    data["measurements"][0] |= {"profile": PROFILE}
     return data
 
 
@@ -230,7 +230,7 @@ def test_what_is_over_budget_is_said_first_and_in_full() -> None:
     page = page_of(stacked(10, 90, 20, budget=40))
     findings = page.all("ul", "findings")[0]
     assert [item.text for item in findings.all("li")] == [
-        "✗ fail Inner takes 90 µs per request, its budget is 40 µs: 50.0 µs too much (49.0 to 51.0)."
+        "✗ fail Inner takes 90.0 µs per request, its budget is 40 µs: 50.0 µs too much (49.0 to 51.0)."
     ]
 
 
@@ -240,15 +240,15 @@ def test_each_quantity_over_its_budget_is_a_finding_then_what_is_undecided() -> 
     assert [item.text for item in page_of(result).all("ul", "findings")[0].all("li")] == [
         "✗ fail GZipMiddleware holds the event loop for 7.90 µs per request, its budget is 5 µs: 2.90 µs too much"
         " (2.50 to 3.20).",
-        "✗ fail GZipMiddleware requests 2.0 KiB per request, its budget is 1.0 KiB.",
+        "✗ fail GZipMiddleware requests 2.0 KiB per request (2.0 KiB to 4.0 KiB), its budget is 1.0 KiB.",
         "✗ fail GZipMiddleware leaves behind 1 object per request, its budget is 0 objects.",
-        "? undecided Mount has no verdict on its budget of 20 µs: it is measured together.",
+        "? undecided Mount is undecided: it is measured together.",
     ]
 
 
 def test_a_budget_of_the_whole_request_is_a_finding_too() -> None:
     page = page_of(stacked(10, 90, 20, total_budget_us=100.0, total_verdict="fail"))
-    assert page.all("ul", "findings")[0].text.startswith("✗ fail (total) takes 120 µs per request")
+    assert page.all("ul", "findings")[0].text.startswith("✗ fail The whole request takes 120.0 µs per request")
 
 
 def test_the_overview_names_each_request_with_its_worst_layer() -> None:
@@ -281,7 +281,7 @@ def test_how_the_time_is_spent_is_said_in_words() -> None:
     assert "GZipMiddleware is suspended for 10.0 µs and holds the event loop for 7.90 µs." in texts
     occupation = replace(RESULT.layers[0].occupation, wait_us=0.0, blocking=False)  # type: ignore[type-var]
     calm = replace(RESULT, layers=(replace(RESULT.layers[0], occupation=occupation),))
-    assert "No layer waits, and none blocks the event loop: what they take, they work." in page_of(calm).text
+    assert "No layer waits, and none blocks the event loop: all their time is work." in page_of(calm).text
 
 
 def test_nothing_is_claimed_about_what_stays_where_it_cannot_be_counted() -> None:
@@ -293,7 +293,8 @@ def test_nothing_is_claimed_about_what_stays_where_it_cannot_be_counted() -> Non
 
 def test_advice_profile_and_environment_are_there() -> None:
     page = read(render(everything()))
-    assert page.all("ul", "advice")[0].text == "GZipMiddleware blocks. More in docs/advice.md#a"
+    (advice,) = advise(RESULT)
+    assert page.all("ul", "advice")[0].text == f"{advice.text}. More in docs/advice.md#blocking"
     hottest = next(table for table in page.all("table") if table.all("caption"))
     assert "GZipMiddleware" in hottest.all("caption")[0].text
     (row,) = hottest.all("tbody")[0].all("tr")
@@ -325,7 +326,7 @@ def test_links_to_profiles_are_as_the_caller_sees_them_and_quoted() -> None:
 def test_a_file_from_before_there_was_advice_or_a_profile_makes_a_page() -> None:
     data = document([to_json(RESULT, "t")])
     del data["measurements"][0]["profile"], data["measurements"][0]["advice"], data["created"]
-    assert not read(render(data)).all("ul", "advice")
+    assert not read(render(data)).all("p", "links")
 
 
 def test_a_run_that_measured_nothing_makes_a_page_that_says_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, RequestLine, Result
-from pytest_mwbudget.report.junit import properties, worst_layer
+from pytest_mwbudget.report.junit import properties
 
 from .test_report_terminal import FAILING, MUCH, NONE, OPEN, PASSING, counted, judged, layer_row, result, row, us
 
@@ -69,9 +69,7 @@ def test_a_run_without_times_has_the_counts_of_what_fails() -> None:
     ],
 )
 def test_the_worst_layer_has_the_worst_verdict_then_the_most_excess_then_the_most_time(rows: Any, name: str) -> None:
-    found = worst_layer(result(*rows))
-    assert found is not None
-    assert found.name == name
+    assert of(result(*rows))["mw_budget.worst_layer"] == name
 
 
 def request(url: str, verdict: Any, total: float) -> Result:

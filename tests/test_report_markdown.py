@@ -15,7 +15,7 @@ from pytest_mwbudget.model.results import HotFunction, Occupation, RequestLine, 
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import code, plain, render
-from pytest_mwbudget.report.terminal import printable
+from pytest_mwbudget.report.text import printable
 
 from .test_report_schema import PROFILE
 from .test_report_terminal import (
@@ -145,7 +145,7 @@ def test_notes_advice_and_effort_come_last() -> None:
     assert items(found) == [
         "note: A tracer was suspended.",
         f"advice: {advice.text} ({advice.page})",
-        "960 requests timed in 0.4 s, floor 0.12 µs; 21 requests counted",
+        "960 requests timed in 0.4 s, detection limit 0.12 µs; 21 requests counted",
     ]
     assert not any("advice" in item for item in items(timed(counted(replace(PASSING, occupation=BUSY)))))
 
@@ -155,14 +155,14 @@ def test_a_profile_names_its_flamegraph_and_the_three_hottest_functions() -> Non
     functions = tuple(replace(hot, function=name) for name in ("a", "b", "c", "d"))
     found = items(replace(FAILED, profile=replace(PROFILE, hottest={1: functions})))
     assert ".mw-budget/test_it-1.html" in found[4]
-    hottest = "AuthMiddleware: {} at shop.py:12, 90.0 µs per request, 95.5 with what it calls"
+    hottest = "AuthMiddleware: {} at shop.py:12, 90.0 µs per request, 95.5 with its callees"
     assert found[1:4] == [hottest.format(name) for name in ("a", "b", "c")]
 
 
 def test_a_function_that_is_not_written_in_python_has_no_place() -> None:
     hottest = {1: (HotFunction("perf_counter", "<built-in>", 0, 2.0, 3.0),)}
     found = items(replace(FAILED, profile=replace(PROFILE, hottest=hottest)))
-    assert "AuthMiddleware: perf_counter, 2.00 µs per request, 3.00 with what it calls" in found
+    assert "AuthMiddleware: perf_counter, 2.00 µs per request, 3.00 with its callees" in found
 
 
 def named(url: str, verdict: Verdict | None) -> Result:
@@ -267,7 +267,7 @@ def test_no_name_becomes_markup(name: str) -> None:
     assert shown.rows()[1][0] == line
     assert [len(cells) for cells in shown.rows()] == [7] * 5
     assert f"3 × {printable(name)}" in shown.texts["li"]
-    assert f"{line}: {line} at {line}:1, 2.00 µs per request, 3.00 with what it calls" in shown.texts["li"]
+    assert f"{line}: {line} at {line}:1, 2.00 µs per request, 3.00 with its callees" in shown.texts["li"]
     assert f"note: {line}" in shown.texts["li"]
     assert f"Merged is measured with {line}" in shown.texts["li"]
 

@@ -35,23 +35,10 @@ from pytest_mwbudget.model.results import (
 )
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import BASE_HTTP, advise
-from pytest_mwbudget.report.terminal import (
-    STYLES,
-    amount,
-    failure,
-    figure,
-    headline,
-    interval,
-    one_line,
-    printable,
-    reasons,
-    run,
-    shortened,
-    size,
-    table,
-    undecided,
-    wrapped,
-)
+from pytest_mwbudget.report.github import annotation
+from pytest_mwbudget.report.terminal import STYLES, failure, one_line, run, table
+from pytest_mwbudget.report.text import amount, figure, printable, shortened, size, wrapped
+from pytest_mwbudget.report.view import view
 
 # A busy machine is no reason to fail.
 relaxed = settings(deadline=None)
@@ -132,6 +119,11 @@ def lines(found: Result, width: int = 80, *, verbose: bool = False) -> list[str]
     return [line.text for line in table(found, width, verbose=verbose)]
 
 
+def sentences(found: Result) -> list[str]:
+    """What is wrong with a result."""
+    return [finding.sentence for finding in view(found).findings]
+
+
 def flat(text: str) -> str:
     """The text without its line breaks."""
     return " ".join(text.split())
@@ -167,9 +159,9 @@ def test_the_total_has_its_own_budget_and_verdict() -> None:
     assert found[4].split() == ["(total)", "245.1", "244.7", "…", "245.5", "400", "pass"]
 
 
-def test_the_foot_has_floor_residue_and_effort() -> None:
+def test_the_foot_has_detection_limit_unattributed_time_and_effort() -> None:
     foot = flat("\n".join(lines(result(PASSING))[5:]))
-    for part in ("floor 0.12 µs", "rows minus total 1.20 µs", "(+0.5%)", "120 rounds", "960 requests", "0.4 s"):
+    for part in ("detection limit 0.12 µs; unattributed 1.20 µs (+0.5%)", "120 rounds", "960 requests", "0.4 s"):
         assert part in foot
 
 
@@ -243,7 +235,7 @@ def test_what_has_no_interval_has_no_figure() -> None:
     found = replace(result(PASSING), books=Books(nothing, nothing, None, 0.0), floor_us=math.inf)
     text = "\n".join(lines(found))
     assert "0.00" not in text.replace("0.00 µs", "")
-    assert "floor ? µs" in text
+    assert "detection limit ? µs" in text
     assert "inf" not in text
     assert "(endpoint)" not in text
 
@@ -528,7 +520,7 @@ def test_no_figure_is_lost_at_any_width(width: int, verbose: bool, with_times: b
 def test_a_narrow_terminal_gets_columns_under_each_other(width: int) -> None:
     shown = full(width, with_times=True)
     begin = next(number for number, line in enumerate(shown) if line.startswith("per request"))
-    end = next(number for number, line in enumerate(shown) if line.startswith("floor"))
+    end = next(number for number, line in enumerate(shown) if line.startswith("detection limit"))
     assert max(map(len, shown[begin:end])) < width
     report = judged(layer_row(LONG, counts=MUCH), tasks=(0, "fail"))
     assert LONG in failure(counted(report, total=MUCH, verdict="fail"), width)
@@ -552,7 +544,7 @@ def test_without_any_column_there_are_still_the_rows(width: int) -> None:
 def test_the_short_form_names_verdict_total_and_costliest_layer() -> None:
     line = one_line(result(PASSING, FAILING, verdict="fail"))
     assert line.text == (
-        "GET /health fail: 245.1 (244.7 … 245.5) µs, dearest layer AuthMiddleware: 117.2 (116.8 … 117.7) µs"
+        "GET /health fail: 245.1 (244.7 … 245.5) µs, costliest layer AuthMiddleware: 117.2 (116.8 … 117.7) µs"
     )
     assert line.style == "red"
 
@@ -573,7 +565,7 @@ def test_the_short_form_of_a_run_without_times() -> None:
 
 
 def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
-    text = "GET /health pass: 245.1 (244.7 … 245.5) µs, dearest layer GZipMiddleware: 17.9 (17.5 … 18.3) µs"
+    text = "GET /health pass: 245.1 (244.7 … 245.5) µs, costliest layer GZipMiddleware: 17.9 (17.5 … 18.3) µs"
     assert one_line(timed(counted(PASSING))).text == text
 
 
@@ -624,12 +616,12 @@ def test_a_run_names_its_loops_and_no_unit_where_nothing_was_timed() -> None:
 
 def test_reasons_are_what_is_over_and_what_is_open() -> None:
     found = result(PASSING, FAILING, OPEN, total_budget_us=200.0, total_verdict="fail", verdict="fail")
-    assert list(reasons(found)) == [
+    assert sentences(found) == [
         "AuthMiddleware takes 117.2 µs per request, its budget is 50 µs: 67.2 µs too much (66.8 to 67.7).",
         "The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much (44.7 to 45.5).",
         "CORSMiddleware is undecided: the interval holds the budget.",
     ]
-    assert list(reasons(result(PASSING))) == []
+    assert sentences(result(PASSING)) == []
 
 
 def test_a_failure_has_layer_budget_excess_with_its_interval_and_what_next() -> None:
@@ -660,7 +652,7 @@ def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> 
     profile = Profile(300, 900, 400.0, ".mw-budget/x-1.html", "p", "s", {FAILING.layer.index: hot})
     text = failure(replace(result(FAILING, verdict="fail"), profile=profile), 79)
     assert text.endswith("\nFlamegraph: .mw-budget/x-1.html")
-    assert "Hottest in AuthMiddleware, µs per request alone and with what they call:" in text
+    assert "Hottest in AuthMiddleware, µs per request (self time, with callees):" in text
     assert "\n       43.5    84.6  Auth.check (shop/auth.py:12)\n" in text
     assert "\n       1.25    1.25  len\n" in text
     assert "Next: look for AuthMiddleware in the flamegraph; if this is intended" in flat(text)
@@ -699,12 +691,12 @@ def test_what_is_undecided_fails_only_where_the_settings_say_so() -> None:
 
 
 def test_each_open_verdict_has_its_sentence() -> None:
-    found = result(PASSING, OPEN, total_verdict="undecided", total_reason="it is near")
-    assert list(undecided(found)) == [
+    found = result(PASSING, OPEN, total_budget_us=245.0, total_verdict="undecided", total_reason="it is near")
+    assert sentences(found) == [
         "CORSMiddleware is undecided: the interval holds the budget.",
         "The whole request is undecided: it is near.",
     ]
-    assert list(undecided(result(PASSING))) == []
+    assert sentences(result(PASSING)) == []
 
 
 def test_a_failure_fits_its_width_but_for_words_that_are_longer() -> None:
@@ -906,7 +898,7 @@ def test_the_suggested_budget_pasted_into_the_marker_makes_the_layer_pass(
 
 def test_what_cannot_be_counted_is_told_by_its_quantity() -> None:
     report = judged(layer_row(), objects=(5, "undecided"), us=(5, "undecided"))
-    assert list(undecided(counted(report))) == [
+    assert sentences(counted(report)) == [
         "objects of Auth is undecided: it is measured together.",
         "Auth is undecided: it is measured together.",
     ]
@@ -957,7 +949,7 @@ def test_no_name_ends_a_line_or_colours_it(verdict: Verdict, verbosity: int, wid
     found = odd(verdict)
     shown = [line.text for line in run([(ODD, found)], ODD, width, verbosity)]
     shown += failure(found, width, undecided_fails=True).split("\n")
-    shown += [*reasons(found), *undecided(found), headline(found), one_line(found).text]
+    shown += [one_line(found).text, *annotation(found, "error", "t.py", 1).split("%0A")]
     assert [line for line in shown if not line.isprintable()] == []
     assert shown[0].startswith(SHOWN)
 
@@ -994,7 +986,8 @@ def test_figures_have_the_decimals_that_mean_something(value: float | None, text
 
 
 def test_an_interval_shows_both_ends() -> None:
-    assert interval(Estimate(5.0, 4.5, 15.0)) == "4.50 … 15.0"
+    us = view(result(replace(PASSING, us=Estimate(5.0, 4.5, 15.0)))).rows[1].figures["us"]
+    assert (us.text, us.span) == ("5.00", "4.50 … 15.0")
 
 
 @pytest.mark.parametrize(

@@ -133,14 +133,6 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     return next((verdict for verdict in ranked if verdict in found), None)
 
 
-def times_its_budget(value: float, bound: float) -> float:
-    """How many times its budget something is; the layer that is most by this is to be looked at first.
-
-    A budget of nothing counts as a half: the least count is still over it.
-    """
-    return value / max(bound, 0.5)
-
-
 @dataclass(frozen=True, slots=True)
 class Books:
     """The rows of a stack beside the whole app, in microseconds per request.

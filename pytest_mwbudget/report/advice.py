@@ -1,7 +1,7 @@
-"""What could be done about a layer: one line where the record of a request has the evidence, and else none. Pure.
+"""Advice on a layer, where the result of a request has the evidence. Pure.
 
-A rule is a function of a result and one of its layers. It returns a sentence that says what it saw, or None. What a
-record of one request cannot show has no rule: what a layer does for other scopes, such as the lifespan, is not in it.
+A rule is a function of a result and one of its layers. It returns a sentence with what it saw, or None. No rule is
+about other scopes, such as the lifespan: the result of one request does not show what a layer does for them.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from ..model.estimate import Microseconds
 from ..model.results import Advice, Counts, LayerReport, Result
+from .text import figure
 
 Rule: TypeAlias = Callable[[Result, LayerReport], str | None]
 
 PAGE = "docs/advice.md"
 
-# Coroutines of Starlette's class begin so, whatever the class that inherits from it is called.
+# The qualified names of the coroutines of Starlette's class begin so, also in subclasses.
 BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
-# What passing a request on takes it, with room: so many objects, allocations and microseconds for each of its tasks,
-# and so many for each message. Who takes more does more than that, and would still do it as a pure ASGI class.
+# BaseHTTPMiddleware needs at most about this many objects, allocations and microseconds for each of its tasks and each
+# message. A layer that takes more does work of its own, and would still do this work as a pure ASGI class.
 MOST_PER_TASK, MOST_PER_MESSAGE = 500, 100
-# Less than this, or than a quarter of the layer's time, is no reason to rewrite anything.
+# Below these, in time or as a share of the layer's time, rewriting a layer does not pay.
 LARGE_US, LARGE_SHARE = 50.0, 0.25
-# A stream has so many messages and more; a response that was put together has a start, a body and perhaps an end.
+# A stream has at least STREAMED messages; a complete response has a start, a body and perhaps an end.
 STREAMED, TOGETHER = 10, 3
 NO_BODY = (204, 304)
-# With so many messages, a number of objects that is a multiple of theirs, but for an eighth, is hardly by chance one.
+# With this many messages, a number of objects is hardly a multiple of theirs, but for REMAINDER_SHARE, by chance.
 MANY_MESSAGES, REMAINDER_SHARE = 50, 0.125
 MOST_OBJECTS_SHARE = 0.75
 
 
 def advise(result: Result) -> Iterator[Advice]:
-    """Advice for each layer, outermost first, one for each rule at most."""
+    """Yield the advice for each layer, outermost first; each rule gives at most one."""
     for report in result.layers:
         for name, rule in RULES.items():
             text = rule(result, report)
@@ -61,7 +61,7 @@ def pass_through(result: Result, report: LayerReport) -> str | None:
     seen, theirs = (
         (f"{task} and {created.count} {what}", f"{own} and most {what} come") if created else (task, "this comes")
     )
-    took = f", {_us(report.us.estimate)} in all" if report.us and math.isfinite(report.us.half_width) else ""
+    took = f", {figure(report.us.estimate)} µs in all" if report.us and math.isfinite(report.us.half_width) else ""
     return (
         f"{report.name} needs {seen} per request{took}: {theirs} with BaseHTTPMiddleware, whatever its dispatch does;"
         " a pure ASGI class would do without"
@@ -74,9 +74,9 @@ def blocking(result: Result, report: LayerReport) -> str | None:
     if occupation is None or not occupation.blocking or occupation.cpu_us is None:
         return None
     return (
-        f"{report.name} holds the event loop for {_us(occupation.busy.estimate)} per request, in"
-        f" {_us(occupation.cpu_us)} of which the processor works; it blocks every other request meanwhile: call what it"
-        " waits for in a worker thread, or use an async library for it"
+        f"{report.name} holds the event loop for {figure(occupation.busy.estimate)} µs per request, in"
+        f" {figure(occupation.cpu_us)} µs of which the processor works; it blocks every other request meanwhile: call"
+        " what it waits for in a worker thread, or use an async library for it"
     )
 
 
@@ -104,8 +104,8 @@ def waiting(result: Result, report: LayerReport) -> str | None:
     if occupation.wait_us <= max(LARGE_US, LARGE_SHARE * us.estimate, unsure):
         return None
     return (
-        f"{report.name} waits for {_us(occupation.wait_us)} of its {_us(us.estimate)} per request, and the request with"
-        " it: keep the answer in a cache, wait for several things at once, or do it after the response"
+        f"{report.name} waits for {figure(occupation.wait_us)} µs of its {figure(us.estimate)} µs per request, and the"
+        " request with it: keep the answer in a cache, wait for several things at once, or do it after the response"
     )
 
 
@@ -123,9 +123,9 @@ def per_message(result: Result, report: LayerReport) -> str | None:
     if "builtins.coroutine" not in kinds or created < MOST_OBJECTS_SHARE * counts.objects.count:
         return None
     return (
-        f"{report.name} takes {_us(us.estimate)} for {messages} messages, {_us(us.estimate / messages)} each, and"
-        f" {created} of its {counts.objects.count} objects come with the messages; send fewer and larger ones, or hand"
-        " send on as it is where only the request matters"
+        f"{report.name} takes {figure(us.estimate)} µs for {messages} messages, {figure(us.estimate / messages)} µs"
+        f" each, and {created} of its {counts.objects.count} objects come with the messages; send fewer and larger"
+        " ones, or hand send on as it is where only the request matters"
     )
 
 
@@ -142,7 +142,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def _inside(result: Result, report: LayerReport) -> Counts | None:
-    """The counts of what stands directly inside a layer, None where no probe stood at that boundary."""
+    """Find the counts of what is directly inside a layer; None where no probe stood at that boundary."""
     for row in result.layers:
         if row.layer.entered and row.layer.index > report.layer.index:
             return row.counts
@@ -150,10 +150,6 @@ def _inside(result: Result, report: LayerReport) -> Counts | None:
 
 
 def _multiples(kinds: Mapping[str, int], messages: int) -> dict[str, int]:
-    """The types of which there is a whole number for each message, and a few more."""
+    """Keep the types whose number is a multiple of the messages, or slightly more."""
     few = REMAINDER_SHARE * messages
     return {kind: number for kind, number in kinds.items() if number >= messages and number % messages <= few}
-
-
-def _us(value: Microseconds) -> str:
-    return f"{value:.2f} µs" if value < 10 else f"{value:.1f} µs" if value < 1000 else f"{value:.0f} µs"

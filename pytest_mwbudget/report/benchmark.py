@@ -1,18 +1,20 @@
 """A document as JSON of pytest-benchmark, for trackers that chart it: a benchmark for each layer and whole request.
 
-What they read: github-action-benchmark (tool `pytest`) charts `ops` and shows `stddev`, `mean` and `rounds`; Bencher
-(adapter `python_pytest`) charts `mean` and `mean ± stddev`, or `median` and `median ± iqr`. Times are in seconds.
+What the trackers read: github-action-benchmark (tool `pytest`) charts `ops` and shows `stddev`, `mean` and `rounds`;
+Bencher (adapter `python_pytest`) charts `mean` and `mean ± stddev`, or `median` and `median ± iqr`. Times are in
+seconds.
 
-pytest-benchmark has every duration; here there are a median and the interval in which it lies. So the numbers speak of
-the median, and not of single requests:
+pytest-benchmark stores every duration. Here there are a median and its interval, so the numbers describe the median and
+not single requests:
 
-- `mean` and `median` are the estimate. What is below the floor cannot be told from nothing and stands as the floor: a
-  layer that costs nothing is a flat line in a chart, and not one that leaps to infinite operations in a second.
-- `stddev` is how far the interval reaches from the estimate, so `mean ± stddev` covers it. `min`, `q1` and `ld15iqr`
-  are its lower end, `max`, `q3` and `hd15iqr` its upper one, `iqr` its width. No outliers are counted.
+- `mean` and `median` are the estimate. An estimate below the detection limit is replaced by the limit: a layer that
+  costs nothing is a flat line in a chart and does not jump to infinite operations per second.
+- `stddev` is the larger distance from the estimate to an end of the interval, so `mean ± stddev` covers the interval.
+  `min`, `q1` and `ld15iqr` are its lower end, `max`, `q3` and `hd15iqr` its upper end, `iqr` its width. No outliers are
+  counted.
 - `rounds` is the number of requests that were timed, `total` is `rounds × mean`, `ops` is `1 / mean`.
 
-`extra_info` has the estimate and the interval as they are, in microseconds. Rows without an interval are left out.
+`extra_info` has the unchanged estimate and interval in microseconds. Rows without an interval are left out.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..model.estimate import Estimate, Microseconds
+from ..model.estimate import Microseconds
 from ..model.results import Effort, Result
 from .json import measured
-from .terminal import shortened
+from .table import Figure
+from .text import shortened
+from .view import view
 
 # The version of pytest-benchmark whose shape this is.
 VERSION = "5.0.0"
@@ -34,7 +38,7 @@ MAX_NAME = 1000
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The text of the file."""
+    """Write the text of the file."""
     environment = document["environment"]
     results = measured(document)
     numbered = _numbered([f"{nodeid} {result.request}" for nodeid, result in results])
@@ -56,7 +60,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def _numbered(groups: list[str]) -> list[str]:
-    """The names, with a number at each that was there before: they stay the same from run to run."""
+    """Number names that occur again, so that each benchmark keeps its name from run to run."""
     return [
         name if not (before := groups[:place].count(name)) else f"{name} #{before + 1}"
         for place, name in enumerate(groups)
@@ -66,29 +70,31 @@ def _numbered(groups: list[str]) -> list[str]:
 def _benchmarks(group: str, result: Result) -> Iterator[dict[str, Any]]:
     if result.books is None or result.effort is None:
         return
-    rows = [(report.name, report.us) for report in result.layers]
-    for name, us in [*rows, ("(total)", result.books.total)]:
-        if us is not None and math.isfinite(us.half_width):
+    shown = view(result)
+    for row, us in ((row, row.figures.get("us")) for row in (*shown.layers, shown.total)):
+        if us is not None:
             yield {
                 "group": shortened(group, MAX_NAME),
-                "name": name,
-                "fullname": shortened(f"{group} {name}", MAX_NAME),
+                "name": row.name,
+                "fullname": shortened(f"{group} {row.name}", MAX_NAME),
                 "params": None,
                 "param": None,
-                "extra_info": {"estimate_us": us.estimate, "interval_us": [us.low, us.high]},
+                "extra_info": {"estimate_us": us.value, "interval_us": [us.low, us.high]},
                 "options": {},
-                "stats": _stats(us, _known(result.floor_us), result.effort),
+                "stats": _stats(us, _least_us(result.floor_us), result.effort),
             }
 
 
-def _known(floor_us: Microseconds | None) -> Microseconds:
-    """The floor; a nanosecond where there is none, so that nothing is divided by zero."""
-    return floor_us if floor_us and math.isfinite(floor_us) else 0.001
+def _least_us(limit_us: Microseconds | None) -> Microseconds:
+    """Give the detection limit; a nanosecond where it is not known, so that nothing is divided by zero."""
+    return limit_us if limit_us and math.isfinite(limit_us) else 0.001
 
 
-def _stats(us: Estimate, floor_us: Microseconds, effort: Effort) -> dict[str, Any]:
-    """The numbers of `us` in seconds, under the names of pytest-benchmark."""
-    middle = max(us.estimate, floor_us)
+def _stats(us: Figure, least_us: Microseconds, effort: Effort) -> dict[str, Any]:
+    """Give the numbers of `us` in seconds, under the names of pytest-benchmark."""
+    assert us.low is not None
+    assert us.high is not None
+    middle = max(us.value, least_us)
     low, high = max(us.low, 0.0), max(us.high, middle)
     seconds = 1e-6
     return {

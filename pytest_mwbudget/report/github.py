@@ -1,4 +1,4 @@
-"""A result as an annotation of GitHub Actions: a line that its runner reads from what a job prints."""
+"""A result as an annotation of GitHub Actions: a line that the runner finds in the output of a job."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from ..model.results import Result, Verdict
-from .advice import advise
-from .terminal import headline, printable, reasons, shortened
+from .text import printable, shortened
+from .view import view
 
 Level: TypeAlias = Literal["error", "warning"]
 
-# What GitHub takes of a step's summary, in bytes, and of an annotation's title, in characters.
+# GitHub's limits: a step's summary in bytes, an annotation's title in characters.
 MAX_SUMMARY = 1024 * 1024
 MAX_TITLE = 255
 
-# `%` comes first: the others' codes have it.
+# `%` comes first: the codes of the others contain it.
 DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 PROPERTY = {**DATA, ":": "%3A", ",": "%2C"}
 
 
 def level(verdict: Verdict | None, undecided: str) -> Level | None:
-    """How grave a verdict is, None for one that needs no annotation.
+    """Give the level of a verdict, None for one that needs no annotation.
 
-    `undecided` says what the test's settings do about an undecided one: `warn`, `fail` or `pass`.
+    `undecided` is what the test's settings make of an undecided verdict: `warn`, `fail` or `pass`.
     """
     if verdict == "fail" or (verdict == "undecided" and undecided == "fail"):
         return "error"
@@ -31,12 +31,17 @@ def level(verdict: Verdict | None, undecided: str) -> Level | None:
 
 
 def annotation(result: Result, severity: Level, file: str, line: int | None) -> str:
-    """The line: `::error file=…,line=…,title=…::…`. `line` counts from 1, `file` from the root of the repository."""
+    """Write the line `::error file=…,line=…,title=…::…`.
+
+    `file` is relative to the root of the repository, `line` counts from 1.
+    """
+    shown = view(result)
     where = {"file": file} if line is None else {"file": file, "line": str(line)}
-    title = shortened(f"{result.request}: {headline(result)}", MAX_TITLE)
+    title = shortened(f"{shown.request}: {shown.headline}", MAX_TITLE)
     properties = ",".join(f"{key}={_escaped(text, PROPERTY)}" for key, text in {**where, "title": title}.items())
-    message = "\n".join([*reasons(result), *(printable(advice.text) for advice in advise(result))])
-    return f"::{severity} {properties}::{_escaped(message, DATA)}"
+    message = [line for finding in shown.findings for line in (finding.sentence, *(f"    {i}" for i in finding.items))]
+    message += [advice.text for advice in shown.advice]
+    return f"::{severity} {properties}::{_escaped(chr(10).join(map(printable, message)), DATA)}"
 
 
 def _escaped(text: str, codes: Mapping[str, str]) -> str:

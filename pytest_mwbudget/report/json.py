@@ -27,26 +27,30 @@ from ..model.results import (
     Result,
 )
 from ..model.stack import Layer
-from .advice import advise
+from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
 # The packages whose versions explain a difference between two runs.
 PACKAGES = (
-    "pytest-mwbudget",
-    "pytest",
-    "starlette",
-    "fastapi",
-    "httpx",
-    "anyio",
-    "asgi-lifespan",
-    "trio",
-    "uvloop",
+    *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "anyio", "asgi-lifespan", "trio", "uvloop"),
     "pydantic",
 )
+# The counts of a row, each with the key under which its kinds stand.
+KINDS = {
+    "objects": "types",
+    "allocations": None,
+    "bytes": None,
+    "tasks": "names",
+    "threads": "names",
+    "retained": "types",
+    "suspensions": None,
+}
+# The fields of a layer that stand in the JSON under the same name.
+OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
 
 def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The whole file, as `schema.json` beside this module describes it. `measurements` come from `to_json`."""
+    """Make the whole file, as `schema.json` beside this module describes it. `measurements` come from `to_json`."""
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
         "schema": SCHEMA,
@@ -57,12 +61,12 @@ def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The text of the file."""
+    """Write the text of the file."""
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def environment(loop: str) -> dict[str, Any]:
-    """Interpreter, machine, event loop and the versions of the packages that matter."""
+    """Name interpreter, machine, event loop and the versions of the packages that matter."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -79,262 +83,168 @@ def _version(package: str) -> str | None:
         return None
 
 
-def to_json(result: Result, nodeid: str) -> dict[str, Any]:
-    """One measured result as plain data; numbers that are not finite become null.
+def encodable(data: Any) -> Any:
+    """Copy plain data so that JSON and UTF-8 can hold it.
 
-    Every text can be encoded: a lone surrogate, which the app's names and a path can hold, becomes an escape.
+    A number that is not finite becomes null. A lone surrogate, which names of the app and paths can hold, becomes an
+    escape, also in a key. Keys become texts, as JSON has them.
     """
-    assert result.ledger is not None
-    books, effort = result.books, result.effort
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
+    if isinstance(data, Mapping):
+        return {encodable(str(key)): encodable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [encodable(one) for one in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+# ---- there -------------------------------------------------------------------------------------------------------
+
+
+def to_json(result: Result, nodeid: str) -> dict[str, Any]:
+    """Make plain data of a measured result."""
+    books, effort, ledger, shown = result.books, result.effort, result.ledger, view(result)
+    assert ledger is not None
     data = {
         "nodeid": nodeid,
-        "request": {"method": result.request.method, "url": result.request.url},
+        "request": asdict(result.request),
         "status": result.status,
         "loop": result.loop,
         "verdict": result.verdict,
-        "rounds": effort.rounds if effort else None,
-        "requests": effort.requests if effort else None,
-        "seconds": effort.seconds if effort else None,
-        "floor_us": _number(result.floor_us),
+        "rounds": effort and effort.rounds,
+        "requests": effort and effort.requests,
+        "seconds": effort and effort.seconds,
+        "floor_us": result.floor_us,
         "slowdown": result.slowdown,
-        "total_us": _estimate(books.total if books else None),
+        "total_us": books and asdict(books.total),
         "total_budget_us": result.total_budget_us,
         "total_verdict": result.total_verdict,
         "total_reason": result.total_reason,
-        "outside_us": _estimate(books.outside if books else None),
-        "endpoint_us": _estimate(books.endpoint if books else None),
-        "residue_us": _number(books.residue_us if books else None),
-        "layers": [_layer(report, result) for report in result.layers],
+        "outside_us": books and asdict(books.outside),
+        "endpoint_us": books and books.endpoint and asdict(books.endpoint),
+        "residue_us": books and books.residue_us,
+        "layers": [_layer(row.report, row.why) for row in shown.rows if row.report],
         "ledger": {
-            "requests": result.ledger.requests,
-            "outside": _counts(result.ledger.outside),
-            "endpoint": _counts(result.ledger.endpoint),
-            "total": _counts(result.ledger.total),
-            "why": dict(result.ledger.why),
+            "requests": ledger.requests,
+            "outside": _counts(ledger.outside),
+            "endpoint": ledger.endpoint and _counts(ledger.endpoint),
+            "total": _counts(ledger.total),
+            "why": ledger.why,
         },
-        "notes": list(result.notes),
-        "profile": _profile(result.profile),
-        "advice": [asdict(one) for one in advise(result)],
+        "notes": result.notes,
+        "disturbed": result.disturbed,
+        "profile": result.profile and asdict(result.profile),
+        "advice": [asdict(one) for one in shown.advice],
     }
     return cast("dict[str, Any]", encodable(data))
 
 
-def encodable(data: Any) -> Any:
-    """Plain data in which every text, also a key, can be written as UTF-8."""
-    if isinstance(data, str):
-        return data.encode(errors="backslashreplace").decode()
-    if isinstance(data, Mapping):
-        return {encodable(key): encodable(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [encodable(one) for one in data]
-    return data
-
-
-def _profile(profile: Profile | None) -> dict[str, Any] | None:
-    if profile is None:
-        return None
-    # Object keys are texts in JSON.
-    hottest = {str(index): [asdict(one) for one in functions] for index, functions in profile.hottest.items()}
-    return {**asdict(profile), "hottest": hottest}
-
-
-def _layer(report: LayerReport, result: Result) -> dict[str, Any]:
+def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
     occupation = report.occupation
-    data: dict[str, Any] = {
-        "index": report.layer.index,
-        "name": report.layer.name,
-        "qualname": report.layer.qualname,
-        "kind": report.layer.kind,
-        "entered": report.layer.entered,
-        "runs_task": report.layer.runs_task,
-        "us": _estimate(report.us),
+    return {
+        **{key: getattr(report.layer, key) for key in OF_LAYER},
+        "us": report.us and asdict(report.us),
         "method": report.method,
-        "busy_us": _number(occupation.busy.estimate if occupation else None),
-        "busy_interval_us": _interval(occupation.busy if occupation else None),
-        "wait_us": _number(occupation.wait_us if occupation else None),
-        "cpu_us": _number(occupation.cpu_us if occupation else None),
-        "blocking": occupation.blocking if occupation else None,
-        **(_counts(report.counts) or dict.fromkeys(COUNT_KEYS)),
+        "busy_us": occupation and occupation.busy.estimate,
+        "busy_interval_us": occupation and [occupation.busy.low, occupation.busy.high],
+        "wait_us": occupation and occupation.wait_us,
+        "cpu_us": occupation and occupation.cpu_us,
+        "blocking": occupation and occupation.blocking,
+        **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types"))),
         "budget_us": report.budget_us,
         "budgets": {quantity: asdict(judged) for quantity, judged in report.judged.items()},
         "verdict": report.verdict,
         "reason": next((judged.reason for judged in report.judged.values() if judged.reason), None),
-        "merged_with": report.layer.merged_with,
-        "merged_because": report.layer.merged_because,
+        "why": why,
     }
-    data["why"] = _why(data, report, result)
-    return data
 
 
-COUNT_KEYS = ("objects", "allocations", "bytes", "tasks", "threads", "retained", "suspensions", "messages", "own_types")
-MEASURED_KEYS = ("us", "busy_us", "wait_us", "cpu_us", *COUNT_KEYS)
-
-
-def _why(data: Mapping[str, Any], report: LayerReport, result: Result) -> dict[str, str]:
-    """The reason for each figure that is null."""
-    assert result.ledger is not None
-    general = None
-    if not report.layer.entered:
-        general = "the request did not come to this layer"
-    elif report.layer.merged_with is not None:
-        general = f"it is measured together with {report.layer.merged_with}"
-    untimed = "every budget is a count, so nothing was timed" if result.books is None else "there were too few requests"
-    untimed = result.disturbed or untimed
-    unclocked = "the clock of the processor's time is too coarse here, or there were too few requests"
-    reasons = {
-        "us": untimed,
-        "busy_us": untimed,
-        "wait_us": untimed,
-        "cpu_us": untimed if report.us is None else unclocked,
-        "own_types": result.ledger.why.get("objects", ""),
-        **result.ledger.why,
-    }
-    return {key: general or reasons.get(key, "") for key in MEASURED_KEYS if data[key] is None}
-
-
-def _counts(counts: Counts | None) -> dict[str, Any] | None:
-    if counts is None:
-        return None
+def _counts(counts: Counts) -> dict[str, Any]:
     return {
-        "objects": _count(counts.objects, "types"),
-        "allocations": _count(counts.allocations),
-        "bytes": _count(counts.bytes),
-        "tasks": _count(counts.tasks, "names"),
-        "threads": _count(counts.threads, "names"),
-        "retained": _count(counts.retained, "types"),
-        "suspensions": _count(counts.suspensions),
+        **{key: _count(getattr(counts, key), kinds) for key, kinds in KINDS.items()},
         "messages": {"receive": counts.received.count, "send": counts.sent.count},
-        "own_types": list(counts.own_types) if counts.objects else None,
+        "own_types": counts.own_types if counts.objects else None,
     }
 
 
-def _count(count: Count | None, kinds: str | None = None) -> dict[str, Any] | None:
+def _count(count: Count | None, kinds: str | None) -> dict[str, Any] | None:
     if count is None:
         return None
-    data: dict[str, Any] = {"count": count.count, "exact": count.exact, "low": count.low, "high": count.high}
-    if kinds is not None:
-        data[kinds] = dict(count.kinds)
-    return data
+    data = {"count": count.count, "exact": count.exact, "low": count.low, "high": count.high}
+    return {**data, kinds: count.kinds} if kinds else data
 
 
-def _estimate(us: Estimate | None) -> dict[str, float | None] | None:
-    if us is None:
-        return None
-    return {"estimate": _number(us.estimate), "low": _number(us.low), "high": _number(us.high)}
-
-
-def _interval(us: Estimate | None) -> list[float | None] | None:
-    return None if us is None else [_number(us.low), _number(us.high)]
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-# ---- back --------------------------------------------------------------------------------------------------------
+# ---- and back ----------------------------------------------------------------------------------------------------
 
 
 def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
-    """The results in a document with the ids of their tests, in order."""
+    """Read the results in a document with the ids of their tests, in order."""
     return [(data["nodeid"], from_json(data)) for data in document["measurements"]]
 
 
 def from_json(data: Mapping[str, Any]) -> Result:
-    """The result that `to_json` wrote. Advice is not read: it can be had again from the result."""
-    ledger = data["ledger"]
-    outside, total = _read_counts(ledger["outside"]), _read_counts(ledger["total"])
-    assert outside is not None
-    assert total is not None
-    timed = data["total_us"] is not None
+    """Read the result that `to_json` wrote. Advice is not read: it is worked out again from the result."""
+    ledger, endpoint = data["ledger"], data["ledger"]["endpoint"]
+    counts = (_read_counts(ledger["outside"]), endpoint and _read_counts(endpoint), _read_counts(ledger["total"]))
+    books, timed = None, data["total_us"] is not None
+    if timed:
+        times = (data["endpoint_us"] and _read_estimate(data["endpoint_us"]), _read(data["residue_us"], math.nan))
+        books = Books(_read_estimate(data["total_us"]), _read_estimate(data["outside_us"]), *times)
     return Result(
         request=RequestLine(**data["request"]),
         status=data["status"],
         loop=data["loop"],
         layers=tuple(_read_layer(layer) for layer in data["layers"]),
-        ledger=Ledger(outside, _read_counts(ledger["endpoint"]), total, ledger["requests"], ledger["why"]),
-        books=_read_books(data) if timed else None,
-        floor_us=(math.inf if data["floor_us"] is None else data["floor_us"]) if timed else None,
-        slowdown=data.get("slowdown"),  # results from before it was told are read as well
+        ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
+        books=books,
+        floor_us=_read(data["floor_us"], math.inf) if timed else None,
+        slowdown=data.get("slowdown"),  # the first releases wrote no slowdown, no profile and no disturbance
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
         total_reason=data["total_reason"],
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
-        profile=_read_profile(data.get("profile")),  # results from before there were profiles are read as well
+        disturbed=data.get("disturbed"),
+        profile=_read_profile(data["profile"]) if data.get("profile") else None,
     )
 
 
-def _read_profile(data: Mapping[str, Any] | None) -> Profile | None:
-    if data is None:
-        return None
+def _read_profile(data: Mapping[str, Any]) -> Profile:
     hottest = {int(index): tuple(HotFunction(**one) for one in found) for index, found in data["hottest"].items()}
     return Profile(**{**data, "hottest": hottest})
 
 
-def _read_books(data: Mapping[str, Any]) -> Books:
-    total, outside = _read_estimate(data["total_us"]), _read_estimate(data["outside_us"])
-    assert total is not None
-    assert outside is not None
-    residue = math.nan if data["residue_us"] is None else data["residue_us"]
-    return Books(total, outside, _read_estimate(data["endpoint_us"]), residue)
-
-
 def _read_layer(data: Mapping[str, Any]) -> LayerReport:
-    layer = Layer(
-        data["index"],
-        data["name"],
-        data["qualname"],
-        data["kind"],
-        entered=data["entered"],
-        runs_task=data["runs_task"],
-        merged_with=data["merged_with"],
-        merged_because=data["merged_because"],
-    )
-    judged = {quantity: Judged(**found) for quantity, found in data["budgets"].items()}
-    counts = _read_counts(data) if data["messages"] is not None else None
-    return LayerReport(layer, _read_estimate(data["us"]), data["method"], _read_occupation(data), counts, judged)
-
-
-def _read_occupation(data: Mapping[str, Any]) -> Occupation | None:
-    if data["busy_interval_us"] is None:
-        return None
-    low, high = data["busy_interval_us"]
-    busy = _read_estimate({"estimate": data["busy_us"], "low": low, "high": high})
-    assert busy is not None
-    return Occupation(busy, data["wait_us"], data["cpu_us"], data["blocking"])
-
-
-def _read_counts(data: Mapping[str, Any] | None) -> Counts | None:
-    if data is None:
-        return None
-    received, sent = data["messages"]["receive"], data["messages"]["send"]
-    tasks, threads, suspensions = (_read_count(data[key]) for key in ("tasks", "threads", "suspensions"))
-    assert tasks is not None
-    assert threads is not None
-    assert suspensions is not None
-    return Counts(
-        objects=_read_count(data["objects"]),
-        allocations=_read_count(data["allocations"]),
-        bytes=_read_count(data["bytes"]),
-        tasks=tasks,
-        threads=threads,
-        retained=_read_count(data["retained"]),
-        received=Count(received, received, received),
-        sent=Count(sent, sent, sent),
-        suspensions=suspensions,
-        own_types=tuple(data["own_types"] or ()),
+    occupation = None
+    if data["busy_interval_us"] is not None:
+        busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
+        occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
+    return LayerReport(
+        Layer(**{key: data[key] for key in OF_LAYER}),
+        data["us"] and _read_estimate(data["us"]),
+        data["method"],
+        occupation,
+        _read_counts(data) if data["messages"] is not None else None,
+        {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
     )
 
 
-def _read_count(data: Mapping[str, Any] | None) -> Count | None:
-    if data is None:
-        return None
-    return Count(data["count"], data["low"], data["high"], data.get("types") or data.get("names") or {})
+def _read_counts(data: Mapping[str, Any]) -> Counts:
+    counts: dict[str, Any] = {key: _read_count(data[key], kinds) for key, kinds in KINDS.items()}
+    received, sent = (Count(*[data["messages"][key]] * 3) for key in ("receive", "send"))
+    return Counts(**counts, received=received, sent=sent, own_types=tuple(data["own_types"] or ()))
 
 
-def _read_estimate(data: Mapping[str, float | None] | None) -> Estimate | None:
+def _read_count(data: Mapping[str, Any] | None, kinds: str | None) -> Count | None:
     if data is None:
         return None
-    estimate, low, high = data["estimate"], data["low"], data["high"]
-    return Estimate(estimate or 0.0, -math.inf if low is None else low, math.inf if high is None else high)
+    return Count(data["count"], data["low"], data["high"], data[kinds] if kinds else {})
+
+
+def _read_estimate(data: Mapping[str, float | None]) -> Estimate:
+    return Estimate(_read(data["estimate"], 0.0), _read(data["low"], -math.inf), _read(data["high"], math.inf))
+
+
+def _read(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

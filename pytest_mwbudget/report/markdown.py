@@ -1,40 +1,39 @@
-"""A document as Markdown of GitHub's kind: for the summary of a job, for comments on a merge request."""
+"""A document as GitHub's Markdown: for the summary of a job, for comments on a merge request."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..model.estimate import Estimate
-from ..model.results import Count, Counts, Profile, Result, Verdict
-from .advice import advise
+from ..model.results import Profile, Result, Verdict
 from .json import measured
-from .terminal import ITEM, amount, figure, interval, reasons
+from .table import Row
+from .text import amount, figure, printable
+from .view import View, view
 
 COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "tasks")
 RULER = "|---|--:|--:|--:|---|--:|--:|"
 UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
-# So many of a layer's functions are named where a profile has them.
+# Functions that a profile names for each layer.
 HOTTEST = 3
 
-# What means something to Markdown, or to what GitHub and GitLab make of its text: marks, tags, links, mentions.
-# An underscore inside a word means nothing, and the numbers and dashes that begin a list only where a line begins.
+# What means something to Markdown, or to GitHub and GitLab, which make links and mentions of plain text. An underscore
+# means nothing inside a word; a number or a dash begins a list only at the start of a line.
 SPECIAL = re.compile(r"[\\`*\[\]<>&|~$@#]|(?<![^\W_])_|_(?![^\W_])|(?<=[Ww]{3})\.|:(?=//)|^[-+]|^\d(?=\d*[.)](?:\s|$))")
 
 
 def render(document: Mapping[str, Any], limit: int | None = None) -> str:
-    """The text: a section for each measured request, those that fail first.
+    """Write a section for each measured request, those that fail first.
 
-    No longer than `limit` bytes: where not all sections fit, the last ones are left out and a sentence says so. Empty
-    where there is no room for even that.
+    The text has at most `limit` bytes: where not all sections fit, the last ones are left out and a sentence says so.
+    It is empty where there is no room for even that.
     """
     found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
     head = _head([result for _, result in found])
-    sections = ["\n".join(_section(nodeid, result)) for nodeid, result in found]
+    sections = ["\n".join(_section(nodeid, view(result))) for nodeid, result in found]
     foot = _foot(document["environment"])
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
@@ -73,85 +72,64 @@ def _foot(environment: Mapping[str, Any]) -> str:
 # ---- one request -------------------------------------------------------------------------------------------------
 
 
-def _section(nodeid: str, result: Result) -> Iterator[str]:
-    verdict = "" if result.verdict is None else f": {result.verdict}"
-    yield f"### {code(nodeid)} {code(str(result.request))}{verdict}"
+def _section(nodeid: str, shown: View) -> Iterator[str]:
+    verdict = "" if shown.verdict is None else f": {shown.verdict}"
+    yield f"### {code(nodeid)} {code(shown.request)}{verdict}"
     yield ""
-    yield _row(COLUMNS)
+    yield _line(COLUMNS)
     yield RULER
-    yield from map(_row, _rows(result))
+    yield from (_line(_cells(row)) for row in shown.rows)
     yield ""
-    yield from _reasons(result)
-    yield from (f"- note: {plain(note)}" for note in result.notes)
-    yield from (f"- advice: {plain(advice.text)} ({code(advice.page)})" for advice in advise(result))
-    if result.profile is not None:
-        yield from _hot(result, result.profile)
-    yield f"- {_effort(result)}"
+    yield from _findings(shown)
+    yield from (f"- note: {plain(note)}" for note in shown.notes)
+    yield from (f"- advice: {plain(advice.text)} ({code(advice.page)})" for advice in shown.advice)
+    if shown.profile is not None:
+        yield from _hot(shown, shown.profile)
+    yield f"- {_effort(shown)}"
 
 
-def _row(cells: Sequence[str]) -> str:
+def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rows(result: Result) -> Iterator[Sequence[str]]:
-    """The cells of each row, in the order of the terminal's table."""
-    books, ledger = result.books, result.ledger
-    yield _cells("(outside)", books.outside if books else None, ledger.outside if ledger else None)
-    for report in result.layers:
-        budgets = ", ".join(amount(quantity, judged.bound) for quantity, judged in report.judged.items())
-        yield _cells(code(report.name), report.us, report.counts, budgets, report.verdict)
-    us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
-    if us or counts:
-        yield _cells("(endpoint)", us, counts)
-    budget = "" if result.total_budget_us is None else amount("us", result.total_budget_us)
-    us, counts = books.total if books else None, ledger.total if ledger else None
-    yield _cells("(total)", us, counts, budget, result.total_verdict)
+def _cells(row: Row) -> Sequence[str]:
+    us, objects, tasks = (row.figures.get(key) for key in ("us", "objects", "tasks"))
+    budgets = ", ".join(amount(quantity, judged.bound) for quantity, judged in row.judged.items())
+    verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
+    time, span = (us.text, us.span) if us else (UNKNOWN, "")
+    counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
+    return (code(row.name) if row.report else row.name, time, span, budgets, verdict, *counts)
 
 
-def _cells(
-    name: str, us: Estimate | None, counts: Counts | None, budget: str = "", verdict: Verdict | None = None
-) -> Sequence[str]:
-    known = us is not None and math.isfinite(us.half_width)
-    times = (figure(us.estimate), interval(us)) if us is not None and known else (UNKNOWN, "")
-    marked = "**fail**" if verdict == "fail" else verdict or ""
-    numbers = (counts.objects, counts.tasks) if counts else (None, None)
-    return (name, *times, budget, marked, *map(_number, numbers))
+def _findings(shown: View) -> Iterator[str]:
+    for finding in shown.findings:
+        yield f"- {plain(printable(finding.sentence))}"
+        yield from (f"  - {plain(printable(item))}" for item in finding.items)
+    for row in shown.rows:
+        if not row.entered:
+            yield f"- {code(row.name)} was not entered: a layer outside it answered"
+        if row.merged_with is not None:
+            yield f"- {code(row.name)} is measured with {code(row.merged_with)}"
 
 
-def _number(count: Count | None) -> str:
-    """The typical number; `~` says that it varies from request to request."""
-    return UNKNOWN if count is None else f"{'' if count.exact else '~'}{count.count}"
-
-
-def _reasons(result: Result) -> Iterator[str]:
-    for text in reasons(result):
-        yield f"{'  ' if text.startswith(ITEM) else ''}- {plain(text)}"
-    for report in result.layers:
-        if not report.layer.entered:
-            yield f"- {code(report.name)} was not entered: a layer outside it answered"
-        if report.layer.merged_with is not None:
-            yield f"- {code(report.name)} is measured with {code(report.layer.merged_with)}"
-
-
-def _hot(result: Result, profile: Profile) -> Iterator[str]:
+def _hot(shown: View, profile: Profile) -> Iterator[str]:
     yield f"- flamegraph: {code(profile.flamegraph)}"
-    names: dict[int, str] = {report.layer.index: report.name for report in result.layers}
-    for index, functions in profile.hottest.items():
+    for name, functions in shown.hottest:
         for hot in functions[:HOTTEST]:
             place = f" at {code(hot.place)}" if hot.place else ""
             yield (
-                f"  - {code(names[index])}: {code(hot.function)}{place},"
-                f" {figure(hot.own_us)} µs per request, {figure(hot.total_us)} with what it calls"
+                f"  - {code(name)}: {code(hot.function)}{place},"
+                f" {figure(hot.own_us)} µs per request, {figure(hot.total_us)} with its callees"
             )
 
 
-def _effort(result: Result) -> str:
+def _effort(shown: View) -> str:
     parts = []
-    if result.effort is not None:
-        effort = result.effort
-        parts.append(f"{effort.requests} requests timed in {effort.seconds:.1f} s, floor {figure(result.floor_us)} µs")
-    if result.ledger is not None:
-        parts.append(f"{result.ledger.requests} requests counted")
+    if shown.effort is not None:
+        timed = f"{shown.effort.requests} requests timed in {shown.effort.seconds:.1f} s"
+        parts.append(f"{timed}, detection limit {shown.detection_limit}")
+    if shown.counted is not None:
+        parts.append(f"{shown.counted} requests counted")
     return "; ".join(parts)
 
 
@@ -159,14 +137,14 @@ def _effort(result: Result) -> str:
 
 
 def code(text: str) -> str:
-    """Text of the app in the type of code, where no name becomes a mention or a link.
+    """Mark up a text of the app as code, where no name becomes a mention or a link.
 
-    As an element of HTML, which holds anything: Markdown's own marks have no way to write a bar in a table.
+    The element of HTML holds any text; a span between backquotes cannot hold a bar in a table.
     """
     return f"<code>{plain(text)}</code>"
 
 
 def plain(text: str) -> str:
-    """`text` in one line in which nothing is markup; what could be is written by its number."""
+    """Put `text` in one line in which nothing is markup; what could be is written by its number."""
     line = " ".join(text.split())
     return SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)

@@ -341,7 +341,7 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
-    from ..report.terminal import printable
+    from ..report.text import printable
 
     results = client.results[first:]
     settings, budgets = client.settings, client.settings.budgets
@@ -360,10 +360,12 @@ def _enforce(item: pytest.Item, first: int = 0) -> None:
 
 def _failure_of(result: Measurement, item: pytest.Item, settings: Settings) -> str:
     """What the test's report says of a request that fails it; the table is in the summary where it has only a line."""
-    from ..report.terminal import failure, headline, printable
+    from ..report.terminal import failure
+    from ..report.text import printable
+    from ..report.view import view
 
     if item.config.getoption("tbstyle", "auto") == "line":
-        return printable(f"{result.request}: {headline(result)}")
+        return printable(f"{result.request}: {view(result).headline}")
     fails = _when_undecided(result, settings) == "fail"
     return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=item.config.get_verbosity() > 0)
 
@@ -389,14 +391,15 @@ def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
 
 def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets) -> None:
     """Warn of what is undecided; where warnings are errors, that fails the test."""
-    from ..report.terminal import printable, undecided
+    from ..report.text import printable
+    from ..report.view import view
 
     errors = []
     for result in results:
-        sentences = [*undecided(result), *_unbound(result, budgets)]
+        sentences = [*(finding.sentence for finding in view(result).undecided), *_unbound(result, budgets)]
         try:
             if sentences:
-                item.warn(BudgetWarning(f"{printable(str(result.request))}: {' '.join(sentences)}"))
+                item.warn(BudgetWarning(f"{printable(str(result.request))}: {printable(' '.join(sentences))}"))
         except BudgetWarning as warning:
             errors.append(str(warning))
     if errors:

@@ -1,0 +1,149 @@
+"""What is wrong with a result, in sentences: budgets exceeded, budgets undecided, what to do next. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..model.results import COUNTED, Quantity, Verdict
+from .table import Figure, Row
+from .text import amount, bound, figure
+
+VERBS = {
+    "us": "takes",
+    "busy_us": "holds the event loop for",
+    "objects": "creates",
+    "allocations": "makes",
+    "bytes": "requests",
+    "tasks": "spawns",
+    "threads": "hands to worker threads",
+    "retained": "leaves behind",
+}
+# Names that a list has at most.
+MOST_KINDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence on a row, and a list below it. `verdict` is None for a detail of the finding before it."""
+
+    subject: str
+    text: str
+    verdict: Verdict | None = None
+    items: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Subject and text."""
+        return f"{self.subject} {self.text}".lstrip()
+
+
+def exceeded(row: Row) -> Iterator[Finding]:
+    """Say by how much a row is over its budgets, and what it creates if a count is exceeded."""
+    for quantity in row.exceeded:
+        found, most = row.figures[quantity], row.judged[quantity].bound
+        kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if quantity in NAMED else []
+        yield Finding(_subject(row), _excess(quantity, found, most), "fail", tuple(kinds[:MOST_KINDS]))
+    if set(COUNTED).intersection(row.exceeded):
+        yield from _created(row)
+
+
+def _subject(row: Row) -> str:
+    return row.name if row.report else "The whole request"
+
+
+# The kinds of these are listed below the sentence; the types of objects stand in a sentence of their own.
+NAMED = ("tasks", "threads", "retained")
+
+
+def _excess(quantity: Quantity, found: Figure, most: float) -> str:
+    if not found.column.counted:
+        excess, low, high = (
+            figure(None if end is None else end - most) for end in (found.value, found.low, found.high)
+        )
+        taken = f"{figure(found.value)} µs per request, its budget is {bound(most)} µs"
+        return f"{VERBS[quantity]} {taken}: {excess} µs too much ({low} to {high})."
+    varies = ""
+    if found.varies and found.low is not None and found.high is not None:
+        varies = f" ({amount(quantity, found.low)} to {amount(quantity, found.high)})"
+    number, budget = amount(quantity, found.value), amount(quantity, most)
+    return f"{VERBS[quantity]} {number} per request{varies}, its budget is {budget}."
+
+
+def _created(row: Row) -> Iterator[Finding]:
+    """Name the most frequent types, and those that no other row creates."""
+    objects, own = row.figures.get("objects"), row.own_types
+    if objects is not None and objects.kinds:
+        frequent = [f"{number} {kind}" for kind, number in objects.kinds.items()]
+        yield Finding("", f"Most are {', '.join(frequent[:MOST_KINDS])}.")
+    if own:
+        more = f" and {len(own) - MOST_KINDS} more" if len(own) > MOST_KINDS else ""
+        yield Finding("", f"Types that only it creates: {', '.join(own[:MOST_KINDS])}{more}.")
+
+
+def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Say what is undecided and why: a sentence for each quantity and reason, and one for the whole request."""
+    found: dict[tuple[bool, Quantity, str | None], list[str]] = {}
+    for row in rows:
+        for quantity, judged in row.judged.items():
+            if judged.verdict == "undecided":
+                found.setdefault((row.report is None, quantity, judged.reason), []).append(_subject(row))
+    for (_, quantity, reason), names in found.items():
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        subject = listed if quantity == "us" else f"{quantity} of {listed}"
+        yield Finding(subject, f"{'are' if len(names) > 1 else 'is'} undecided: {reason}.", "undecided")
+
+
+def headline(rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity]) -> str:
+    """Say what fails in a few words: the greatest excess of the layer to look at first, and how many layers fail."""
+    if first is not None and first.exceeded:
+        judged = [row.verdict for row in rows if row.report and row.judged]
+        return f"{_worst(first, first.name)} ({judged.count('fail')} of {len(judged)} layers over budget)"
+    if rows[-1].exceeded:
+        return _worst(rows[-1], "total")
+    return f"{' and '.join(uncountable)} cannot be counted here" if uncountable else "undecided"
+
+
+def _worst(row: Row, name: str) -> str:
+    quantity = max(row.exceeded, key=row.times_its_budget)
+    number, budget = (amount(quantity, one) for one in (row.figures[quantity].value, row.judged[quantity].bound))
+    return f"{name} {'busy ' if quantity == 'busy_us' else ''}{number}, budget {budget}"
+
+
+# ---- what to do next ---------------------------------------------------------------------------------------------
+
+
+def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
+    """Say how to go on with a row over its budget, and which budget it would keep."""
+    if row.report is None:
+        return f"Next: begin with the costliest row; if the cost is intended, say total_us={_enough(row, 'us')}."
+    enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}
+    budgets = (
+        enough["us"] if list(enough) == ["us"] else f"{{{', '.join(f'{q!r}: {most}' for q, most in enough.items())}}}"
+    )
+    intended = f"if this is intended, say layers={{{row.name!r}: {budgets}}}."
+    if advised:
+        return f"Next: the advice above; or, {intended}"
+    if profiled:
+        return f"Next: look for {row.name} in the flamegraph; {intended}"
+    return f"Next: profile {row.report.layer.qualname} on this request; {intended}"
+
+
+def next_step_uncountable(quantities: Sequence[Quantity]) -> str:
+    """Say how to go on with a budget of what cannot be counted here."""
+    named, without = " and ".join(quantities), ", ".join(f"{quantity}=None" for quantity in quantities)
+    return (
+        f"Next: run this test where {named} can be counted, or skip it here; if the budget is not to be enforced here,"
+        f" say undecided='warn', or {without} in the marker."
+    )
+
+
+def _enough(row: Row, quantity: Quantity) -> str:
+    """Give a budget that the row keeps: a third above a time, in round numbers; exact for a count."""
+    found = row.figures[quantity]
+    if found.column.counted:
+        return f"{found.high:.0f}"
+    high = found.value * 1.3
+    step = 10 ** max(0, math.floor(math.log10(max(high, 1.0))) - 1)
+    return bound(math.ceil(high / step) * step)

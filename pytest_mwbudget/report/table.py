@@ -1,0 +1,201 @@
+"""The rows of a finished result, and the columns of figures that a row can have. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..model.estimate import Estimate
+from ..model.results import COUNTED, Counts, Judged, LayerReport, Occupation, Quantity, Result, Verdict, worst
+from .text import figure, size
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure that rows can have.
+
+    `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title where columns are narrow. `show`
+    formats a value.
+    """
+
+    key: str
+    title: str
+    meaning: str
+    show: Callable[[float], str] = figure
+    short: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """Whether its figures are counts. A count has a range; a time has a confidence interval."""
+        return self.show is not figure
+
+
+def _whole(number: float) -> str:
+    return f"{number:.0f}"
+
+
+US = Column("us", "µs", "microseconds per request")
+BUSY = Column("busy_us", "busy µs", "of its time, what holds the event loop")
+WAIT = Column("wait_us", "wait µs", "of its time, what it is suspended")
+CPU = Column("cpu_us", "cpu µs", "of busy, what the processor works for it")
+SPENT = (BUSY, WAIT, CPU)
+COUNTS = (
+    Column("objects", "objects", "Python objects created", _whole),
+    Column("allocations", "allocations", "calls of Python's allocators", _whole, short="allocs"),
+    Column("bytes", "bytes", "bytes requested of the allocators", size),
+    Column("retained", "retained", "objects still alive afterwards", _whole),
+    Column("tasks", "tasks", "tasks spawned", _whole),
+    Column("threads", "threads", "calls handed to worker threads", _whole),
+    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
+    Column("sent", "send", "messages sent through its outer boundary", _whole),
+    Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number per request; `low` and `high` are its interval or range, None where these are unknown."""
+
+    column: Column
+    value: float
+    low: float | None = None
+    high: float | None = None
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is more than one value in the interval or range."""
+        return self.low != self.high
+
+    @property
+    def text(self) -> str:
+        """The number; a count that varies is marked by `~`."""
+        return f"{'~' if self.varies and self.column.counted else ''}{self.column.show(self.value)}"
+
+    @property
+    def span(self) -> str:
+        """The interval or range as `low … high`."""
+        return " … ".join("?" if end is None else self.column.show(end) for end in (self.low, self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
+
+    `figures` has what is known, by the key of the column. `counted` says whether anything was counted for the row.
+    `why` has a reason for each figure that is null in the JSON.
+    """
+
+    name: str
+    figures: Mapping[str, Figure]
+    judged: Mapping[Quantity, Judged]
+    counted: bool
+    report: LayerReport | None = None
+    own_types: tuple[str, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict on its budgets, None where it has none."""
+        return worst(judged.verdict for judged in self.judged.values())
+
+    @property
+    def kind(self) -> str:
+        """The kind of layer, `frame` for a row that is none."""
+        return self.report.layer.kind if self.report else "frame"
+
+    @property
+    def qualname(self) -> str:
+        """`module.QualName` of a layer."""
+        return self.report.layer.qualname if self.report else self.name
+
+    @property
+    def entered(self) -> bool:
+        """Whether the request came to it."""
+        return self.report is None or self.report.layer.entered
+
+    @property
+    def merged_with(self) -> str | None:
+        """The layer whose figures include those of this row."""
+        return self.report.layer.merged_with if self.report else None
+
+    @property
+    def exceeded(self) -> list[Quantity]:
+        """The quantities whose budget is exceeded."""
+        return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
+
+    def times_its_budget(self, quantity: Quantity) -> float:
+        """How many times its budget a quantity is. A budget of 0 counts as a half: one object is an excess of 2."""
+        return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
+
+
+def rows(result: Result) -> Iterator[Row]:
+    """Yield the rows of a result, outermost first; the last one is `(total)`."""
+    books, ledger, total = result.books, result.ledger, result.total_verdict
+    judged: dict[Quantity, Judged] = {}
+    if total is not None and result.total_budget_us is not None:
+        judged["us"] = Judged(result.total_budget_us, total, result.total_reason)
+    yield _row("(outside)", books.outside if books else None, None, ledger.outside if ledger else None)
+    for report in result.layers:
+        yield _row(report.name, report.us, report.occupation, report.counts, report.judged, report, result)
+    us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
+    if us or counts:
+        yield _row("(endpoint)", us, None, counts)
+    yield _row("(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
+
+
+def _row(
+    name: str,
+    us: Estimate | None,
+    occupation: Occupation | None,
+    counts: Counts | None,
+    judged: Mapping[Quantity, Judged] | None = None,
+    report: LayerReport | None = None,
+    result: Result | None = None,
+) -> Row:
+    figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
+    why = _why(report, figures, result) if report and result else {}
+    return Row(name, figures, judged or {}, counts is not None, report, counts.own_types if counts else (), why)
+
+
+def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts | None) -> Iterator[Figure]:
+    if us is not None and math.isfinite(us.half_width):
+        yield Figure(US, us.estimate, us.low, us.high)
+    if occupation is not None:
+        busy = occupation.busy
+        low, high = (end if math.isfinite(end) else None for end in (busy.low, busy.high))
+        yield Figure(BUSY, busy.estimate, low, high)
+        yield Figure(WAIT, occupation.wait_us)
+        if occupation.cpu_us is not None:
+            yield Figure(CPU, occupation.cpu_us)
+    for column in COUNTS if counts else ():
+        count = getattr(counts, column.key)
+        if count is not None:
+            yield Figure(column, count.count, count.low, count.high, count.kinds)
+
+
+# The keys of a layer in the JSON that are null where nothing is known.
+MEASURED = ("us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types")
+
+
+def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:
+    """Give the reason for each figure of a layer that is null in the JSON."""
+    known = {*figures, *(["us"] if report.us else []), *(["messages"] if report.counts else [])}
+    if "objects" in figures:
+        known.add("own_types")
+    general = None
+    if not report.layer.entered:
+        general = "the request did not come to this layer"
+    elif report.layer.merged_with is not None:
+        general = f"it is measured together with {report.layer.merged_with}"
+    few = "there were too few requests"
+    untimed = result.disturbed or (few if result.books else "every budget is a count, so nothing was timed")
+    uncounted = result.ledger.why if result.ledger else {}
+    reasons = {
+        **dict.fromkeys(("us", "busy_us", "wait_us"), untimed),
+        "cpu_us": f"the clock of the processor's time is too coarse here, or {few}" if report.us else untimed,
+        "own_types": uncounted.get("objects", ""),
+        **uncounted,
+    }
+    return {key: general or reasons.get(key, "") for key in MEASURED if key not in known}

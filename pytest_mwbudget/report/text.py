@@ -1,0 +1,66 @@
+"""Numbers and names as text, the same in every report."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from ..model.results import Quantity
+
+# The unit of a count, in the singular and the plural, where the quantity's own name is not the unit.
+UNITS = {"tasks": ("task", "tasks"), "threads": ("call", "calls"), "retained": ("object", "objects")}
+
+
+def figure(value: float | None) -> str:
+    """Format microseconds with the decimals that mean something; `?` where the value is unknown or infinite."""
+    if value is None or not math.isfinite(value):
+        return "?"
+    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0}f}"
+
+
+def bound(value: float) -> str:
+    """Format a budget as the user would write it."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def size(number: float) -> str:
+    """Format a number of bytes with a binary unit."""
+    if number < 1024:
+        return f"{number:.0f} B"
+    for unit, scale in (("KiB", 1024), ("MiB", 1024**2)):
+        if number < 1000 * scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number / 1024**3:.1f} GiB"
+
+
+def amount(quantity: Quantity, value: float) -> str:
+    """Format a number with the unit of its quantity: `50 µs`, `478 objects`, `16.0 KiB`, `1 task`."""
+    if quantity in ("us", "busy_us"):
+        return f"{figure(value) if value != int(value) else bound(value)} µs"
+    if quantity == "bytes":
+        return size(value)
+    one, many = UNITS.get(quantity, (quantity.removesuffix("s"), quantity))
+    return f"{value:.0f} {one if value == 1 else many}"
+
+
+def printable(text: str) -> str:
+    """Put `text` in one line that a terminal shows as it is: whatever has no glyph becomes an escape.
+
+    A name of the app could end its line, colour the rest, or begin a line that GitHub's runner obeys.
+    """
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
+
+
+def shortened(text: str, width: int) -> str:
+    """Make `text` printable and cut it to `width` characters, in the middle, where long names differ least."""
+    text = printable(text)
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Make `text` printable and break it into lines of at most `width` characters; a longer word stays whole."""
+    return textwrap.wrap(printable(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,130 @@
+"""The view of a finished result that every report lays out. Pure.
+
+Which layer to look at first, which rows there are, and each sentence are worked out here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
+from .advice import advise
+from .findings import Finding, exceeded, headline, next_step, next_step_uncountable, undecided
+from .table import Row, rows
+from .text import figure
+
+# A kept budget is no worse than none.
+GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A finished result. Times are microseconds per request.
+
+    `rows` begins with `(outside)` and ends with `(total)`. `first` is the layer to look at first: one with the worst
+    verdict; of these the one that is the most times its budget, then the one that takes the most time. `costliest` is
+    the layer that takes the most time. Both are None where no layer qualifies. `unattributed` is the sum of the rows
+    less the total. `detection_limit`, `unattributed` and `effort` are None where nothing was timed, `counted` (in
+    requests) where nothing was counted. `uncounted` has the quantities that could not be counted, by reason. `headline`
+    says what fails, `findings` have each budget that is not kept.
+    """
+
+    request: str
+    status: int
+    loop: str
+    verdict: Verdict | None
+    rows: tuple[Row, ...]
+    first: Row | None
+    costliest: Row | None
+    detection_limit: str | None
+    unattributed: str | None
+    effort: Effort | None
+    counted: int | None
+    uncounted: Mapping[str, list[str]]
+    uncountable: tuple[Quantity, ...]
+    headline: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    advice: tuple[Advice, ...]
+    profile: Profile | None
+
+    @property
+    def layers(self) -> list[Row]:
+        """The rows that are layers."""
+        return [row for row in self.rows if row.report]
+
+    @property
+    def total(self) -> Row:
+        """The whole request."""
+        return self.rows[-1]
+
+    @property
+    def undecided(self) -> list[Finding]:
+        """The findings on what is undecided."""
+        return [finding for finding in self.findings if finding.verdict == "undecided"]
+
+    @property
+    def hottest(self) -> list[tuple[str, tuple[HotFunction, ...]]]:
+        """The hottest functions of the layers over their budgets, beside the names of these layers."""
+        names: dict[int, str] = {row.report.layer.index: row.name for row in self.rows if row.report}
+        return [(names[index], found) for index, found in self.profile.hottest.items()] if self.profile else []
+
+    def next_step(self, row: Row) -> str:
+        """Say how to go on with a row over its budget."""
+        advised = any(one.layer == row.name for one in self.advice)
+        return next_step(row, advised=advised, profiled=self.profile is not None)
+
+    @property
+    def next_step_uncountable(self) -> str:
+        """Say how to go on with what cannot be counted; empty where everything can."""
+        return next_step_uncountable(self.uncountable) if self.uncountable else ""
+
+
+def view(result: Result) -> View:
+    """Work out the view of a result."""
+    found = tuple(rows(result))
+    layers = [row for row in found if row.report]
+    timed = [row for row in layers if "us" in row.figures]
+    known = [row for row in layers if row in timed or GRAVITY[row.verdict]]
+    first = max(known, key=_badness, default=None)
+    uncounted: dict[str, list[str]] = {}
+    for quantity, why in result.ledger.why.items() if result.ledger else ():
+        uncounted.setdefault(why, []).append(quantity)
+    return View(
+        request=str(result.request),
+        status=result.status,
+        loop=result.loop,
+        verdict=result.verdict,
+        rows=found,
+        first=first,
+        costliest=max(timed, key=_us, default=None),
+        detection_limit=f"{figure(result.floor_us)} µs" if result.books else None,
+        unattributed=_unattributed(result),
+        effort=result.effort,
+        counted=result.ledger.requests if result.ledger else None,
+        uncounted=uncounted,
+        uncountable=result.uncountable,
+        headline=headline(found, first, result.uncountable),
+        findings=(*(finding for row in found for finding in exceeded(row)), *undecided(found)),
+        notes=result.notes,
+        advice=tuple(advise(result)),
+        profile=result.profile,
+    )
+
+
+def _us(row: Row) -> float:
+    return row.figures["us"].value if "us" in row.figures else 0.0
+
+
+def _badness(row: Row) -> tuple[int, float, float]:
+    return GRAVITY[row.verdict], max(map(row.times_its_budget, row.exceeded), default=0.0), _us(row)
+
+
+def _unattributed(result: Result) -> str | None:
+    if result.books is None:
+        return None
+    us, total = result.books.residue_us, result.books.total.estimate
+    share = f" ({us / total:+.1%})" if total and math.isfinite(us) else ""
+    return f"{figure(us)} µs{share}"

@@ -1,0 +1,249 @@
+"""The view of a result: its rows, the layer to look at first, and that every report follows it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import COUNTED, Books, Judged, LayerReport, Quantity, RequestLine, Result, worst
+from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.report.github import annotation
+from pytest_mwbudget.report.html import render as html
+from pytest_mwbudget.report.json import document, from_json, to_json
+from pytest_mwbudget.report.junit import properties
+from pytest_mwbudget.report.markdown import render as markdown
+from pytest_mwbudget.report.terminal import failure, one_line, table
+from pytest_mwbudget.report.view import view
+
+from .test_report_html import read
+from .test_report_json import RESULTS, UNCOUNTABLE
+from .test_report_terminal import (
+    BUSY,
+    FAILING,
+    MUCH,
+    NONE,
+    OPEN,
+    PASSING,
+    counted,
+    judged,
+    layer_row,
+    relaxed,
+    result,
+    row,
+    same,
+    timed,
+    us,
+)
+
+each_result = pytest.mark.parametrize("found", RESULTS.values(), ids=RESULTS)
+
+
+# ---- the rows ----------------------------------------------------------------------------------------------------
+
+
+@each_result
+def test_the_rows_are_those_of_the_result_between_outside_and_total(found: Result) -> None:
+    shown = view(found)
+    assert [one.report for one in shown.layers] == list(found.layers)
+    assert [one.name for one in shown.layers] == [report.name for report in found.layers]
+    assert [one.verdict for one in shown.layers] == [report.verdict for report in found.layers]
+    ends = [found.books and found.books.endpoint, found.ledger and found.ledger.endpoint]
+    endpoint = any(end is not None for end in ends)
+    frames = ["(outside)", *["(endpoint)"] * endpoint, "(total)"]
+    assert [one.name for one in shown.rows if not one.report] == frames
+    assert (shown.rows[0].name, shown.total.name) == ("(outside)", "(total)")
+
+
+@each_result
+def test_a_row_has_each_figure_that_the_result_has_and_no_other(found: Result) -> None:
+    for one in view(found).layers:
+        report, known = one.report, {}
+        assert report is not None
+        if report.us is not None and math.isfinite(report.us.half_width):
+            known["us"] = (report.us.estimate, report.us.low, report.us.high)
+        if report.occupation is not None:
+            spent = report.occupation
+            known["busy_us"] = (spent.busy.estimate, spent.busy.low, spent.busy.high)
+            known["wait_us"] = (spent.wait_us, None, None)
+            if spent.cpu_us is not None:
+                known["cpu_us"] = (spent.cpu_us, None, None)
+        for key in (*COUNTED, "received", "sent", "suspensions") if report.counts else ():
+            count = getattr(report.counts, key)
+            if count is not None:
+                known[key] = (count.count, count.low, count.high)
+        assert {key: (figure.value, figure.low, figure.high) for key, figure in one.figures.items()} == known
+
+
+@each_result
+def test_the_view_is_the_same_after_the_way_through_json(found: Result) -> None:
+    there = to_json(found, "t")
+    assert repr(view(from_json(json.loads(json.dumps(there))))) == repr(view(from_json(there)))
+    assert to_json(from_json(there), "t") == there
+
+
+def test_a_tool_that_was_at_work_is_not_forgotten_in_json() -> None:
+    found = replace(UNCOUNTABLE, books=None, floor_us=None, effort=None, disturbed="a tracer was at work")
+    found = replace(found, layers=(replace(found.layers[0], us=None, occupation=None),))
+    back = from_json(to_json(found, "t"))
+    assert back.disturbed == "a tracer was at work"
+    assert view(back).headline == view(found).headline == "undecided"
+    assert view(back).layers[0].why["us"] == "a tracer was at work"
+    assert view(UNCOUNTABLE).headline == "objects cannot be counted here"
+
+
+def test_a_figure_shows_its_range_or_interval() -> None:
+    figures = view(timed(counted(replace(PASSING, counts=MUCH, occupation=BUSY)))).layers[0].figures
+    assert (figures["us"].text, figures["us"].span) == ("17.9", "17.5 … 18.3")
+    assert (figures["objects"].text, figures["objects"].span) == ("~478", "460 … 520")
+    assert (figures["bytes"].text, figures["tasks"].text) == ("~64.0 KiB", "3")
+
+
+def test_what_has_no_interval_has_no_figure() -> None:
+    nothing = Estimate(0.0, -math.inf, math.inf)
+    found = replace(result(replace(PASSING, us=nothing)), books=Books(nothing, nothing, None, math.nan))
+    shown = view(found)
+    assert not any("us" in one.figures for one in shown.rows)
+    assert (shown.first, shown.costliest, shown.unattributed) == (None, None, "? µs")
+    assert one_line(found).text == "GET /health pass: 0.00 (? … ?) µs"
+
+
+def test_a_run_without_times_has_no_detection_limit_and_nothing_unattributed() -> None:
+    shown = view(counted(layer_row()))
+    assert (shown.detection_limit, shown.unattributed, shown.effort, shown.counted) == (None, None, None, 21)
+    shown = view(result(PASSING))
+    assert (shown.detection_limit, shown.unattributed, shown.counted) == ("0.12 µs", "1.20 µs (+0.5%)", None)
+
+
+def test_a_result_of_a_run_that_does_not_enforce_has_an_empty_view() -> None:
+    shown = view(Result(request=RequestLine("GET", "/"), status=200))
+    assert (shown.layers, shown.first, shown.findings, shown.advice) == ([], None, (), ())
+    assert list(table(Result(request=RequestLine("GET", "/"), status=200), 80)) == []
+
+
+# ---- the layer to look at first ----------------------------------------------------------------------------------
+
+MOST = {"us": 40.0, "busy_us": 20.0, "objects": 300.0, "tasks": 0.0}
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> Result:
+    """A result of layers whose figures and verdicts belong together."""
+    layers = []
+    for index in range(draw(st.integers(1, 5))):
+        numbers: dict[Quantity, float] = {
+            "us": draw(st.integers(1, 400)) / 4,
+            "busy_us": draw(st.integers(1, 200)) / 4,
+            "objects": draw(st.integers(0, 1000)),
+            "tasks": draw(st.integers(0, 3)),
+        }
+        counts = replace(NONE, objects=same(int(numbers["objects"])), tasks=same(int(numbers["tasks"])))
+        found: dict[Quantity, Judged] = {}
+        for quantity in draw(st.sets(st.sampled_from(list(numbers)))):
+            verdict = "fail" if numbers[quantity] > MOST[quantity] else draw(st.sampled_from(["pass", "undecided"]))
+            found[quantity] = Judged(MOST[quantity], verdict, "it is near" if verdict == "undecided" else None)
+        occupation = replace(BUSY, busy=us(numbers["busy_us"]), wait_us=0.0)
+        layer = Layer(index, f"Layer{index}", f"shop.Layer{index}", "middleware")
+        layers.append(LayerReport(layer, us(numbers["us"]), "split", occupation, counts, found))
+    verdict = worst(report.verdict for report in layers if report.verdict)
+    return replace(timed(counted(*layers), *layers), verdict=verdict)
+
+
+def badness(report: LayerReport) -> tuple[bool, bool, float, float]:
+    """The same by hand: fails, is undecided, the most times its budget, the most time."""
+    assert report.us is not None
+    assert report.occupation is not None
+    assert report.counts is not None
+    values = {"us": report.us.estimate, "busy_us": report.occupation.busy.estimate}
+    over = [
+        values.get(quantity, getattr(getattr(report.counts, quantity, None), "count", 0)) / max(one.bound, 0.5)
+        for quantity, one in report.judged.items()
+        if one.verdict == "fail"
+    ]
+    return report.verdict == "fail", report.verdict == "undecided", max(over, default=0.0), report.us.estimate
+
+
+@relaxed
+@given(found=stacks())
+def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
+    first = view(found).first
+    assert first is not None
+    assert first.report is not None
+    assert badness(first.report) == max(map(badness, found.layers))
+
+
+@relaxed
+@given(found=stacks())
+def test_every_report_names_the_same_layer_first(found: Result) -> None:
+    first = view(found).first
+    assert first is not None
+    assert dict(properties([found]))["mw_budget.worst_layer"] == first.name
+    page = read(html(document([to_json(found, "t")])))
+    overview = page.all("table", "overview")[0].all("tbody")[0].all("td")
+    assert overview[-1].all("span", "name")[0].text == first.name
+    if found.verdict == "fail":
+        assert failure(found, 79).startswith(f"GET /health: {first.name} ")
+        assert re.search(r"title=([^:]*): (\w+) ", annotation(found, "error", "t.py", 1).replace("%3A", ":"))[2] == (  # type: ignore[index]
+            first.name
+        )
+
+
+@relaxed
+@given(found=stacks())
+def test_every_report_has_each_finding(found: Result) -> None:
+    shown, data = view(found), document([to_json(found, "t")])
+    told = " ".join(failure(found, 1000, undecided_fails=True).split())
+    sent, page, text = annotation(found, "error", "t.py", 1), read(html(data)).text, markdown(data)
+    for finding in shown.findings:
+        assert finding.sentence in told
+        assert finding.sentence in sent.replace("%25", "%")
+        assert finding.sentence.replace("_", "&#95;") in text or finding.sentence in text
+        assert finding.verdict is None or f"{finding.subject} {finding.text}" in page
+    judged = [one.verdict for report in found.layers for one in report.judged.values()]
+    assert sum(finding.verdict == "fail" for finding in shown.findings) == judged.count("fail")
+    assert bool(shown.undecided) == ("undecided" in judged)
+
+
+def test_a_layer_over_its_budget_comes_before_a_costlier_one_and_both_have_their_names() -> None:
+    shown = view(result(row(0, "Slow", 900.0, 1000.0), FAILING, OPEN))
+    assert shown.first is not None
+    assert shown.costliest is not None
+    assert (shown.first.name, shown.costliest.name) == ("AuthMiddleware", "Slow")
+
+
+def test_of_equals_the_outermost_comes_first() -> None:
+    shown = view(result(row(0, "A", 100.0, 50.0, "fail"), row(1, "B", 100.0, 50.0, "fail")))
+    assert shown.first is not None
+    assert shown.first.name == "A"
+
+
+def test_a_run_of_counts_in_which_all_pass_has_no_layer_to_look_at() -> None:
+    assert view(counted(judged(layer_row(), tasks=(0, "pass")))).first is None
+
+
+def test_layers_that_are_undecided_for_one_reason_share_a_sentence_and_the_request_has_its_own() -> None:
+    near = replace(OPEN, layer=replace(OPEN.layer, name="Near"))
+    found = result(OPEN, near, total_budget_us=245.0, total_verdict="undecided", total_reason="the interval holds it")
+    reason = OPEN.judged["us"].reason
+    assert [finding.sentence for finding in view(replace(found, total_reason=reason)).undecided] == [
+        f"CORSMiddleware and Near are undecided: {reason}.",
+        f"The whole request is undecided: {reason}.",
+    ]
+
+
+def test_an_undecided_layer_is_named_before_a_costlier_one_that_passes() -> None:
+    found = counted(judged(layer_row("Open"), tasks=(0, "undecided")), judged(layer_row("Fine", 1), tasks=(0, "pass")))
+    page = read(html(document([to_json(found, "t")])))
+    assert page.all("table", "overview")[0].all("tbody")[0].all("td")[-1].text == "Open undecided"
+
+
+def test_a_stored_failure_without_its_figure_is_still_shown() -> None:
+    found = result(replace(FAILING, us=None), verdict="fail")
+    assert view(found).findings == ()
+    assert "AuthMiddleware" in failure(found, 79)
