@@ -20,7 +20,7 @@ from .config.settings import Settings
 from .counting.backend import counters
 from .counting.rows import row_counts, with_own_types
 from .counting.run import Ledger, Page
-from .errors import MeasurementError, MwBudgetError, of_the_app
+from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import Instruments, suspended
 from .interpreter.tracers import threads_untraced
@@ -106,7 +106,8 @@ def _alone() -> Iterator[None]:
     if not _busy.acquire(blocking=False):
         raise MeasurementError(
             "mw_budget makes one request at a time, and another one is under way; await it before the next one is made,"
-            " and make all of them in one thread"
+            " and make all of them in one thread",
+            message_id="one-at-a-time",
         )
     try:
         yield
@@ -244,11 +245,12 @@ class _Run:
     def _judge_count(self, layer: Layer, quantity: CountedQuantity, bound: float) -> Judged:
         assert self.counted is not None
         if self.stack.displaced:  # so that layers may be missing
-            return Judged(bound, "undecided", self.instruments.why_no_figures)
+            return Judged(bound, "undecided", self._why_disturbed())
         why = self.counted.report.why.get(quantity)
         if why is not None:
-            said = why if self.instruments.active else f"{quantity} cannot be counted here: {why}"
-            return Judged(bound, "undecided", said)
+            if self.instruments.active:
+                return Judged(bound, "undecided", self._why_disturbed())
+            return Judged(bound, "undecided", tagged(f"{quantity} cannot be counted here: {why}", "uncountable"))
         names = {layer.name: layer.index for _, layer in self.stack.layers}
         own = self.counted.layers.get(layer.index)
         neighbour = self.counted.layers.get(names.get(layer.merged_with or "", -1))
@@ -268,7 +270,8 @@ class _Run:
         if not self.request_ns:
             raise MeasurementError(
                 "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
-                " process, as libfaketime does; run this test without it"
+                " process, as libfaketime does; run this test without it",
+                message_id="frozen-clock",
             )
         timed = await self._until_known()
         self.instruments.check(self._codes())
@@ -396,14 +399,15 @@ class _Run:
         handed_on = self.stack.handed_on
         if handed_on is not None and handed_on.to_layer == layer.name:
             # The endpoint has no budget, so nothing bounds what all of it may take.
-            return Together(f"what is inside it is measured together with it: {handed_on.because}", {})
+            why = tagged(f"what is inside it is measured together with it: {handed_on.because}", "merged")
+            return Together(why, {})
         if not others:
             return None
         bounds = [self._bounds(one) for one in (layer, *others)]
         shared = set.intersection(*map(set, bounds))
         names = " and ".join(other.name for other in others)
         return Together(
-            f"{names} is measured together with it: {others[0].merged_because}",
+            tagged(f"{names} is measured together with it: {others[0].merged_because}", "merged"),
             {quantity: sum(each[quantity] for each in bounds) for quantity in shared},
         )
 
@@ -411,7 +415,7 @@ class _Run:
         assert self.counted is not None
         bounds = self._bounds(layer)
         if not layer.entered:
-            reason = "the request did not come to it: a layer outside answered"
+            reason = tagged("the request did not come to it: a layer outside answered", "not-entered")
             return LayerReport(layer, judged={q: Judged(most, "undecided", reason) for q, most in bounds.items()})
         time = self.timed.layers.get(layer.index) if self.timed else None
         judged = dict(time.judged) if time else self._untimed(bounds)
@@ -427,38 +431,46 @@ class _Run:
 
     def _untimed(self, bounds: Mapping[Quantity, float]) -> dict[Quantity, Judged]:
         """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self.instruments.why_no_figures if self.instruments.active else None
+        why = self._why_disturbed() if self.instruments.active else None
         return {q: Judged(most, "undecided", why) for q, most in bounds.items() if q not in COUNTED}
 
     def _untimed_total(self) -> Judged | None:
         bound = self.settings.budgets.total_us
-        return None if bound is None else Judged(bound, "undecided", self.instruments.why_no_figures)
+        return None if bound is None else Judged(bound, "undecided", self._why_disturbed())
+
+    def _why_disturbed(self) -> str:
+        """Why a budget is undecided where a tool is at work."""
+        return tagged(self.instruments.why_no_figures, "active-tool")
 
     def _notes(self) -> Iterator[str]:
         assert self.counted is not None
         if self.instruments.suspended:
             names = ", ".join(self.instruments.suspended)
             missed = "; it saw nothing of what other threads did meanwhile" if self.instruments.missed else ""
-            yield f"{names} was suspended during the measurement{missed}."
+            yield tagged(f"{names} was suspended during the measurement{missed}.", "suspended-tool")
         if self.stack.displaced:
-            yield "The app runs a profiler of its own, which hides the layers inside of it."
+            hidden = "The app runs a profiler of its own, which hides the layers inside of it."
+            yield tagged(hidden, "missing-layers")
         if not self.stack.entries:
-            yield "No layer was found: the app is not entered through a Python function."
+            yield tagged("No layer was found: the app is not entered through a Python function.", "missing-layers")
         for _, layer in self.stack.layers:
             if layer.merged_with is not None:
-                yield f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}."
+                yield tagged(f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}.", "merged")
         if (handed_on := self.stack.handed_on) is not None:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
-            yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
+            together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
+            yield tagged(together, "merged")
         for active in self.instruments.active:
-            yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
+            at_work = f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
+            yield tagged(at_work, "active-tool")
         yield from self.counted.notes
         if self.timed is not None:
             yield from self.timed.notes
 
 
 def _without_profile(measurement: Measurement, why: str) -> Measurement:
-    return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
+    note = tagged(f"There is no flamegraph: {why}", "no-flamegraph")
+    return replace(measurement, notes=(*measurement.notes, note))
 
 
 @asynccontextmanager

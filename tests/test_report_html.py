@@ -23,7 +23,7 @@ from pytest_mwbudget.report.json import document, to_json
 
 from .test_report_json import GZIP, GZIP_COUNTS, LEDGER, NOTHING, RESULT, RESULTS, UNTIMED
 
-ADVICE = {"layer": "GZipMiddleware", "rule": "blocking", "text": "GZipMiddleware blocks", "page": "docs/advice.md#a"}
+ADVICE = {"layer": "GZipMiddleware", "rule": "blocking", "text": "GZipMiddleware blocks", "page": "mwbudget explain a"}
 PROFILE = {
     "requests": 800,
     "samples": 3100,
@@ -293,7 +293,7 @@ def test_nothing_is_claimed_about_what_stays_where_it_cannot_be_counted() -> Non
 
 def test_advice_profile_and_environment_are_there() -> None:
     page = read(render(everything()))
-    assert page.all("ul", "advice")[0].text == "GZipMiddleware blocks. More in docs/advice.md#a"
+    assert page.all("ul", "advice")[0].text == "GZipMiddleware blocks. More: mwbudget explain a"
     hottest = next(table for table in page.all("table") if table.all("caption"))
     assert "GZipMiddleware" in hottest.all("caption")[0].text
     (row,) = hottest.all("tbody")[0].all("tr")

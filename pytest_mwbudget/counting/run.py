@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..asgi.discovery import Stack
 from ..asgi.loops import Library
-from ..errors import MeasurementError
+from ..errors import MeasurementError, tagged
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
 from .attribution import Call, Charging
@@ -55,7 +55,9 @@ class Ledger:
         try:
             self.other_tracer = self.core.start(self.charging.aside)
         except RuntimeError as error:
-            raise MeasurementError(f"nothing can be counted: {error}; measure one request at a time") from error
+            raise MeasurementError(
+                f"nothing can be counted: {error}; measure one request at a time", message_id="one-at-a-time"
+            ) from error
         try:
             with self.charging.placed():
                 yield
@@ -72,9 +74,11 @@ class Ledger:
     def notes(self) -> Iterator[str]:
         """What else hooks into the interpreter."""
         if tracemalloc.is_tracing():
-            yield "tracemalloc is tracing: it keeps what it traces, and slows everything down."
+            tracing = "tracemalloc is tracing: it keeps what it traces, and slows everything down."
+            yield tagged(tracing, "active-tool")
         elif self.other_tracer:
-            yield "Another reference tracer was at work while objects were counted; it got its events as before."
+            other = "Another reference tracer was at work while objects were counted; it got its events as before."
+            yield tagged(other, "active-tool")
 
     async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[Page]:
         """A page for each of `requests` requests, after `settle` others; for fewest when the time is over."""

@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+from ..errors import explain_command
 from ..model.estimate import Microseconds
 from ..model.results import Advice, Counts, LayerReport, Result
 
 Rule: TypeAlias = Callable[[Result, LayerReport], str | None]
-
-PAGE = "docs/advice.md"
 
 # Coroutines of Starlette's class begin so, whatever the class that inherits from it is called.
 BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
@@ -38,7 +37,7 @@ def advise(result: Result) -> Iterator[Advice]:
         for name, rule in RULES.items():
             text = rule(result, report)
             if text is not None:
-                yield Advice(report.name, name, text, f"{PAGE}#{name}")
+                yield Advice(report.name, name, text, explain_command(name))
 
 
 # ---- rules ------------------------------------------------------------------------------------------------------

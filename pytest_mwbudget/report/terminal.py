@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
+from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.results import (
     COUNTED,
@@ -35,6 +37,8 @@ MAX_WIDTH = 120
 ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
 # Below this a name says nothing: a narrower terminal has to wrap.
 MIN_NAME = 12
+# How a message ends that has an id.
+TAGGED = re.compile(r" \[[a-z-]+\]\.?$")
 # Where columns have to go below the others, the names get so much of the width.
 NAME_SHARE = 0.3
 
@@ -61,16 +65,22 @@ def run(
     `python` names the interpreter that measured. `told` are the places of the results whose table stands elsewhere,
     `repeated` those of attempts that were repeated: these have no table, and their line says so.
     """
+    has_ids = False
     for place, (nodeid, result) in enumerate(measured):
         line = one_line(result)
         again = " (attempt was repeated)" if place in repeated else ""
         yield replace(line, text=f"{printable(nodeid)} {line.text}{again}")
         if verbosity >= -1 and place not in told and place not in repeated:
-            yield from table(result, width, verbose=verbosity > 0)
+            lines = [*table(result, width, verbose=verbosity > 0)]
+            texts = [*(line.text for line in lines), *undecided(result)]
+            has_ids = has_ids or any(map(TAGGED.search, texts))
+            yield from lines
             yield Line("")
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
     yield Line(printable(f"{python}, loop {loops}{unit}"))
+    if has_ids:
+        yield Line(f"{more_about('ID')}, for an ID in [brackets]")
 
 
 def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line]:
@@ -311,7 +321,7 @@ def _foot(result: Result, width: int, *, varies: bool) -> Iterator[str]:
         for quantity, why in result.ledger.why.items():
             by_reason.setdefault(why, []).append(quantity)
         for why, quantities in by_reason.items():
-            yield from wrapped(f"not counted: {', '.join(quantities)} ({why})", width)
+            yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
     for note in result.notes:
         yield from wrapped(f"note: {note}", width)
     for advice in advise(result):
@@ -343,7 +353,7 @@ def _with_interval(us: Estimate) -> str:
 def failure(result: Result, width: int, *, undecided_fails: bool = False, verbose: bool = False) -> str:
     """The report of a failing test: what is over, by how much, the table, what to do next."""
     lines = [printable(f"{result.request}: {headline(result)}"), ""]
-    # The last line names the flamegraph.
+    # A line near the end names the flamegraph.
     lines += [line.text for line in table(replace(result, profile=None), width, verbose=verbose)]
     lines.append("")
     over = [report for report in result.layers if report.verdict == "fail"]
@@ -361,6 +371,9 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += wrapped(_next_step_uncountable(result.uncountable), width)
     if result.profile is not None:
         lines.append(printable(f"Flamegraph: {result.profile.flamegraph}"))
+    has_ids = any(map(TAGGED.search, lines))
+    more = more_about("over-budget" if result.verdict == "fail" else "undecided")
+    lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
     return "\n".join(lines)
 
 
