@@ -1,15 +1,18 @@
-"""Write the generated tables of docs/reference: options, settings and the keys of the JSON result.
+"""Write the generated parts of the docs: options, settings, keys of the JSON result, advice and messages.
 
     python docs/tables.py
 
-The tables come from the plugin's help texts and from the JSON Schema of its result. A test holds the pages equal.
+They come from the plugin's help texts, from the JSON Schema of its result, and from the pages of `mwbudget explain`. A
+test holds the docs equal.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import sys
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,27 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pytest_mwbudget import plugin  # noqa: E402
+from pytest_mwbudget.messages import pages  # noqa: E402
+from pytest_mwbudget.report.advice import RULES  # noqa: E402
 
-PAGES = tuple(ROOT / "docs" / "reference" / name for name in ("options.md", "json.md"))
+ADVICE, MESSAGES, UNDECIDED = "advice.md", "reference/messages.md", "how-to/undecided.md"
+PAGES = tuple(
+    ROOT / "docs" / name for name in ("reference/options.md", "reference/json.md", ADVICE, MESSAGES, UNDECIDED)
+)
+# The ids of reasons, the most frequent ones first.
+REASONS = (
+    "near-budget",
+    "below-detection-limit",
+    "slow-machine",
+    "other-process",
+    "too-few-requests",
+    "bypass",
+    "merged",
+    "not-entered",
+    "no-budget",
+    "active-tool",
+    "uncountable",
+)
 BLOCK = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -76,6 +98,53 @@ def keys() -> str:
     return "\n".join(parts)
 
 
+def rules() -> str:
+    """A table of the rules of advice."""
+    return _contents("rule", RULES, ADVICE)
+
+
+def advice() -> str:
+    """A section for each rule of advice."""
+    return "\n".join(_section(one, ADVICE) for one in RULES)
+
+
+def ids() -> str:
+    """A table of all other messages that have an id."""
+    return _contents("id", _others(), MESSAGES)
+
+
+def messages() -> str:
+    """A section for each of them."""
+    return "\n".join(_section(one, MESSAGES).replace("## ", "### ", 1) for one in _others())
+
+
+def reasons() -> str:
+    """A table of the reasons for an undecided verdict."""
+    return _contents("id", REASONS, UNDECIDED)
+
+
+def _others() -> list[str]:
+    return [one for one in pages.ids() if one not in RULES]
+
+
+def _contents(head: str, ids: Iterable[str], home: str) -> str:
+    rows = [f"| [`{one}`]({_target(f'#{one}', home)}) | {pages.summary(one)} |\n" for one in ids]
+    return f"| {head} | meaning |\n|---|---|\n{''.join(rows)}"
+
+
+def _section(message_id: str, home: str) -> str:
+    """A page as a section of another one."""
+    return "#" + pages.LINK.sub(lambda link: f"[{link[1]}]({_target(link[2], home)})", pages.page(message_id))
+
+
+def _target(link: str, home: str) -> str:
+    """A link of a page as it is seen from `home`, both below docs."""
+    if link.startswith("#"):
+        link = f"{ADVICE if link[1:] in RULES else MESSAGES}{link}"
+    path, sign, anchor = link.partition("#")
+    return f"#{anchor}" if path == home else posixpath.relpath(path, posixpath.dirname(home) or ".") + sign + anchor
+
+
 def _recorded() -> Recorder:
     recorder = Recorder()
     plugin.pytest_addoption(recorder)  # type: ignore[arg-type]
@@ -114,7 +183,16 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-BLOCKS = {"options": options, "settings": settings, "json": keys}
+BLOCKS = {
+    "options": options,
+    "settings": settings,
+    "json": keys,
+    "rules": rules,
+    "advice": advice,
+    "ids": ids,
+    "messages": messages,
+    "reasons": reasons,
+}
 
 if __name__ == "__main__":
     main()

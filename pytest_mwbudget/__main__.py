@@ -1,4 +1,4 @@
-"""`python -m pytest_mwbudget render RESULT.json`: a stored result once more, without running anything."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`: explain a message, render a stored result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from .errors import MwBudgetError
+from .errors import MwBudgetError, report_of
+from .messages import pages
 from .report.json import SCHEMA, encodable, measured, to_json
 from .report.terminal import run
 from .session.artifacts import RENDERED, check_distinct, put
 
 ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
+# Wider text is hard to read.
+MOST_COLUMNS = 100
 # What reading and rendering find in data that is of another shape.
 MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -25,10 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status, 2 for what cannot be done."""
     said = _parser().parse_args(arguments)
     try:
-        _render(Path(said.result), {name: path for name, path in vars(said).items() if path is not None})
+        if said.command == "explain":
+            _explain(said.id)
+        else:
+            _render(Path(said.result), {name: path for name, path in vars(said).items() if path is not None})
         sys.stdout.flush()
     except MwBudgetError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {report_of(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # Who reads has seen enough, as `head` has; what is left goes nowhere when Python flushes it at its end.
@@ -40,13 +46,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pytest_mwbudget", description="What was measured, once more.")
-    commands = parser.add_subparsers(required=True, metavar="render")
+    parser = argparse.ArgumentParser(
+        prog="mwbudget", description="Explain messages of pytest-mwbudget, and render its stored results."
+    )
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    explain = commands.add_parser("explain", help="say what a message means and what to do")
+    explain.add_argument("id", nargs="?", metavar="ID", help="the id of a message; without it all ids are listed")
     render = commands.add_parser("render", help="make files of a stored result, or print its tables")
     render.add_argument("result", metavar="RESULT.json", help="a file that --mw-budget-json wrote")
     for output in RENDERED:
         render.add_argument(f"--{output.name}", dest=output.name, metavar="PATH", help="write to PATH")
     return parser
+
+
+def _explain(message_id: str | None) -> None:
+    """Print the page of an id, or all ids."""
+    width = min(shutil.get_terminal_size().columns - 1, MOST_COLUMNS)
+    if message_id is None:
+        for line in pages.listed():
+            print(line)
+        return
+    print(pages.shown(message_id, width), end="")
 
 
 def _render(source: Path, said: Mapping[str, str]) -> None:
@@ -64,7 +84,8 @@ def _render(source: Path, said: Mapping[str, str]) -> None:
     except MISSHAPEN as error:
         raise MwBudgetError(
             f"{str(source)!r} is not a whole result ({type(error).__name__}: {error}); give a file as --mw-budget-json"
-            f" wrote it"
+            f" wrote it",
+            message_id="file",
         ) from None
     for output, path in paths.items():
         output.check(path, options[output])
@@ -86,14 +107,15 @@ def _stored(source: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
-        raise MwBudgetError(f"{str(source)!r} cannot be read: {error}; {remedy}") from None
+        raise MwBudgetError(f"{str(source)!r} cannot be read: {error}; {remedy}", message_id="file") from None
     except (RecursionError, ValueError) as error:
-        raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; {remedy}") from None
+        raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; {remedy}", message_id="file") from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         raise MwBudgetError(
             f"{str(source)!r} has the schema {schema!r}, and this version reads {SCHEMA!r}; {remedy}, and render it"
-            f" with the version of pytest-mwbudget that wrote it"
+            f" with the version of pytest-mwbudget that wrote it",
+            message_id="file",
         )
     return cast("Mapping[str, Any]", found)
 

@@ -14,6 +14,7 @@ from .config import budgets
 from .config.budgets import Budgets
 from .counting.rows import row_counts, with_own_types
 from .counting.run import RequestCharges
+from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
 from .model.results import (
     COUNTED,
@@ -66,7 +67,8 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
     name, handed_on = bounded.layer.name, stack.handed_on
     if handed_on is not None and handed_on.to_layer == name:
         # The endpoint has no budget, so nothing bounds what all of it may take.
-        return Together(f"what is inside it is measured together with it: {handed_on.because}", {})
+        why = tagged(f"what is inside it is measured together with it: {handed_on.because}", "merged")
+        return Together(why, {})
     others = [other for other in layers if other.layer.merged_with == name]
     if not others:
         return None
@@ -74,7 +76,7 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
     shared = set.intersection(*map(set, all_of_them))
     names = " and ".join(other.layer.name for other in others)
     return Together(
-        f"{names} is measured together with it: {others[0].layer.merged_because}",
+        tagged(f"{names} is measured together with it: {others[0].layer.merged_because}", "merged"),
         {quantity: sum(bounds[quantity] for bounds in all_of_them) for quantity in shared},
     )
 
@@ -164,7 +166,7 @@ class Findings:
     def _report(self, bounded: Bounded) -> LayerReport:
         layer = bounded.layer
         if not layer.entered:
-            reason = "the request did not come to it: a layer outside answered"
+            reason = tagged("the request did not come to it: a layer outside answered", "not-entered")
             return LayerReport(
                 layer, judged={q: Judged(most, "undecided", reason) for q, most in bounded.bounds.items()}
             )
@@ -183,12 +185,13 @@ class Findings:
 
     def _count_judged(self, bounded: Bounded, quantity: CountedQuantity) -> Judged:
         bound = bounded.bounds[quantity]
-        if self.stack.displaced:  # so that layers may be missing
-            return Judged(bound, "undecided", self.foreign_tools.why_no_figures)
+        # With a profiler of the app at work layers may be missing.
+        if self.stack.displaced:
+            return Judged(bound, "undecided", self._why_disturbed)
         why = self.counted.report.why.get(quantity)
         if why is not None:
-            said = why if self.foreign_tools.distorting else f"{quantity} cannot be counted here: {why}"
-            return Judged(bound, "undecided", said)
+            said = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
+            return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else said)
         own = self.counted.layers.get(bounded.layer.index)
         others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
         neighbour = next(map(self.counted.layers.get, others), None)
@@ -199,30 +202,39 @@ class Findings:
 
     def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
         """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None
+        why = self._why_disturbed if self.foreign_tools.distorting else None
         return {q: Judged(most, "undecided", why) for q, most in bounded.bounds.items() if q not in COUNTED}
 
     def _untimed_total(self) -> Judged | None:
         bound = self.budgets.total_us
-        return None if bound is None else Judged(bound, "undecided", self.foreign_tools.why_no_figures)
+        return None if bound is None else Judged(bound, "undecided", self._why_disturbed)
+
+    @property
+    def _why_disturbed(self) -> str:
+        """Why a budget is undecided where a tool is at work."""
+        return tagged(self.foreign_tools.why_no_figures, "active-tool")
 
     def _notes(self) -> Iterator[str]:
         if self.foreign_tools.suspended:
             names = ", ".join(self.foreign_tools.suspended)
             missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
-            yield f"{names} was suspended during the measurement{missed}."
+            yield tagged(f"{names} was suspended during the measurement{missed}.", "suspended-tool")
         if self.stack.displaced:
-            yield "The app runs a profiler of its own, which hides the layers inside of it."
+            hidden = "The app runs a profiler of its own, which hides the layers inside of it."
+            yield tagged(hidden, "missing-layers")
         if not self.stack.entries:
-            yield "No layer was found: the app is not entered through a Python function."
+            yield tagged("No layer was found: the app is not entered through a Python function.", "missing-layers")
         yield from _merged(bounded.layer for bounded in self.layers)
         if (handed_on := self.stack.handed_on) is not None:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
-            yield f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
-        for active in self.foreign_tools.active:
-            yield f"{active} was at work: there are no figures of time and memory, and no verdicts on them."
+            together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
+            yield tagged(together, "merged")
+        disturbed = [f"{one} was at work" for one in self.foreign_tools.active]
         if self.foreign_tools.unproven is not None:
-            yield f"{self.foreign_tools.unproven}: there are no figures of time and memory, and no verdicts on them."
+            disturbed.append(self.foreign_tools.unproven)
+        for why in disturbed:
+            nothing = f"{why}: there are no figures of time and memory, and no verdicts on them."
+            yield tagged(nothing, "active-tool")
         yield from self.counted.notes
         if self.timed is not None:
             yield from self.timed.notes
@@ -231,4 +243,4 @@ class Findings:
 def _merged(layers: Iterator[Layer]) -> Iterator[str]:
     for layer in layers:
         if layer.merged_with is not None:
-            yield f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}."
+            yield tagged(f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}.", "merged")

@@ -18,7 +18,7 @@ from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.run import CountingRun
-from .errors import MeasurementError, MwBudgetError, of_the_app
+from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import threads_untraced
@@ -94,7 +94,8 @@ def _alone() -> Iterator[None]:
     if not _busy.acquire(blocking=False):
         raise MeasurementError(
             "mw_budget makes one request at a time, and another one is under way; await it before the next one is made,"
-            " and make all of them in one thread"
+            " and make all of them in one thread",
+            message_id="one-at-a-time",
         )
     try:
         yield
@@ -209,7 +210,8 @@ class _Run:
         if not self.request_ns:
             raise MeasurementError(
                 "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
-                " process, as libfaketime does; run this test without it"
+                " process, as libfaketime does; run this test without it",
+                message_id="frozen-clock",
             )
         # A test that fails has a table, whose figures somebody reads.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
@@ -279,7 +281,8 @@ class _Run:
 
 
 def _without_profile(measurement: Measurement, why: str) -> Measurement:
-    return replace(measurement, notes=(*measurement.notes, f"There is no flamegraph: {why}"))
+    note = tagged(f"There is no flamegraph: {why}", "no-flamegraph")
+    return replace(measurement, notes=(*measurement.notes, note))
 
 
 @asynccontextmanager

@@ -11,35 +11,57 @@ from collections.abc import Iterable
 
 
 class MwBudgetError(Exception):
-    """Base of every error that pytest-mwbudget raises on purpose."""
+    """Base of every error that pytest-mwbudget raises on purpose.
+
+    `message_id` names the page that `mwbudget explain` prints, None where there is none.
+    """
+
+    message_id: str | None = None
+
+    def __init__(self, message: str, *, message_id: str | None = None) -> None:
+        super().__init__(message)
+        if message_id is not None:
+            self.message_id = message_id
 
 
 class SettingError(MwBudgetError):
     """A marker keyword, an option or a configuration value is unusable."""
 
+    message_id = "setting"
+
 
 class AppError(MwBudgetError):
     """The app under test cannot be found, or is not an ASGI app."""
+
+    message_id = "app"
 
 
 class LifespanError(MwBudgetError):
     """The app's startup or shutdown failed or did not end."""
 
+    message_id = "lifespan"
+
 
 class ResponseError(MwBudgetError):
     """The app answered, but not in a way on which a measurement could stand."""
+
+    message_id = "response"
 
 
 class RepetitionError(ResponseError):
     """The app raised in a call after the first one; its exception is the cause."""
 
+    message_id = "repetition"
+
 
 class LayerNameError(MwBudgetError):
     """A budget names a layer that is not in the stack."""
 
+    message_id = "layer-name"
+
 
 class MeasurementError(MwBudgetError):
-    """The app answers, but cannot be measured."""
+    """The app answers, but cannot be measured. Each kind has a `message_id` of its own."""
 
 
 class BudgetWarning(UserWarning):
@@ -49,6 +71,29 @@ class BudgetWarning(UserWarning):
 def of_the_app(error: BaseException) -> BaseException:
     """The app's own exception where `error` says in what call it was raised, else `error`."""
     return error.__cause__ or error if isinstance(error, RepetitionError) else error
+
+
+def tagged(text: str, message_id: str) -> str:
+    """`text` with the id that `mwbudget explain` takes."""
+    return f"{text} [{message_id}]"
+
+
+def explain_command(message_id: str) -> str:
+    """Return the command that prints the page of a message."""
+    return f"mwbudget explain {message_id}"
+
+
+def more_about(message_id: str) -> str:
+    """Return the line below a message that names the command for its page."""
+    return f"More: {explain_command(message_id)}"
+
+
+def report_of(error: Exception) -> str:
+    """Return what an error says, its notes, and the command for its page."""
+    lines = [str(error), *getattr(error, "__notes__", ())]
+    if isinstance(error, MwBudgetError) and error.message_id is not None:
+        lines.append(more_about(error.message_id))
+    return "\n".join(lines)
 
 
 # A shorter text is part of too many names.

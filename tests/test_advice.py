@@ -291,10 +291,7 @@ def anchors(text: str) -> set[str]:
 
 def test_every_rule_has_its_section() -> None:
     assert set(RULES) == anchors(PAGE)
-    page = next(advise(base_http())).page
-    path, _, anchor = page.partition("#")
-    assert (ROOT / path).is_file()
-    assert anchor in anchors(PAGE)
+    assert next(advise(base_http())).page == "mwbudget explain pass-through"
 
 
 # ---- for real ---------------------------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ def test_a_budget_below_the_floor_is_refused_whatever_the_estimate(us: Estimate)
 def test_more_time_is_not_advised_where_it_would_not_help() -> None:
     reason = judge(Estimate(1, 0.9, 1.1), 0.05, floor=0.12, slowdown=1, least_us=0.1).reason
     assert reason is not None
-    assert reason.endswith("raise the budget above the floor")
+    assert reason.endswith("raise the budget above the floor [below-detection-limit]")
 
 
 def test_a_run_too_short_for_a_floor_decides_nothing_and_shows_no_infinite_number() -> None:

@@ -612,10 +612,12 @@ def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
     request = server.build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Environment()))
-    assert "The app runs a profiler of its own, which hides the layers inside of it." in measurement.notes
+    assert (
+        "The app runs a profiler of its own, which hides the layers inside of it. [missing-layers]" in measurement.notes
+    )
     reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
     assert reasons == {
-        "a profiler of the app was at work during the measurement; measure in a job of its own without it"
+        "a profiler of the app was at work during the measurement; measure in a job of its own without it [active-tool]"
     }
 
 
@@ -857,7 +859,7 @@ def test_a_measurement_says_what_is_measured_together_across_threads() -> None:
     measurement = apps.measured(Noop(OtherThread(Slots(hello))), settings=settings)
     assert measurement.verdict == "pass"
     assert measurement.layer("Slots").us is None
-    note = "Slots is measured with OtherThread: OtherThread runs what is inside it in another thread."
+    note = "Slots is measured with OtherThread: OtherThread runs what is inside it in another thread. [merged]"
     assert note in measurement.notes
     reasons = [judged.reason or "" for judged in measurement.layer("Slots").judged.values()]
     assert not any("did not come to it" in reason for reason in reasons)
@@ -932,7 +934,7 @@ def test_an_endpoint_in_another_thread_makes_no_layer_fail(monkeypatch: pytest.M
     assert measurement.books is not None
     assert measurement.books.endpoint is None
     why = "OtherThread runs what is inside it in another thread"
-    assert f"The endpoint is measured with OtherThread: {why}." in measurement.notes
+    assert f"The endpoint is measured with OtherThread: {why}. [merged]" in measurement.notes
     assert measurement.verdict == "undecided"
 
 
@@ -963,7 +965,7 @@ def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.Monk
         )
         assert not stack.handed_on.complete
         notes = apps.measured(Noop(other), settings={"max_time_s": 0.5}).notes
-        assert any(note.endswith(" Layers inside it may have no row.") for note in notes)
+        assert any(note.endswith(" Layers inside it may have no row. [merged]") for note in notes)
 
 
 def test_an_unwatched_layer_that_returns_a_value_is_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:

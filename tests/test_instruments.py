@@ -461,7 +461,7 @@ def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure
     assert measurement.verdict == "undecided"
     assert measurement.layer("Noop").judged["us"].reason == (
         "a tracer (tests.test_instruments.Tool) was at work during the measurement; measure in a job of its own"
-        " without it"
+        " without it [active-tool]"
     )
 
 

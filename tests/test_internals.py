@@ -136,7 +136,7 @@ def test_without_the_proof_verdicts_are_undecided_and_counts_of_tasks_stay(monke
     assert layer.us is None
     assert measurement.books is None
     assert why in (measurement.disturbed or "")
-    assert any(why in note and note.endswith("no verdicts on them.") for note in measurement.notes)
+    assert any(why in note and note.endswith("no verdicts on them. [active-tool]") for note in measurement.notes)
 
 
 @needs_monitoring

@@ -1,10 +1,11 @@
-"""`python -m pytest_mwbudget render`: files and tables of a stored result, and plain errors."""
+"""The command `mwbudget`: pages of messages, files and tables of a stored result, and plain errors."""
 
 from __future__ import annotations
 
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import pytest_mwbudget.session.artifacts
 from pytest_mwbudget.__main__ import main
+from pytest_mwbudget.messages import pages
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import run
@@ -119,7 +121,7 @@ def test_a_file_that_cannot_be_rendered_is_explained_and_nothing_is_written(
     assert main(["render", stored, "--markdown", "mw.md"]) == 2
     out, error = capsys.readouterr()
     assert (out, error.splitlines()[0][: len(message) + 7]) == ("", f"error: {message}")
-    assert len(error.splitlines()) == 1
+    assert error.splitlines()[1:] == ["More: mwbudget explain file"]
     assert not Path("mw.md").exists()
 
 
@@ -167,7 +169,69 @@ def test_a_command_line_that_says_something_else_is_explained(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: python -m pytest_mwbudget ")
+    assert capsys.readouterr().err.startswith("usage: mwbudget ")
+
+
+# ---- explain ----------------------------------------------------------------------------------------------------
+
+
+def test_without_an_id_every_message_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == pages.ids()
+    assert "slow-machine           The machine ran slower than at its best." in lines
+    assert max(map(len, lines)) < 80
+
+
+def test_a_page_says_what_was_seen_why_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["explain", "not-entered"]) == 0
+    assert capsys.readouterr().out == (
+        "# not-entered\n"
+        "\n"
+        "The request did not come to the layer.\n"
+        "\n"
+        "**What was seen.** The layer is part of the app, but no\n"
+        "message of this request reached it. A budget names it, so\n"
+        "the verdict is undecided.\n"
+        "\n"
+        "**Why.** A layer outside of it answered: authentication, a\n"
+        "redirect, a cache, CORS for a preflight request.\n"
+        "\n"
+        "**What to do.** Measure a request that comes through, with\n"
+        "the headers that the outer layers want. Or remove the\n"
+        "budget of this layer from this test.\n"
+    )
+
+
+@pytest.mark.parametrize("message_id", pages.ids())
+def test_a_terminal_shows_neither_links_nor_tables(message_id: str) -> None:
+    text = pages.shown(message_id, 79)
+    assert "](" not in text
+    assert "|--" not in text
+    assert "```" not in text
+    prose = [line for line in text.splitlines() if not line.startswith("    ")]
+    assert max(map(len, prose)) < 80
+
+
+def test_lists_quotes_tables_and_code_keep_their_form() -> None:
+    text = pages.shown("pass-through", 79)
+    assert "\n    MetricsAuthBefore needs 1 task" in text
+    assert "\nin `dispatch`: in a pure ASGI class\n- `request.headers`, " in text
+    assert "\n        async def dispatch(self, request: Request," in text
+    assert "**What to do.**\n- Give the time that the message names, " in re.sub(
+        r"\n\n", "\n", pages.shown("near-budget", 79)
+    )
+
+
+def test_an_unknown_id_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "pass-trough"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: no message has the id 'pass-trough'. Did you mean 'pass-through'? `mwbudget explain` lists all ids.\n",
+    )
 
 
 def command(*arguments: str) -> subprocess.Popen[str]:

@@ -500,7 +500,7 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
     report = measurement.layer("Costly")
     assert measurement.slowdown == pytest.approx(2.0)
     assert report.verdict == "undecided"
-    assert "The machine ran 2.00 times slower than at its best." in measurement.notes
+    assert "The machine ran 2.00 times slower than at its best. [slow-machine]" in measurement.notes
     assert "2.00 times slower" in reason(report)
 
 
@@ -523,7 +523,7 @@ def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pyte
     layer = Costly(app, clock, before=15)
     measurement = asyncio.run(measure(layer, request, settings, Environment(clock, None, random.Random(7), Machine())))
     note = "The machine ran 1.60 times slower than at its best while it read (total), and not for the rest."
-    assert note in measurement.notes
+    assert f"{note} [slow-machine]" in measurement.notes
     assert measurement.verdict == "pass"
 
 
@@ -876,7 +876,7 @@ def test_a_task_layer_that_no_request_is_sent_past_says_why(method: str, max_tim
     server = Server()
     layers = [Middleware(Silent, clock=server.clock, us=400)]
     measurement = server.measure(layers, method=method, max_time_s=max_time_s)
-    assert [one for one in measurement.notes if "bypassed" in one] == ([note] if note else [])
+    assert [one for one in measurement.notes if "bypassed" in one] == ([f"{note} [bypass]"] if note else [])
     assert measurement.layer("Silent").method == ("split" if note else "bypass")
 
 
@@ -1556,7 +1556,7 @@ def test_a_count_of_a_layer_that_was_not_entered_is_undecided_where_it_is_named(
     measurement = counted(Noop(Answering(Spawner(hello), 200)), budgets=budgets)
     absent = measurement.layer("Spawner")
     assert (absent.counts, absent.us, set(absent.judged)) == (None, None, {"tasks"})
-    assert reason(absent, "tasks") == "the request did not come to it: a layer outside answered"
+    assert reason(absent, "tasks") == "the request did not come to it: a layer outside answered [not-entered]"
     assert measurement.layer("Noop").verdict == "pass"
     assert measurement.verdict == "undecided"
 
@@ -1571,9 +1571,9 @@ def test_what_cannot_be_counted_is_undecided_with_the_reason(monkeypatch: pytest
     monkeypatch.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), why))
     measurement = counted(Spawner(hello, 3), {"objects": 10**6, "retained": 10**6, "bytes": 10**6, "tasks": 2})
     report = measurement.layer("Spawner")
-    assert reason(report, "objects") == "objects cannot be counted here: no extension"
-    assert reason(report, "bytes") == "bytes cannot be counted here: no extension"
-    assert reason(report, "retained") == "retained cannot be counted here: no such thing"
+    assert reason(report, "objects") == "objects cannot be counted here: no extension [uncountable]"
+    assert reason(report, "bytes") == "bytes cannot be counted here: no extension [uncountable]"
+    assert reason(report, "retained") == "retained cannot be counted here: no such thing [uncountable]"
     assert report.judged["tasks"].verdict == report.verdict == measurement.verdict == "fail"
     assert report.counts is not None
     assert (report.counts.objects, report.counts.allocations, report.counts.bytes) == (None, None, None)

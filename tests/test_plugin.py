@@ -1531,7 +1531,7 @@ def test_a_summary_that_cannot_be_written_is_a_remark(shop: pytest.Pytester, mon
     shop.makepyfile(marked("tasks=0"))
     result = run(shop, "--mw-budget")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["GITHUB_STEP_SUMMARY cannot be written: *summary.md'"])
+    result.stdout.fnmatch_lines(["GITHUB_STEP_SUMMARY cannot be written: *summary.md' [[]file]"])
 
 
 # ---- the terminal -----------------------------------------------------------------------------------------------

@@ -284,7 +284,7 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
     _, measurement = asyncio.run(profiled(stack(Hot, work=fail_in_a_profile)))
     assert measurement.profile is None
     assert measurement.layer("Hot").us is not None
-    assert measurement.notes[-1] == "There is no flamegraph: under the profiler: ValueError: not here"
+    assert measurement.notes[-1] == "There is no flamegraph: under the profiler: ValueError: not here [no-flamegraph]"
 
 
 def test_a_request_of_very_many_calls_is_drawn_without_counting_them() -> None:
@@ -329,6 +329,7 @@ def test_where_another_profiler_stays_at_work_there_is_no_flamegraph(monkeypatch
     assert found is None
     assert measurement.notes[-1] == (
         "There is no flamegraph: a profiler was at work during the measurement; measure in a job of its own without it"
+        " [no-flamegraph]"
     )
 
 

@@ -294,7 +294,7 @@ def test_nothing_is_claimed_about_what_stays_where_it_cannot_be_counted() -> Non
 def test_advice_profile_and_environment_are_there() -> None:
     page = read(render(everything()))
     (advice,) = advise(RESULT)
-    assert page.all("ul", "advice")[0].text == f"{advice.text}. More in docs/advice.md#blocking"
+    assert page.all("ul", "advice")[0].text == f"{advice.text}. More: mwbudget explain blocking"
     hottest = next(table for table in page.all("table") if table.all("caption"))
     assert "GZipMiddleware" in hottest.all("caption")[0].text
     (row,) = hottest.all("tbody")[0].all("tr")

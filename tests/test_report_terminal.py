@@ -165,6 +165,25 @@ def test_the_foot_has_detection_limit_unattributed_time_and_effort() -> None:
         assert part in foot
 
 
+def test_where_a_message_has_an_id_its_use_is_told_once() -> None:
+    noted = result(PASSING, notes=("The machine was slow. [slow-machine]",))
+    reasoned = result(OPEN, verdict="undecided")
+    reasoned = replace(
+        reasoned, total_budget_us=245.0, total_verdict="undecided", total_reason="it is near [near-budget]"
+    )
+    for found in (noted, reasoned):
+        shown = [line.text for line in run([("a", found), ("b", found)], "CPython 3", 80)]
+        assert shown[-2:] == [
+            "CPython 3, loop asyncio, µs per request",
+            "More: mwbudget explain ID, for an ID in [brackets]",
+        ]
+        assert sum("mwbudget explain" in line for line in shown) == 1
+        last = failure(found, 79, undecided_fails=True).splitlines()[-1]
+        assert last == "More: mwbudget explain undecided, or an ID in [brackets]"
+    plain = [line.text for line in run([("a", result(PASSING))], "CPython 3", 80)]
+    assert not any("mwbudget explain" in line for line in plain)
+
+
 def test_notes_stand_below() -> None:
     assert lines(result(PASSING, notes=("A tracer was suspended.",)))[-1] == "note: A tracer was suspended."
 
@@ -397,8 +416,8 @@ def test_what_cannot_be_counted_has_no_column_and_one_line_for_each_reason() -> 
     assert heading(found) == ["per request", "tasks"]
     assert heading(found, verbose=True) == ["per request", "tasks", "threads", "recv", "send"]
     assert [line for line in lines(found, 120) if "not counted" in line] == [
-        f"not counted: objects, allocations, bytes ({WHY})",
-        "not counted: retained (no such thing)",
+        f"not counted: objects, allocations, bytes ({WHY}) [uncountable]",
+        "not counted: retained (no such thing) [uncountable]",
     ]
 
 
@@ -651,7 +670,7 @@ def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> 
     hot = (HotFunction("Auth.check", "shop/auth.py", 12, 43.5, 84.6), HotFunction("len", "", 0, 1.25, 1.25))
     profile = Profile(300, 900, 400.0, ".mw-budget/x-1.html", "p", "s", {FAILING.layer.index: hot})
     text = failure(replace(result(FAILING, verdict="fail"), profile=profile), 79)
-    assert text.endswith("\nFlamegraph: .mw-budget/x-1.html")
+    assert text.endswith("\nFlamegraph: .mw-budget/x-1.html\nMore: mwbudget explain over-budget")
     assert "Hottest in AuthMiddleware, µs per request (self time, with callees):" in text
     assert "\n       43.5    84.6  Auth.check (shop/auth.py:12)\n" in text
     assert "\n       1.25    1.25  len\n" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, independent_sum
 from ..model.stack import EntryIndex
 from .estimates import SHARED_SHARE
@@ -37,25 +38,29 @@ def remarks(
     """
     slowdowns = _slowdowns(look, endpoint)
     if max(slowdowns.values()) > 1:
-        yield f"The machine ran {max(slowdowns.values()):.2f} times slower than at its best{_while_read(slowdowns)}."
+        slower = f"The machine ran {max(slowdowns.values()):.2f} times slower than at its best{_while_read(slowdowns)}."
+        yield tagged(slower, "slow-machine")
     if stopped:
-        yield (
+        yield tagged(
             "Sampling stopped as soon as every budget was known to be kept. For precise figures run with -v, or"
-            " write a report."
+            " write a report.",
+            "stopped-early",
         )
     else:
         yield from _wide(_figures(look, endpoint))
     yield from _unexplained(_figures(look, endpoint))
     yield from _cold(look, endpoint)
     if _much_outside(look):
-        yield (
+        yield tagged(
             "(outside) is what stands round the app object itself, as Sentry and OpenTelemetry may: no layer, and"
-            " in no budget but total_us."
+            " in no budget but total_us.",
+            "outside",
         )
     for row in look.rows:
         why = None if row.entry is None else refused.get(row.entry)
         if why is not None:
-            yield f"{row.layer.name} could not be bypassed ({why}); its row may be {SHARED_SHARE:.0%} off."
+            refusal = f"{row.layer.name} could not be bypassed ({why}); its row may be {SHARED_SHARE:.0%} off."
+            yield tagged(refusal, "bypass")
 
 
 def slowest(look: Look, endpoint: EntryIndex | None) -> float:
@@ -101,10 +106,11 @@ def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
     ]
     if wide:
         named = ", ".join(wide) if len(wide) <= MOST_NAMED else f"{len(wide)} figures"
-        yield (
+        yield tagged(
             f"The intervals of {named} are too wide to set a budget by, {WIDE_SHARE:.0%} and more to one side."
             " Measure again when the machine is less busy; if the app waits for a database or a network, with an"
-            " async stand-in for it."
+            " async stand-in for it.",
+            "wide-interval",
         )
 
 
@@ -116,10 +122,11 @@ def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
         return
     if abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate):
         more = "more" if residue.estimate > 0 else "less"
-        yield (
+        yield tagged(
             f"The rows add up to {abs(residue.estimate) / total.estimate:.0%} {more} than the total, which their"
             " intervals do not explain: some row, or the total, is wrong by up to"
-            f" {abs(residue.estimate):.0f} µs. Measure again when the machine is less busy."
+            f" {abs(residue.estimate):.0f} µs. Measure again when the machine is less busy.",
+            "unattributed",
         )
 
 
@@ -127,10 +134,11 @@ def _cold(look: Look, endpoint: EntryIndex | None) -> Iterator[str]:
     """That rows above an endpoint that waits are not those above another one."""
     waited_us = 0.0 if endpoint is None else look.estimates.suspended.get(endpoint, 0.0)
     if waited_us > COLD_WAIT_US and any(row.us is not None for row in look.rows):
-        yield (
+        yield tagged(
             f"The endpoint waits, for {_duration(waited_us)}. Caches are cold when it goes on, so the same layer"
             " costs two to four times what it costs above an endpoint that answers at once. The rows are right for"
-            " this request; compare them, and set budgets, for one request only."
+            " this request; compare them, and set budgets, for one request only.",
+            "cold-caches",
         )
 
 

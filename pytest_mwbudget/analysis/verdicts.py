@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.results import Count, Effort, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
@@ -29,7 +30,10 @@ BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | None
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and for an undecided one the reason and whether more time could bring one."""
+    """A verdict, and for an undecided one the reason and whether more time could bring one.
+
+    Where it could, `_reason` adds how much time, and the id of the message.
+    """
 
     verdict: Verdict
     reason: str | None = None
@@ -52,14 +56,21 @@ def judge(
     if not math.isfinite(floor):
         return Judgement(
             "undecided",
-            "there were too few requests to tell this run's floor; give the run more time with --mw-budget-max-time",
+            tagged(
+                "there were too few requests to tell this run's floor; give the run more time with"
+                " --mw-budget-max-time",
+                "too-few-requests",
+            ),
         )
     if bound < floor:
         more_time = ", or give the run more time with --mw-budget-max-time" if bound > least_us else ""
         return Judgement(
             "undecided",
-            f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from"
-            f" nothing; raise the budget above the floor{more_time}",
+            tagged(
+                f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from"
+                f" nothing; raise the budget above the floor{more_time}",
+                "below-detection-limit",
+            ),
         )
     if us.high <= bound:
         return Judgement("pass")
@@ -71,9 +82,12 @@ def judge(
     if slowdown > 1:
         return Judgement(
             "undecided",
-            f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
-            f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is less"
-            " busy",
+            tagged(
+                f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
+                f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is"
+                " less busy",
+                "slow-machine",
+            ),
         )
     return Judgement(
         "undecided",
@@ -90,7 +104,7 @@ def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
 
 def merged(layer: Layer) -> str:
     """Why nothing can be said of a layer alone."""
-    return f"it is measured together with {layer.merged_with}: {layer.merged_because}"
+    return tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
 
 
 def _unless_explained(judgement: Judgement, together: Together | None, of_all: Judgement | None) -> Judgement:
@@ -231,11 +245,12 @@ def _judge_row(
     if us is None:
         return _judge_merged(row, rows, quantity, bound)
     if row.method == "split" and row.entry in pending:
-        return Judgement("undecided", "the layer runs its inside in a task, and there are few pairs without it yet")
+        few = "the layer runs its inside in a task, and there are few pairs without it yet"
+        return Judgement("undecided", tagged(few, "too-few-requests"))
     judged = partial(_judge_figure, us, found=found, slowdown=row.slowdown, crowded=crowded)
     judgement = judged(bound)
     if judgement.verdict == "fail" and contested(row, quantity, bound, found):
-        return Judgement("undecided", "the bypass says it is over its budget, the split does not")
+        return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
     together = row.bounded.together
     shared = together.bounds.get(quantity) if together else None
     return _unless_explained(judgement, together, None if shared is None else judged(shared))
@@ -245,7 +260,8 @@ def _judge_merged(row: Row, rows: Sequence[Row], quantity: Quantity, bound: Micr
     """A merged layer is within its budget when it and its neighbour together are."""
     if row.layer.merged_with is None:
         told = "its time" if quantity == "us" else "how long it holds the event loop"
-        return Judgement("undecided", f"there were too few requests to tell {told}; give it more max_time")
+        few = f"there were too few requests to tell {told}; give it more max_time"
+        return Judgement("undecided", tagged(few, "too-few-requests"))
     together = told_by(row, rows)
     us = together.estimate_of(quantity) if together else None
     if us is not None and us.high <= bound:
@@ -286,16 +302,16 @@ def _reason(
         return judgement.reason
     if not math.isfinite(us.half_width):
         rate = effort.requests / max(effort.seconds, 1e-9)
-        return f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
+        few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
+        return tagged(few, "too-few-requests")
     if not judgement.time_tells:
         return judgement.reason
     needed = seconds_needed(us, bound, effort.seconds, slowdown=slowdown, method_us=method_us)
     if needed is None:
-        return (
-            f"{judgement.reason}; it stands so near its budget that no run would tell: a budget of 1.3 times the"
-            " figure leaves room"
-        )
-    return f"{judgement.reason}; {more_time(needed, us)}"
+        remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
+    else:
+        remedy = more_time(needed, us)
+    return tagged(f"{judgement.reason}; {remedy}", "near-budget")
 
 
 def seconds_needed(

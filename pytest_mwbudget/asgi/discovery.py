@@ -187,7 +187,7 @@ class Trace:
         """Watch the calls of all threads, as far as they can be watched; another profiler is put back afterwards."""
         for why in (internals.why_no_steps(), internals.why_no_functions()):
             if why is not None:
-                raise MeasurementError(why)
+                raise MeasurementError(why, message_id="interpreter")
         self._harness = set(_stack(sys._getframe()))
         self._thread = threading.get_ident()
         others = len(sys._current_frames()) > 1

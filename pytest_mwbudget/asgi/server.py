@@ -321,7 +321,7 @@ class Caller:
             if not self.calls:
                 raise
             if isinstance(error, RecursionError) and observer is not None:
-                raise MeasurementError(self._too_deep()) from error
+                raise MeasurementError(self._too_deep(), message_id="too-deep") from error
             raise RepetitionError(self._repeated(exchange, error)) from error
         self.calls += 1
         self._check(exchange)
@@ -335,7 +335,7 @@ class Caller:
             async with self.loop.limited(limit_s) as extend:
                 yield extend
         except loops.OutOfTimeError:
-            raise MeasurementError(message) from None
+            raise MeasurementError(message, message_id="stopped-answering") from None
 
     async def settled(self, observer: Observer | None = None) -> None:
         """One request with what it left for the event loop to do, which is still its own."""
@@ -430,7 +430,8 @@ class Caller:
         elif exchange.status != self.status:
             raise ResponseError(
                 f"{line}: call {self.calls} answered {exchange.status}, the calls before it {self.status}. {REPEATS}"
-                f"\n{_excerpt(exchange)}"
+                f"\n{_excerpt(exchange)}",
+                message_id="repetition",
             )
 
     def _check_first(self, line: str, exchange: Exchange) -> None:
@@ -716,7 +717,7 @@ def exit_refused() -> Iterator[None]:
                     f"the app's lifespan {called}; leave it alone with lifespan=False, or keep the call out of the test"
                     f" environment"
                 )
-            raise MeasurementError(f"the app {called}; keep the call out of the test environment")
+            raise MeasurementError(f"the app {called}; keep the call out of the test environment", message_id="app")
         real(status)
 
     os._exit = refuse  # type: ignore[assignment]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..asgi.discovery import Stack
 from ..asgi.loops import Library
-from ..errors import MeasurementError
+from ..errors import MeasurementError, tagged
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
 from ..model.stack import Owner
@@ -56,7 +56,9 @@ class CountingRun:
         try:
             self.other_tracer = self.core.start(self.charging.aside)
         except RuntimeError as error:
-            raise MeasurementError(f"nothing can be counted: {error}; measure one request at a time") from error
+            raise MeasurementError(
+                f"nothing can be counted: {error}; measure one request at a time", message_id="one-at-a-time"
+            ) from error
         try:
             with self.charging.placed():
                 yield
@@ -73,9 +75,11 @@ class CountingRun:
     def notes(self) -> Iterator[str]:
         """Tell which other tools hook into the interpreter, and which tasks and threads were not seen."""
         if tracemalloc.is_tracing():
-            yield "tracemalloc is tracing: it keeps what it traces, and slows everything down."
+            tracing = "tracemalloc is tracing: it keeps what it traces, and slows everything down."
+            yield tagged(tracing, "active-tool")
         elif self.other_tracer:
-            yield "Another reference tracer was at work while objects were counted; it got its events as before."
+            other = "Another reference tracer was at work while objects were counted; it got its events as before."
+            yield tagged(other, "active-tool")
         yield from dict.fromkeys(self.charging.spawning.unseen)
 
     async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[RequestCharges]:

@@ -281,7 +281,8 @@ def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iter
     if not hasattr(loop, "__dict__"):
         raise MeasurementError(
             f"nothing can be counted on a loop of {type(loop).__module__}.{type(loop).__qualname__}: its {name} is not"
-            " written in Python, and an attribute cannot take its place; run this test on asyncio's own loop"
+            " written in Python, and an attribute cannot take its place; run this test on asyncio's own loop",
+            message_id="interpreter",
         )
     present = {name: vars(loop)[name]} if name in vars(loop) else {}
     setattr(loop, name, value)

@@ -62,7 +62,7 @@ def patched_code(function: Function, code: CodeType) -> Iterator[None]:
 
 def _require_code_patching() -> None:
     if (why := internals.why_no_code_patching()) is not None:
-        raise MeasurementError(why)
+        raise MeasurementError(why, message_id="interpreter")
 
 
 def twin(function: Function, code: CodeType) -> Function:

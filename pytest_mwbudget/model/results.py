@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from ..errors import near_miss
+from ..errors import near_miss, tagged
 from .estimate import Estimate, Microseconds, Seconds
 from .stack import Layer
 
@@ -218,7 +218,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What could be done about a layer, in one line that says what was seen; `rule` is its name, `page` tells more."""
+    """What could be done about a layer, in one line that says what was seen.
+
+    `rule` is the name of the rule, `page` the command that prints its page.
+    """
 
     layer: str
     rule: str
@@ -281,12 +284,15 @@ class Result:
                 return report
         if self.ledger is None:
             raise KeyError(
-                f"no layer {name!r}: nothing was measured; run pytest with --mw-budget, or ask for layers only where"
-                " there are some (if measurement.layers: ...)"
+                tagged(
+                    f"no layer {name!r}: nothing was measured; run pytest with --mw-budget, or ask for layers only"
+                    " where there are some (if measurement.layers: ...)",
+                    "layer-name",
+                )
             )
         names = [report.name for report in self.layers]
         have = f"The layers are: {', '.join(names)}" if names else "The stack has no layers"
-        raise KeyError(f"no layer {name!r}.{near_miss(name, names)} {have}")
+        raise KeyError(tagged(f"no layer {name!r}.{near_miss(name, names)} {have}", "layer-name"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+from ..errors import explain_command
 from ..model.results import Advice, Counts, LayerReport, Result
 from .text import figure
 
 Rule: TypeAlias = Callable[[Result, LayerReport], str | None]
-
-PAGE = "docs/advice.md"
 
 # The qualified names of the coroutines of Starlette's class begin so, also in subclasses.
 BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
@@ -38,7 +37,7 @@ def advise(result: Result) -> Iterator[Advice]:
         for name, rule in RULES.items():
             text = rule(result, report)
             if text is not None:
-                yield Advice(report.name, name, text, f"{PAGE}#{name}")
+                yield Advice(report.name, name, text, explain_command(name))
 
 
 # ---- rules ------------------------------------------------------------------------------------------------------

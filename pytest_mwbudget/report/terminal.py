@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.results import Result, Verdict, worst
 from .findings import Finding, exceeded
@@ -24,6 +26,8 @@ ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
 MIN_NAME = 12
 # The share of the width that names get where columns are spread over several blocks.
 NAME_SHARE = 0.3
+# How a message ends that has an id.
+TAGGED = re.compile(r" \[[a-z-]+\]\.?$")
 # What an item of a list begins with. An item is not wrapped, so a name stays beside its number.
 ITEM = "    "
 
@@ -51,16 +55,22 @@ def run(
     results whose table stands elsewhere, `repeated` those of attempts that were repeated: these have no table, and
     their line says so.
     """
+    has_ids = False
     for place, (nodeid, result) in enumerate(measured):
         line = one_line(result)
         again = " (attempt was repeated)" if place in repeated else ""
         yield replace(line, text=f"{printable(nodeid)} {line.text}{again}")
         if verbosity >= -1 and place not in told and place not in repeated:
-            yield from table(result, width, verbose=verbosity > 0)
+            lines = [*table(result, width, verbose=verbosity > 0)]
+            texts = [*(line.text for line in lines), *(finding.sentence for finding in view(result).undecided)]
+            has_ids = has_ids or any(map(TAGGED.search, texts))
+            yield from lines
             yield Line("")
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
     yield Line(printable(f"{python}, loop {loops}{unit}"))
+    if has_ids:
+        yield Line(f"{more_about('ID')}, for an ID in [brackets]")
 
 
 def one_line(result: Result) -> Line:
@@ -93,7 +103,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
     """Lay out the report of a failing test: what is over, by how much, the table, what to do next."""
     shown = view(result)
     lines = [printable(f"{shown.request}: {shown.headline}"), ""]
-    # The last line names the flamegraph.
+    # A line near the end names the flamegraph.
     lines += [line.text for line in _table(replace(shown, profile=None), width, verbose)]
     lines.append("")
     over = [row for row in shown.rows if row.exceeded]
@@ -106,6 +116,9 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += wrapped(shown.next_step_uncountable, width)
     if shown.profile is not None:
         lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
+    has_ids = any(map(TAGGED.search, lines))
+    more = more_about("over-budget" if result.verdict == "fail" else "undecided")
+    lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
     return "\n".join(lines)
 
 
@@ -266,7 +279,7 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
         varies = any(_cell(row, column).startswith("~") for row in shown.rows for column in columns)
         yield f"{shown.counted} requests counted{'; ~ varies from request to request' if varies else ''}"
     for why, quantities in shown.uncounted.items():
-        yield from wrapped(f"not counted: {', '.join(quantities)} ({why})", width)
+        yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
     for note in shown.notes:
         yield from wrapped(f"note: {note}", width)
     for advice in shown.advice:

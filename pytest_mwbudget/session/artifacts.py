@@ -36,14 +36,17 @@ class Output:
         try:
             _try(path)
         except OSError as error:
-            raise SettingError(f"{said} cannot be written: {error}; give the path of a file to write") from None
+            raise SettingError(
+                f"{said} cannot be written: {error}; give the path of a file to write", message_id="file"
+            ) from None
 
     def check_package(self, said: str) -> None:
         """Make sure that what renders the file is there; SettingError where it is not."""
         if self.package is not None and find_spec(self.package) is None:
             raise SettingError(
                 f"{said} needs the package {self.package}, which is not installed here; install"
-                f" pytest-mwbudget[{self.name}]"
+                f" pytest-mwbudget[{self.name}]",
+                message_id="file",
             )
 
     def write(self, path: Path, document: Mapping[str, Any]) -> None:
@@ -104,7 +107,9 @@ def check_distinct(files: Mapping[str, Path]) -> None:
     for said, path in files.items():
         other = seen.setdefault(os.path.realpath(path), said)
         if other != said:
-            raise SettingError(f"{said} is the same file as {other}; give each file a path of its own")
+            raise SettingError(
+                f"{said} is the same file as {other}; give each file a path of its own", message_id="file"
+            )
 
 
 def _json(document: Mapping[str, Any], path: Path) -> str:

@@ -74,14 +74,16 @@ class MwBudget:
             running = loops.current().name
         except RuntimeError:
             raise MeasurementError(
-                "no event loop that can be measured is running; the choices are asyncio, uvloop and trio"
+                "no event loop that can be measured is running; the choices are asyncio, uvloop and trio",
+                message_id="wrong-loop",
             ) from None
         wanted = self.settings.loop
         if wanted is not None and wanted != running:
             raise MeasurementError(
                 f"this test runs on {running}, but its loop is to be {wanted!r}; run it on {wanted} (for anyio, the"
                 f" fixture anyio_backend), use the methods without `a` in a test that is not async, or say nothing"
-                f" of loop"
+                f" of loop",
+                message_id="wrong-loop",
             )
 
     def get(self, url: str, **options: Any) -> Measurement:
@@ -161,5 +163,6 @@ def _require_no_loop(method: object) -> None:
         name = shorthand if hasattr(MwBudget, f"a{shorthand}") else "request"
         raise MeasurementError(
             f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
-            f" write await mw_budget.a{name}(...)"
+            f" write await mw_budget.a{name}(...)",
+            message_id="wrong-loop",
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..config.settings import MARKER_KEYS, RUN_KEYS, Settings, WhenUndecided, merge
-from ..errors import BudgetWarning, MwBudgetError, SettingError
+from ..errors import BudgetWarning, MwBudgetError, SettingError, more_about, report_of, tagged
 from .markers import closest_first, note_start
 from .tracebacks import Tracebacks, entered, raise_at
 
@@ -48,7 +48,7 @@ def configure(config: pytest.Config) -> None:
         merge([], _configured(config))
         _check_folder(config)
     except SettingError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(report_of(error)) from None
     if enforced(config):
         take_part(config)
 
@@ -59,7 +59,7 @@ def _check_folder(config: pytest.Config) -> None:
         value = config.getoption(f"mw_budget_{option}")
         said = f"--mw-budget-{option}={value!r}"
         if value is not None and not enforced(config):
-            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget")
+            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
         if value is not None and option == "dir":
             from .profiles import check
 
@@ -304,7 +304,7 @@ def _concerned(item: pytest.Item) -> bool:
 
 def _failed(error: Exception) -> BaseException:
     """A test failure that says what `error` says, and nothing of where in this package it was raised."""
-    failure = pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
+    failure = pytest.fail.Exception(report_of(error), pytrace=False)
     failure.__cause__ = error.__cause__
     return failure
 
@@ -331,7 +331,8 @@ def _require_request(item: pytest.Item) -> None:
     if client is not None or any(marker.name == "mw_budget" for marker in item.own_markers):
         message = (
             "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
-            " take the fixture as an argument and call for example mw_budget.get('/health')"
+            " take the fixture as an argument and call for example mw_budget.get('/health')\n"
+            f"{more_about('no-request')}"
         )
         raise_at(item, pytest.fail.Exception(message, pytrace=False))
 
@@ -383,9 +384,10 @@ def _when_undecided(result: Measurement, settings: Settings) -> WhenUndecided:
 def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
     """What is wrong with budgets that apply to nothing in a request: they would be a gate that is always open."""
     if result.verdict is None and budgets.quantities:
-        yield (
+        yield tagged(
             f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request went"
-            " through none that is an ASGI layer of its own; total_us is a budget of the whole request"
+            " through none that is an ASGI layer of its own; total_us is a budget of the whole request",
+            "no-budget",
         )
 
 
@@ -406,7 +408,7 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
         remedy = (
             "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' after"
             " what does so (the last of filterwarnings, or a last -W), or undecided='pass', keeps it from failing the"
-            " test."
+            f" test.\n{more_about('undecided')}"
         )
         raise_at(item, pytest.fail.Exception("\n\n".join([*errors, remedy]), pytrace=False))
 

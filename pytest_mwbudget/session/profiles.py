@@ -40,7 +40,9 @@ def ready(folder: Path) -> None:
 
 
 def _unwritable(said: str, error: OSError) -> SettingError:
-    return SettingError(f"{said} cannot be written: {error}; give the path of a directory for flamegraphs")
+    return SettingError(
+        f"{said} cannot be written: {error}; give the path of a directory for flamegraphs", message_id="file"
+    )
 
 
 @dataclass(frozen=True)

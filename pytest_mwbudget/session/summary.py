@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ..errors import SettingError
+from ..errors import SettingError, report_of, tagged
 from .artifacts import JSON, RENDERED, Output, check_distinct
 from .gate import enforced
 
@@ -26,7 +26,7 @@ def configure(config: pytest.Config) -> None:
     try:
         files = dict(_files(config))
     except SettingError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(report_of(error)) from None
     if enforced(config):
         config.pluginmanager.register(Summary(config, files), "mw-budget-summary")
 
@@ -39,7 +39,7 @@ def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
             continue
         option = f"--mw-budget-{output.name}={said!r}"
         if not enforced(config):
-            raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget")
+            raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget", message_id="file")
         files[option] = config.invocation_params.dir / said
         check_distinct(files)
         output.check(files[option], option)
@@ -121,7 +121,8 @@ class Summary:
             try:
                 output.write(path, self.document)
             except (OSError, ValueError) as error:
-                self.remarks.append(f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}")
+                unwritten = f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}"
+                self.remarks.append(tagged(unwritten, "file"))
                 if session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.TESTS_FAILED
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -140,7 +141,7 @@ class Summary:
                 file.write("\n" + render(self.document, limit=MAX_SUMMARY - there - 1))
         except OSError as error:
             # Nobody asked for it, and in a container the file of that name is often not there.
-            self.remarks.append(f"GITHUB_STEP_SUMMARY cannot be written: {error}")
+            self.remarks.append(tagged(f"GITHUB_STEP_SUMMARY cannot be written: {error}", "file"))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print a line for each request, and the tables that stand in no failure; below them GitHub's annotations."""

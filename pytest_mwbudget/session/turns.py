@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ..errors import tagged
 from ..interpreter.clocks import sleep
 from ..model.estimate import Seconds
 from ..model.results import Turn
@@ -87,17 +88,25 @@ class Turns:
             self.lock = self._waited_for(wait_s)
         except (OSError, NotImplementedError) as error:
             return Turn(
-                note=f"Nothing keeps other processes from measuring at the same time: {error}.",
+                note=tagged(
+                    f"Nothing keeps other processes from measuring at the same time: {error}.", "other-process"
+                ),
                 crowded=None
                 if self.alone
-                else f"other workers of this run may have measured at the same time: {error};"
-                " set TMPDIR to a directory that can be written, or run without -n",
+                else tagged(
+                    f"other workers of this run may have measured at the same time: {error};"
+                    " set TMPDIR to a directory that can be written, or run without -n",
+                    "other-process",
+                ),
             )
         if self.lock is None:
             self.patience_s = WAIT_AGAIN_S
             return Turn(
-                crowded=f"another process went on measuring for the {wait_s:g} s that this one waited, and may explain"
-                " the excess; end other runs of pytest --mw-budget, or run fewer workers at a time"
+                crowded=tagged(
+                    f"another process went on measuring for the {wait_s:g} s that this one waited, and may explain"
+                    " the excess; end other runs of pytest --mw-budget, or run fewer workers at a time",
+                    "other-process",
+                )
             )
         self.patience_s = WAIT_S
         return Turn()

@@ -1,0 +1,150 @@
+"""Every message with an id has a page, every page has a message, and output names the command that prints it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_mwbudget
+from pytest_mwbudget import __main__, errors
+from pytest_mwbudget.messages import pages
+from pytest_mwbudget.report.advice import RULES
+
+PACKAGE = Path(pytest_mwbudget.__file__).parent
+# What takes the id of a message, by the name of the function and the place of the argument.
+TAKERS = {"tagged": 1, "more_about": 0}
+
+
+def texts(expression: ast.expr) -> Iterator[str]:
+    """The literals of an expression, both of a conditional one."""
+    if isinstance(expression, ast.IfExp):
+        yield from texts(expression.body)
+        yield from texts(expression.orelse)
+    else:
+        assert isinstance(expression, ast.Constant), f"no literal: {ast.unparse(expression)}"
+        if expression.value is not None:
+            yield expression.value
+
+
+def used(source: str) -> Iterator[str]:
+    """The ids in a module: in calls of the helpers, of errors, and in classes of errors."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            place = TAKERS.get(getattr(node.func, "id", ""))
+            if place is not None:
+                yield from texts(node.args[place])
+            yield from (text for one in node.keywords if one.arg == "message_id" for text in texts(one.value))
+        elif isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "message_id":
+                    yield from texts(statement.value)
+
+
+def all_used() -> set[str]:
+    found = set(RULES)
+    for module in PACKAGE.rglob("*.py"):
+        if module.name != "errors.py":
+            found.update(used(module.read_text(encoding="utf-8")))
+    found.update(one.message_id for one in vars(errors).values() if getattr(one, "message_id", None))
+    return found - {"ID"}
+
+
+def test_every_id_has_a_page_and_every_page_is_used() -> None:
+    assert sorted(all_used()) == pages.ids()
+
+
+def test_an_error_has_an_id_by_its_class_or_where_it_is_raised() -> None:
+    """Except that of an unknown id, which has nothing more to say."""
+    without = {"MwBudgetError", "MeasurementError"}
+    nameless = [
+        f"{module.name}:{node.lineno}"
+        for module in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in without
+        and not any(one.arg == "message_id" for one in node.keywords)
+    ]
+    assert [name.partition(":")[0] for name in nameless] == ["pages.py"]
+
+
+@pytest.mark.parametrize("message_id", pages.ids())
+def test_a_page_has_a_title_a_summary_and_three_parts(message_id: str) -> None:
+    title, summary, *rest = pages.page(message_id).split("\n\n")
+    assert title == f"# {message_id}"
+    assert re.fullmatch(r"[A-Z][^\n]*\.", summary)
+    bold = re.findall(r"^\*\*(.+?)\*\*", "\n\n".join(rest), re.MULTILINE)
+    assert bold in (["What was seen.", "Why.", "What to do."], ["What was seen.", "Why it costs.", "What to do."])
+
+
+@pytest.mark.parametrize("message_id", pages.ids())
+def test_pages_name_ids_that_exist(message_id: str) -> None:
+    targets = [link for _, link in pages.LINK.findall(pages.page(message_id)) if link.startswith("#")]
+    assert {link[1:] for link in targets} <= set(pages.ids())
+
+
+def test_the_command_is_installed() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="mwbudget")
+    assert script.load() is __main__.main
+
+
+APP = """
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+class PassOn(BaseHTTPMiddleware):
+    async def dispatch(self, request, call_next):
+        return await call_next(request)
+
+async def health(request):
+    return PlainTextResponse("ok")
+
+@pytest.fixture
+def mw_budget_app():
+    app = Starlette(routes=[Route("/health", health)])
+    app.add_middleware(PassOn)
+    return app
+"""
+
+
+def test_what_a_failure_names_is_a_command_that_works_anywhere(
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytester.makeconftest(APP)
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_health(mw_budget):
+            mw_budget.get("/health")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_missing(mw_budget):
+            mw_budget.get("/missing")
+        """
+    )
+    result = pytester.runpytest_subprocess("--mw-budget", "-p", "no:randomly")
+    result.assert_outcomes(failed=2)
+    text = " ".join(result.stdout.str().split())
+    named = set(re.findall(r"mwbudget explain ([a-z-]+)", text))
+    assert named == {"pass-through", "over-budget", "response"}
+    for message_id in named:
+        explained = subprocess.run(
+            [sys.executable, "-m", "pytest_mwbudget", "explain", message_id],
+            cwd=tmp_path_factory.mktemp("elsewhere"),
+            capture_output=True,
+            text=True,
+            check=True,
+            encoding="utf-8",
+        )
+        assert explained.stdout.startswith(f"# {message_id}\n\n{pages.summary(message_id)}\n")
