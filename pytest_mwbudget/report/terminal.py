@@ -37,6 +37,8 @@ MAX_WIDTH = 120
 ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
 # Below this a name says nothing: a narrower terminal has to wrap.
 MIN_NAME = 12
+# In place of a space at which a line must not end: a command is pasted from one line.
+TIE = "␣"
 # How a message ends that has an id.
 TAGGED = re.compile(r" \[[a-z-]+\]\.?$")
 # Where columns have to go below the others, the names get so much of the width.
@@ -325,7 +327,8 @@ def _foot(result: Result, width: int, *, varies: bool) -> Iterator[str]:
     for note in result.notes:
         yield from wrapped(f"note: {note}", width)
     for advice in advise(result):
-        yield from wrapped(f"advice: {advice.text} ({advice.page})", width)
+        command = advice.page.replace(" ", TIE)
+        yield from (line.replace(TIE, " ") for line in wrapped(f"advice: {advice.text} ({command})", width))
     if result.profile is not None:
         yield printable(f"flamegraph: {result.profile.flamegraph}")
 
