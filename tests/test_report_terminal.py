@@ -449,6 +449,9 @@ def test_advice_stands_below_with_its_page() -> None:
     found = timed(counted(replace(PASSING, counts=NONE, occupation=blocking)))
     (advice,) = advise(found)
     assert flat("\n".join(lines(found))).endswith(f" advice: {advice.text} ({advice.page})")
+    # Whatever the width, the command stands in one line, from which it can be pasted.
+    for width in range(60, 100):
+        assert sum(advice.page in line for line in lines(found, width)) == 1
     assert "advice" not in "\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))))
 
 

@@ -26,6 +26,8 @@ ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
 MIN_NAME = 12
 # The share of the width that names get where columns are spread over several blocks.
 NAME_SHARE = 0.3
+# In place of a space at which a line must not end: a command is pasted from one line.
+TIE = "␣"
 # How a message ends that has an id.
 TAGGED = re.compile(r" \[[a-z-]+\]\.?$")
 # What an item of a list begins with. An item is not wrapped, so a name stays beside its number.
@@ -283,6 +285,7 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
     for note in shown.notes:
         yield from wrapped(f"note: {note}", width)
     for advice in shown.advice:
-        yield from wrapped(f"advice: {advice.text} ({advice.page})", width)
+        command = advice.page.replace(" ", TIE)
+        yield from (line.replace(TIE, " ") for line in wrapped(f"advice: {advice.text} ({command})", width))
     if shown.profile is not None:
         yield printable(f"flamegraph: {shown.profile.flamegraph}")
