@@ -110,7 +110,8 @@ REASONS = {
     "the split does not": "bypass and split disagree",
     "few pairs": "too few pairs for the bypass",
     "too few requests": "too few requests",
-    "floor": "the budget is below the floor",
+    "detection limit": "the budget is below the detection limit",
+    "floor": "the budget is below the detection limit",  # as readings of November 2026 say
 }
 
 

@@ -303,31 +303,31 @@ def test_a_named_layer_in_an_empty_stack_is_an_error() -> None:
     ],
 )
 def test_the_whole_interval_decides(low: float, high: float, verdict: Verdict) -> None:
-    assert judge(Estimate((low + high) / 2, low, high), 50, floor=0.1, slowdown=1).verdict == verdict
+    assert judge(Estimate((low + high) / 2, low, high), 50, limit_us=0.1, slowdown=1).verdict == verdict
 
 
 def test_an_interval_round_the_budget_is_undecided_with_its_numbers() -> None:
-    reason = judge(Estimate(50, 45.5, 55.25), 50, floor=0.1, slowdown=1).reason
+    reason = judge(Estimate(50, 45.5, 55.25), 50, limit_us=0.1, slowdown=1).reason
     assert reason == "the interval 45.50 to 55.25 µs holds the budget of 50 µs"
 
 
 @pytest.mark.parametrize("us", [Estimate(0.01, 0, 0.02), Estimate(9, 8, 10)])
 def test_a_budget_below_the_floor_is_refused_whatever_the_estimate(us: Estimate) -> None:
-    judgement = judge(us, 0.05, floor=0.12, slowdown=1)
+    judgement = judge(us, 0.05, limit_us=0.12, slowdown=1)
     assert judgement.verdict == "undecided"
     assert judgement.reason is not None
-    for part in ("budget of 0.05 µs", "floor of 0.12 µs", "raise the budget", "--mw-budget-max-time"):
+    for part in ("budget of 0.05 µs", "detection limit of 0.12 µs", "raise the budget", "--mw-budget-max-time"):
         assert part in judgement.reason
 
 
 def test_more_time_is_not_advised_where_it_would_not_help() -> None:
-    reason = judge(Estimate(1, 0.9, 1.1), 0.05, floor=0.12, slowdown=1, least_us=0.1).reason
+    reason = judge(Estimate(1, 0.9, 1.1), 0.05, limit_us=0.12, slowdown=1, least_us=0.1).reason
     assert reason is not None
-    assert reason.endswith("raise the budget above the floor [below-detection-limit]")
+    assert reason.endswith("raise the budget above that limit [below-detection-limit]")
 
 
 def test_a_run_too_short_for_a_floor_decides_nothing_and_shows_no_infinite_number() -> None:
-    judgement = judge(Estimate(1, 0.9, 1.1), 50, floor=math.inf, slowdown=1)
+    judgement = judge(Estimate(1, 0.9, 1.1), 50, limit_us=math.inf, slowdown=1)
     assert judgement.verdict == "undecided"
     assert judgement.reason is not None
     assert "too few requests" in judgement.reason
@@ -335,7 +335,7 @@ def test_a_run_too_short_for_a_floor_decides_nothing_and_shows_no_infinite_numbe
 
 
 def test_an_excess_that_the_slowdown_of_the_machine_explains_is_not_a_failure() -> None:
-    judgement = judge(Estimate(70, 65, 75), 50, floor=0.1, slowdown=1.2)
+    judgement = judge(Estimate(70, 65, 75), 50, limit_us=0.1, slowdown=1.2)
     assert judgement.verdict == "undecided"
     assert judgement.reason is not None
     assert "1.20 times slower" in judgement.reason
@@ -343,18 +343,18 @@ def test_an_excess_that_the_slowdown_of_the_machine_explains_is_not_a_failure() 
 
 def test_a_neighbour_who_slows_apps_by_more_than_the_reference_workload_fails_nobody() -> None:
     """It took 1.77 times as long next to him, and a request id 2.45 times."""
-    assert judge(Estimate(2.45 * 7.5, 2.4 * 7.5, 2.5 * 7.5), 7.5, floor=0.1, slowdown=1.77).verdict == "undecided"
+    assert judge(Estimate(2.45 * 7.5, 2.4 * 7.5, 2.5 * 7.5), 7.5, limit_us=0.1, slowdown=1.77).verdict == "undecided"
 
 
 def test_an_excess_beyond_the_slowdown_is_a_failure() -> None:
-    assert judge(Estimate(85, 78, 92), 50, floor=0.1, slowdown=1.2).verdict == "fail"
-    reason = judge(Estimate(85, 77, 92), 50, floor=0.1, slowdown=1.2).reason
+    assert judge(Estimate(85, 78, 92), 50, limit_us=0.1, slowdown=1.2).verdict == "fail"
+    reason = judge(Estimate(85, 77, 92), 50, limit_us=0.1, slowdown=1.2).reason
     assert reason is not None
     assert "1.20 times slower" in reason
 
 
 def test_an_excess_that_another_run_may_not_see_is_not_a_failure_and_says_so() -> None:
-    reason = judge(Estimate(55, 51.5, 58.25), 50, floor=0.1, slowdown=1).reason
+    reason = judge(Estimate(55, 51.5, 58.25), 50, limit_us=0.1, slowdown=1).reason
     assert reason is not None
     assert reason.startswith("the interval 51.50 to 58.25 µs begins above the budget of 50 µs by no more than the 8%")
 
@@ -369,11 +369,11 @@ def test_an_excess_that_another_run_may_not_see_is_not_a_failure_and_says_so() -
     ],
 )
 def test_more_time_is_of_use_where_the_interval_is_too_wide(us: Estimate, slowdown: float, tells: bool) -> None:
-    assert judge(us, 50 if us.high > 10 else 0.05, floor=0.1, slowdown=slowdown).time_tells is tells
+    assert judge(us, 50 if us.high > 10 else 0.05, limit_us=0.1, slowdown=slowdown).time_tells is tells
 
 
 def test_a_slow_machine_does_not_turn_an_excess_into_a_pass() -> None:
-    assert judge(Estimate(60, 49, 65), 50, floor=0.1, slowdown=2).verdict == "undecided"
+    assert judge(Estimate(60, 49, 65), 50, limit_us=0.1, slowdown=2).verdict == "undecided"
 
 
 @pytest.mark.parametrize(

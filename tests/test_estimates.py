@@ -201,7 +201,7 @@ def test_what_the_blank_layers_take_is_no_cost_of_a_probe() -> None:
     assert found.split[1].estimate == near(30 - (2 + 4) / 2)
     assert found.split[2].estimate == near(40 - 4 / 2)
     least = method_us(0, found.whole.estimate)
-    assert least < found.floor_us < least + 0.01
+    assert least < found.detection_limit_us < least + 0.01
 
 
 def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_to_all_of_the_null_layer() -> None:
@@ -337,7 +337,7 @@ def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
     bypass = found.bypass[0]
     assert bypass.half_width == pytest.approx(method_us(bypass.estimate, 25, suspends=True))
     assert found.method_us == {0: bypass.half_width}
-    assert found.floor_us == pytest.approx(method_us(0, 25))
+    assert found.detection_limit_us == pytest.approx(method_us(0, 25))
     assert found.whole.half_width < 0.01
 
 
@@ -379,7 +379,7 @@ def test_rows_without_samples_are_unbounded() -> None:
     found = estimated(Samples((0, 1)), CHAIN)
     for us in (found.split[0], found.split[1], found.outside, found.whole):
         assert (us.low, us.high) == (-math.inf, math.inf)
-    assert found.floor_us == math.inf
+    assert found.detection_limit_us == math.inf
     assert found.bypass == {}
 
 
@@ -541,7 +541,7 @@ def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers
     assert found.suspended_cpu[1].estimate == near(0.6)
     assert found.suspended_cpu[1].half_width >= SUSPENDING_SHARE * found.suspended_cpu[1].estimate
     assert (found.split, found.holding, found.suspended) == (plain.split, plain.holding, plain.suspended)
-    assert (found.outside, found.floor_us) == (plain.outside, plain.floor_us)
+    assert (found.outside, found.detection_limit_us) == (plain.outside, plain.detection_limit_us)
 
 
 def test_the_app_object_has_no_row_of_any_kind() -> None:
@@ -579,29 +579,29 @@ def test_requests_on_the_processors_clock_from_busy_moments_are_left_out() -> No
     assert found.cpu[0].estimate == near(8 - 0.05)
 
 
-# ---- the floor --------------------------------------------------------------------------------------------------
+# ---- the detection limit --------------------------------------------------------------------------------------------
 
 
-def test_the_floor_shrinks_with_more_readings_and_grows_with_their_noise() -> None:
-    def floor(count: int, noise: float) -> float:
+def test_the_detection_limit_shrinks_with_more_readings_and_grows_with_their_noise() -> None:
+    def limit(count: int, noise: float) -> float:
         taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, null_counts={0: count}, null_noise=noise)
-        return estimated(taken, CHAIN).floor_us
+        return estimated(taken, CHAIN).detection_limit_us
 
-    assert 0 < floor(20_000, 50) < floor(400, 50) < floor(400, 500)
+    assert 0 < limit(20_000, 50) < limit(400, 50) < limit(400, 500)
 
 
-def test_so_many_readings_as_make_an_interval_make_a_floor() -> None:
+def test_so_many_readings_as_make_an_interval_make_a_detection_limit() -> None:
     nulls = dict.fromkeys(NULLS, 1000.0)
     taken = samples(OWNED, nulls, null_counts=dict.fromkeys(NULLS, 8), null_noise=500)
     found = estimated(taken, CHAIN)
-    assert found.floor_us < method_us(0, found.whole.estimate) + 2 * 0.5
+    assert found.detection_limit_us < method_us(0, found.whole.estimate) + 2 * 0.5
 
 
-def test_the_floor_is_above_what_any_two_halves_differ_by() -> None:
+def test_the_detection_limit_is_above_what_any_two_halves_differ_by() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     values = taken.splits[0].null_ns
     halves = [sorted(values[part::2])[len(values) // 4] for part in (0, 1)]
-    assert estimated(taken, CHAIN).floor_us >= abs(halves[0] - halves[1]) / 1000
+    assert estimated(taken, CHAIN).detection_limit_us >= abs(halves[0] - halves[1]) / 1000
 
 
 # ---- the machine ------------------------------------------------------------------------------------------------

@@ -1321,10 +1321,12 @@ def test_a_look_makes_about_as_many_requests_whatever_is_wanted(name: str) -> No
     assert some[3]["all"] == pytest.approx(everything[3]["all"], rel=0.3)
 
 
-def test_a_budget_below_the_floor_waits_for_the_null_layers_of_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_below_the_detection_limit_waits_for_the_null_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judged_as_told)
     budgets = Budgets(layers={"SpendsInATask": {"us": OPEN_US}})
-    looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, floor_us=2 * OPEN_US))
+    looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, detection_limit_us=2 * OPEN_US))
     assert most_grown(looks) > SPLIT
 
 

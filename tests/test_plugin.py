@@ -241,7 +241,7 @@ def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pyteste
     result = run(shop, "--mw-budget", f"--mw-budget-undecided={action}", *WARNINGS_SHOWN)
     result.assert_outcomes(**{outcome: 1}, warnings=1 if action == "warn" else 0)
     if action == "warn":
-        result.stdout.fnmatch_lines(["*BudgetWarning: GET /health: Spin is undecided: * this run's floor*"])
+        result.stdout.fnmatch_lines(["*BudgetWarning: GET /health: Spin is undecided: * this run's detection limit*"])
     if action == "fail":
         result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *floor*"])
 
@@ -285,8 +285,8 @@ def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_w
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "GET /health: Spin is undecided: * this run's floor*",
-            "GET /health: Spin is undecided: * this run's floor*",
+            "GET /health: Spin is undecided: * this run's detection limit*",
+            "GET /health: Spin is undecided: * this run's detection limit*",
             "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' *",
         ]
     )
@@ -1454,7 +1454,7 @@ def test_an_undecided_request_is_as_grave_as_the_settings_say(
     found = annotations(result)
     assert [command for command, _, _ in found] == commands
     assert all(properties["title"] == "GET /health: undecided" for _, properties, _ in found)
-    assert all("this run's floor" in message for _, _, message in found)
+    assert all("this run's detection limit" in message for _, _, message in found)
 
 
 @pytest.mark.usefixtures("github")

@@ -876,7 +876,7 @@ def verdicts(report: LayerReport, bounds: Bounds) -> set[Verdict]:
         if quantity == "us" or quantity == "busy_us":
             held = report.us if quantity == "us" or report.occupation is None else report.occupation.busy
             assert held is not None
-            found.add(judge(held, most, floor=0.01, slowdown=1).verdict)
+            found.add(judge(held, most, limit_us=0.01, slowdown=1).verdict)
         else:
             assert report.counts is not None
             count = report.counts.of(quantity)

@@ -378,7 +378,7 @@ def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
     for look, size in enumerate(looks, start=1):
         seen += [next(values) for _ in range(size - len(seen))]
         us = batched_interval(seen, spend(ALPHA, look, last=look == len(looks)))
-        verdict = judge(us, BOUND_US, floor=0.1, slowdown=1.0).verdict
+        verdict = judge(us, BOUND_US, limit_us=0.1, slowdown=1.0).verdict
         if verdict != "undecided":
             return verdict
     return verdict
@@ -404,7 +404,7 @@ def ever_fails(values: Iterator[float], share: int) -> bool:
     for look in range(1, looks + 1):
         seen += [next(values) for _ in range(more)]
         us = batched_interval(seen, spend(ALPHA, look, last=look == looks))
-        verdict = judge(us, BOUND_US, floor=0.1, slowdown=1.0).verdict
+        verdict = judge(us, BOUND_US, limit_us=0.1, slowdown=1.0).verdict
         if verdict == "fail":
             return True
         more = share * len(seen) // (1 if verdict == "undecided" else Schedule().unwanted_every)
@@ -465,7 +465,7 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
         steady = taken.steady(quick_ns)
         us = batched_interval(steady.values, spend(ALPHA, 6))
         slowed = slowdown(steady.reference, quick_ns)
-        verdicts.append(judge(us, BUDGET_US, floor=0.1, slowdown=slowed).verdict)
+        verdicts.append(judge(us, BUDGET_US, limit_us=0.1, slowdown=slowed).verdict)
     assert verdicts.count("fail") / len(verdicts) < ALPHA
     assert verdicts.count("pass") / len(verdicts) > 0.95
 
@@ -483,6 +483,6 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
             steady = taken.steady(quick_ns)
             us = batched_interval(steady.values, spend(ALPHA, look))
             slowed = slowdown(steady.reference, 1.0)  # as it was at its best
-            verdicts.append(judge(us, BOUND_US, floor=0.1, slowdown=slowed).verdict)
+            verdicts.append(judge(us, BOUND_US, limit_us=0.1, slowdown=slowed).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA

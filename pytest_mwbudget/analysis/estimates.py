@@ -57,8 +57,8 @@ class Estimates:
     are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
     `method_us` is what the method may be wrong by, which is in the intervals; `shared_us` is what the split of a task
     layer may be wrong by beyond that, which is not, because both clocks share it. `outside` is the app object with the
-    server's receive and send; it has an interval where anything was `probed`. `least_us` is the part of the floor that
-    no time lowers.
+    server's receive and send; it has an interval where anything was `probed`. `least_us` is the part of the
+    detection limit that no time lowers.
     """
 
     split: dict[EntryIndex, Estimate]
@@ -71,7 +71,7 @@ class Estimates:
     shared_us: dict[EntryIndex, Microseconds]
     outside: Estimate
     whole: Estimate
-    floor_us: float
+    detection_limit_us: Microseconds
     least_us: Microseconds
     slowdowns: Slowdowns
     probed: bool
@@ -144,7 +144,7 @@ def estimate(
         shared_us=shared,
         outside=wall.row(around, sum(probes_around, ZERO), step),
         whole=whole,
-        floor_us=_floor(wall.probes.readings, alpha) + least_us,
+        detection_limit_us=_detection_limit(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
             whole=slowdown(whole_steady.reference, best_ns),
@@ -267,7 +267,7 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
     return cost.clipped(0.0, legs.probes.typical_us)
 
 
-def _floor(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:
+def _detection_limit(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:
     """The least overhead that the samples can tell from a null layer's, at the typical boundary.
 
     An A/A test: a null layer against another one that is known as well. (One half of the readings against the other

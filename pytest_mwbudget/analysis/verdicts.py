@@ -44,31 +44,36 @@ class Judgement:
 
 
 def judge(
-    us: Estimate, bound: Microseconds, *, floor: Microseconds, slowdown: float, least_us: Microseconds = 0.0
+    us: Estimate,
+    bound: Microseconds,
+    *,
+    limit_us: Microseconds,
+    slowdown: float,
+    least_us: Microseconds = 0.0,
 ) -> Judgement:
     """Whether `us` keeps `bound`.
 
     `pass` when the whole interval is within the budget, `fail` when all of it is above, by more than `BETWEEN_RUNS`:
     also after the slowdown of the machine (its reference workload against the quickest time it has shown, at least 1)
-    is taken out twice, because a busy neighbour must not fail anybody's test. A budget below the floor of the run is
-    refused; no more time would bring that floor below `least_us`.
+    is taken out twice, because a busy neighbour must not fail anybody's test. A budget below the detection limit
+    of the run is refused; no more time would bring that limit below `least_us`.
     """
-    if not math.isfinite(floor):
+    if not math.isfinite(limit_us):
         return Judgement(
             "undecided",
             tagged(
-                "there were too few requests to tell this run's floor; give the run more time with"
+                "there were too few requests to tell this run's detection limit; give the run more time with"
                 " --mw-budget-max-time",
                 "too-few-requests",
             ),
         )
-    if bound < floor:
+    if bound < limit_us:
         more_time = ", or give the run more time with --mw-budget-max-time" if bound > least_us else ""
         return Judgement(
             "undecided",
             tagged(
-                f"a budget of {bound:g} µs is below this run's floor of {floor:.2f} µs, the least it could tell from"
-                f" nothing; raise the budget above the floor{more_time}",
+                f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
+                f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
                 "below-detection-limit",
             ),
         )
@@ -220,7 +225,7 @@ def judge_all(
         for quantity in row.bounded.bounds
     }
     if total_us is not None:
-        # It has no probes, so it needs no floor.
+        # It has no probes, so it needs no detection limit.
         judgements[None] = _judge_figure(found.whole, total_us, found, found.slowdowns.whole, crowded, probed=False)
     return Look(found, rows, judgements, total_us)
 
@@ -278,8 +283,8 @@ def _judge_figure(
     *,
     probed: bool = True,
 ) -> Judgement:
-    floor_us = found.floor_us if probed else 0.0
-    judgement = judge(us, bound, floor=floor_us, slowdown=slowdown, least_us=found.least_us)
+    limit_us = found.detection_limit_us if probed else 0.0
+    judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, least_us=found.least_us)
     return Judgement("undecided", crowded) if judgement.verdict == "fail" and crowded else judgement
 
 

@@ -265,10 +265,10 @@ class Timing:
         busy = quantity == "busy_us"
         if teller.entry not in self._pending():
             return Wanted(split=True, cpu=busy)
-        # More time may lower the floor, which the null layers of the split tell, below the budget.
-        below_floor = found.least_us < bound < found.floor_us
+        # More time may lower the detection limit, which the null layers of the split tell, below the budget.
+        below_limit = found.least_us < bound < found.detection_limit_us
         # What is busy is the bypass less the wait, which the split and the processor's time tell.
-        split = busy or below_floor or contested(teller, quantity, bound, found)
+        split = busy or below_limit or contested(teller, quantity, bound, found)
         return Wanted(frozenset([teller.entry]), split=split, cpu=busy)
 
     # ---- judging ------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class Timing:
             layers={row.layer.index: self._layer_time(row, look, effort) for row in look.rows},
             total=look.judged_total(effort),
             books=self._books(look),
-            floor_us=found.floor_us,
+            floor_us=found.detection_limit_us,
             slowdown=slowest(look, endpoint),
             effort=effort,
             notes=(*([turn] if turn else []), *notes),
