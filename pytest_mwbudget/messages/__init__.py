@@ -1,4 +1,4 @@
 """The page of each message that has an id: what was seen, why, what to do; and how a terminal shows it.
 
-May import: errors. The docs pages docs/advice.md and docs/reference/messages.md are made from these files.
+May import: `errors`. docs/tables.py makes docs/advice.md and docs/reference/messages.md from these files.
 """
