@@ -6,6 +6,9 @@ import gc
 import os
 from collections.abc import Iterator
 
+# pytester forgets what a run inside of a run imported. filelock adds an audit hook with each import, and an audit hook
+# stays for good: after a hundred such runs two thirds of the time went into these hooks.
+import filelock  # noqa: F401
 import pytest
 
 pytest_plugins = ["pytester", "tests.browser"]

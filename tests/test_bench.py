@@ -19,6 +19,8 @@ import pytest
 
 from tests.conftest import needs
 
+pytestmark = pytest.mark.bench
+
 BENCH = Path(__file__).parent.parent / "bench"
 
 

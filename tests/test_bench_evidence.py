@@ -68,6 +68,7 @@ def store(folder: Path, name: str, **others: Any) -> None:
     (folder / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
 
 
+@pytest.mark.bench
 def test_the_page_of_the_project_is_of_its_results(evidence: ModuleType) -> None:
     for package in ("fastapi", "uvicorn"):
         needs(package, reason="a bench script imports it; it comes with the dependency group `bench`")

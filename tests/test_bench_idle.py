@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "wait4"), reason="bench/idle.py reads the time of a process as POSIX systems tell it"
-)
+pytestmark = [
+    pytest.mark.bench,
+    pytest.mark.skipif(
+        not hasattr(os, "wait4"), reason="bench/idle.py reads the time of a process as POSIX systems tell it"
+    ),
+]
 
 BENCH = Path(__file__).parent.parent / "bench"
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import needs
 
+pytestmark = pytest.mark.bench
+
 BENCH = Path(__file__).parent.parent / "bench"
 
 for package in ("pytest_benchmark", "sentry_sdk", "opentelemetry.instrumentation.asgi", "pyinstrument"):

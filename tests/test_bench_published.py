@@ -18,6 +18,8 @@ import pytest
 
 from tests.conftest import needs
 
+pytestmark = pytest.mark.bench
+
 needs("fastapi", reason="the published apps are FastAPI's")
 needs("uvicorn", reason="the upstream stands behind uvicorn")
 needs("httptools", reason="uvicorn parses with httptools")

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.bench
+
 BENCH = Path(__file__).parent.parent / "bench"
 
 pytest.importorskip("resource", reason="bench/scale.py reads the peak memory of a process as POSIX systems tell it")

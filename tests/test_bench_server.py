@@ -17,6 +17,8 @@ import pytest
 
 from tests.conftest import needs
 
+pytestmark = pytest.mark.bench
+
 needs("fastapi", reason="the measured apps are FastAPI's")
 needs("uvicorn", reason="the apps stand behind uvicorn")
 needs("httptools", reason="uvicorn parses with httptools")

@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import needs
 
+pytestmark = pytest.mark.bench
+
 needs("httptools", "bench/verdicts.py parses requests with httptools")
 
 BENCH = Path(__file__).parent.parent / "bench"

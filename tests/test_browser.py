@@ -18,6 +18,8 @@ from pytest_mwbudget.report.json import document, to_json
 from .browser import DESKTOP, PHONE, Browser
 from .test_report_html import HOSTILE, everything, spoiled, stacked
 
+pytestmark = pytest.mark.browser
+
 Opener = Callable[..., Browser]
 
 PAPER = (718, 1000)  # A4 less its margins

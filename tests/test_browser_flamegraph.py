@@ -15,6 +15,8 @@ import pytest
 
 from .browser import PHONE, Browser
 
+pytestmark = pytest.mark.browser
+
 Node: TypeAlias = dict[str, Any]
 Open: TypeAlias = Callable[..., Browser]
 

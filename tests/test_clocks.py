@@ -121,6 +121,7 @@ FREEZING = {
 
 
 @pytest.mark.parametrize("freezing", FREEZING)
+@pytest.mark.live
 def test_budgets_hold_where_time_stood_still_before_the_package_was_imported(
     freezing: str, pytester: pytest.Pytester
 ) -> None:

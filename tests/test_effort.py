@@ -11,6 +11,8 @@ import starlette.middleware.gzip  # noqa: F401
 
 from .apps import LEAN, Scheduled
 
+pytestmark = pytest.mark.live
+
 CONFTEST = """
 from pathlib import Path
 

@@ -21,6 +21,8 @@ from .apps import hello
 from .fuzz_stacks import Finding, Violation, found_in, hunt, main, unmeasured, violations
 from .stacks import FORMS, HABITS, IN_A_THREAD, SPIN_US, Built, Layer, Plain, Stack, allowed_habits, rows_of, smaller
 
+pytestmark = pytest.mark.live
+
 UNTIMED, TIMED = 15, 6
 FORMS_AT_ONCE = 6
 

@@ -1015,6 +1015,7 @@ print(json.dumps({
 
 
 @needs_objects
+@pytest.mark.live
 def test_ten_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
     processes = [
         subprocess.Popen(

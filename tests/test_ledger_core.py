@@ -1311,9 +1311,10 @@ def test_an_open_counting_run_does_not_grow_with_what_it_has_told() -> None:
 
 
 @pytest.mark.skipif("MWBUDGET_AGAIN" in os.environ, reason="this is the second time")
+@pytest.mark.live
 def test_all_of_this_holds_under_the_debug_hooks_of_the_interpreter() -> None:
     # Without other plugins and their configuration: this is not about them, and they take their time.
-    alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "-W", "error"]
+    alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "-o", "markers=live", "-W", "error"]
     completed = subprocess.run(
         [sys.executable, "-X", "dev", "-m", "pytest", "-q", *alone, __file__],
         capture_output=True,

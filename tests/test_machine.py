@@ -17,7 +17,7 @@ from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
 from pytest_mwbudget.timing.host_speed import CALLS, Machine, kind, reference_ns
 
-from .apps import LEAN, LITTLE_WARMING, Scheduled
+from .apps import FAST, LEAN, Scheduled
 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def run(project: pytest.Pytester, *arguments: str, workers: int = 0) -> pytest.RunResult:
+def run(project: pytest.Pytester, *arguments: str, workers: int = 0, **schedule: Any) -> pytest.RunResult:
     options = [*LEAN, *QUICK, *WARNINGS_SHOWN, *arguments]
     if workers:
         return project.runpytest_subprocess("-n", str(workers), *options)
-    return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**LITTLE_WARMING)])
+    return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**FAST | schedule)])
 
 
 def kept(project: pytest.Pytester) -> Any:
@@ -136,7 +136,7 @@ def keep(project: pytest.Pytester, value: object) -> None:
 
 def test_a_run_leaves_the_speed_that_it_saw(project: pytest.Pytester) -> None:
     project.makepyfile(test_other=TIMED)
-    run(project).assert_outcomes(failed=2)
+    run(project, failure_time_s=1.0).assert_outcomes(failed=2)
     ((name, speeds),) = kept(project).items()
     assert name == kind()
     ((best_ns, watched_s),) = speeds
@@ -152,6 +152,7 @@ def test_what_a_quicker_machine_would_keep_is_no_failure(project: pytest.Pyteste
     result.stdout.fnmatch_lines([SLOWER])
 
 
+@pytest.mark.live
 def test_workers_know_what_runs_saw_and_leave_together_what_they_see(project: pytest.Pytester) -> None:
     """Both are tested in one run because starting workers takes longer than their tests."""
     project.makepyfile(test_other=TIMED)

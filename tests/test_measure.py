@@ -118,6 +118,12 @@ class Silent(BaseHTTPMiddleware):
         return await call_next(request)
 
 
+# Shorter than the default in everything: an app on a fake clock is as quick at its first request as at its last.
+SCHEDULE = Schedule(warm_calls=100, brief_warm_calls=20, precision_time_s=0.5, failure_time_s=0.3, watched_time_s=1.5)
+# As precise as the default, for tests of how precise figures become.
+PRECISE = replace(SCHEDULE, precision_time_s=2.0, failure_time_s=1.0)
+
+
 @dataclass
 class Server:
     """Measures a Starlette app on a fake clock; `requests` came to its endpoint."""
@@ -130,7 +136,7 @@ class Server:
     machine: Machine = field(default_factory=lambda: Machine(known_ns=1e9))
     # Whether somebody reads the figures of a request whose budgets are kept.
     precise: bool = True
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: Schedule = SCHEDULE
     requests: int = 0
 
     def measure(self, layers: list[Middleware], method: str = "GET", **settings: Any) -> Measurement:
@@ -283,7 +289,7 @@ def test_budgets_are_judged_and_the_run_stops_when_all_is_known(before: float) -
     assert measurement.verdict == verdicts["Costly#1"]
     assert measurement.effort is not None
     # A failure takes its time.
-    assert measurement.effort.seconds >= Schedule().failure_time_s if before > 10 else measurement.effort.requests < 300
+    assert measurement.effort.seconds >= SCHEDULE.failure_time_s if before > 10 else measurement.effort.requests < 300
     assert measurement.effort.seconds < 2
 
 
@@ -340,7 +346,7 @@ def test_where_nobody_reads_the_figures_a_run_stops_when_all_budgets_are_known_t
     ],
 )
 def test_figures_that_are_read_are_precise_also_where_nobody_asked_for_them(budgets: Budgets) -> None:
-    server = Server(precise=False, endpoint_us=100)  # there is time for many requests
+    server = Server(precise=False, endpoint_us=100, schedule=PRECISE)  # there is time for many requests
     measurement = server.measure([Middleware(Wavering, clock=server.clock)], budgets=budgets)
     assert measurement.verdict == ("fail" if budgets.quantities else None)
     assert not any(STOPPED_NOTE in note for note in measurement.notes)
@@ -362,7 +368,7 @@ def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all
     assert [look for look, _ in looks] == list(range(1, len(looks) + 1))
     assert looks[0][1] >= looks[1][1]  # it fails at first sight, so there is no second one
     assert all(before < after for (_, before), (_, after) in pairwise(looks[1:]))
-    assert server.requests > looks[0][1] + looks[-1][1] + Schedule().warm_calls
+    assert server.requests > looks[0][1] + looks[-1][1] + SCHEDULE.warm_calls
 
 
 def test_above_a_slow_app_no_samples_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +392,7 @@ def test_a_budget_that_only_a_bypass_keeps_is_not_known_to_be_kept_at_once(monke
     )
     requests = []
     for budget_us in (240, 180):
-        server = Server(precise=False)
+        server = Server(precise=False, schedule=PRECISE)
         layers = [Middleware(Silent, clock=server.clock, us=200), Middleware(Wavering, clock=server.clock)]
         measurement = server.measure(layers, budgets=Budgets(layers={"Silent": {"us": budget_us}}))
         assert (measurement.layer("Silent").method, measurement.verdict) == ("bypass", "pass")
@@ -403,8 +409,8 @@ def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_b
         assert measurement.verdict == "fail"
         assert measurement.effort is not None
         seconds.append(measurement.effort.seconds)
-    assert seconds[0] >= Schedule().watched_time_s
-    assert all(Schedule().failure_time_s <= one < Schedule().watched_time_s for one in seconds[1:])
+    assert seconds[0] >= SCHEDULE.watched_time_s
+    assert all(SCHEDULE.failure_time_s <= one < SCHEDULE.watched_time_s for one in seconds[1:])
 
 
 def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of_the_time() -> None:
@@ -414,7 +420,7 @@ def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}))
     assert measurement.verdict == "fail"
     assert measurement.effort is not None
-    assert measurement.effort.seconds >= Schedule().watched_time_s - 0.5
+    assert measurement.effort.seconds >= SCHEDULE.watched_time_s - 0.5
 
 
 @pytest.mark.parametrize(
@@ -1258,7 +1264,10 @@ def judged_as_told(us: Estimate, bound: float, **known: float) -> Judgement:
 
 
 def requests_by_look(
-    budgets: Budgets, monkeypatch: pytest.MonkeyPatch, change: Callable[[Estimates], Estimates] = lambda found: found
+    budgets: Budgets,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Estimates], Estimates] = lambda found: found,
+    schedule: Schedule = SCHEDULE,
 ) -> list[dict[str, int]]:
     """How many requests of each kind there were at each look, if these were what is estimated."""
     looks: list[dict[str, int]] = []
@@ -1277,7 +1286,8 @@ def requests_by_look(
         Middleware(SpendsInATask, clocks=clocks, work=50, wait=300),
         Middleware(Spends, clocks=clocks, work=20),
     ]
-    Server(clocks.wall, cpu_clock=clocks.cpu, endpoint_us=400).measure(layers, budgets=budgets, max_time_s=3)
+    server = Server(clocks.wall, cpu_clock=clocks.cpu, endpoint_us=400, schedule=schedule)
+    server.measure(layers, budgets=budgets, max_time_s=3)
     return looks
 
 
@@ -1304,7 +1314,7 @@ def test_the_time_goes_into_what_an_open_verdict_hangs_on(name: str) -> None:
 
 def test_while_a_failure_is_fresh_all_rows_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **known: Judgement("fail"))
-    looks = requests_by_look(Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), monkeypatch)
+    looks = requests_by_look(Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), monkeypatch, schedule=PRECISE)
     assert len(looks) > 2
     assert most_grown(looks) == set()
 

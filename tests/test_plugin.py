@@ -35,7 +35,7 @@ import pytest_mwbudget.session.turns
 from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.model.results import QUANTITIES
 
-from .apps import LEAN, LEAN_WITH_COVERAGE, LITTLE_WARMING, Scheduled, needs
+from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, Scheduled, needs
 from .test_report_github import read
 from .test_report_schema import misfits
 
@@ -118,7 +118,7 @@ def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Nobody looks at the pictures here. Noting a call takes as long as the stack is deep, and one run is inside of another.
-QUICKLY = Scheduled(**LITTLE_WARMING, profile_least_s=0.05, profile_chunk_s=0.02, profile_samples=10, profile_events=1)
+QUICKLY = Scheduled(**FAST, profile_least_s=0.02, profile_chunk_s=0.02, profile_samples=5, profile_events=1)
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -1669,6 +1669,7 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
         ),
     ],
 )
+@pytest.mark.live
 def test_coverage_is_suspended_during_the_measurement_and_loses_nothing(
     shop: pytest.Pytester, core: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def assert_hot(node: Node, share: float) -> None:
     assert within(node, "burn") / own_us(node) == pytest.approx(share, rel=0.1)
 
 
+@pytest.mark.live
 def test_a_spin_in_a_helper_of_one_layer_among_six() -> None:
     app = stack(Named("A"), PassOn, GZipMiddleware, Hot, PassOn, Named("B"))
     found, _, measurement = data(app)
@@ -177,6 +178,7 @@ def test_a_spin_in_a_helper_of_one_layer_among_six() -> None:
     assert within(block(found["root"], "Hot"), "burn") == pytest.approx(everywhere)
 
 
+@pytest.mark.live
 def test_a_spin_in_the_endpoint_below_a_task_layer() -> None:
     found, _, measurement = data(stack(CORS, PassOn, GZipMiddleware, work=hot))
     assert measurement.books is not None
@@ -186,6 +188,7 @@ def test_a_spin_in_the_endpoint_below_a_task_layer() -> None:
     assert endpoint in list(nodes(block(found["root"], "PassOn")))
 
 
+@pytest.mark.live
 def test_blocks_are_nested_as_the_layers_are_and_take_what_the_rows_say() -> None:
     found, profile, measurement = data(stack(Hot, PassOn, work=hot))
     outer = [node["name"] for node in nodes(found["root"]) if node["kind"] == "layer"]
@@ -198,6 +201,7 @@ def test_blocks_are_nested_as_the_layers_are_and_take_what_the_rows_say() -> Non
     assert found["samples"] == profile.samples > 100
 
 
+@pytest.mark.live
 def test_a_layers_wait_is_the_event_loops_time_below_it() -> None:
     found, _, _ = data(stack(Waits, Hot))
     loop = within(block(found["root"], "Waits"), "BaseEventLoop._run_once") or within(
@@ -208,12 +212,14 @@ def test_a_layers_wait_is_the_event_loops_time_below_it() -> None:
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "trio"])
+@pytest.mark.live
 def test_on_loops_that_cannot_be_looked_into_a_row_has_the_time_that_it_was_busy(loop: str) -> None:
     pytest.importorskip(loop)
     found, _, _ = data(stack(Hot, PassOn), loop)
     assert_hot(block(found["root"], "Hot"), 1.0)
 
 
+@pytest.mark.live
 def test_what_is_only_counted_is_profiled_as_it_is() -> None:
     found, _, measurement = data(stack(Hot, PassOn), budgets=Budgets({"tasks": 0}, {}, None), flamegraph="failing")
     assert measurement.books is None
@@ -223,6 +229,7 @@ def test_what_is_only_counted_is_profiled_as_it_is() -> None:
     assert 0.7 * SPUN_US < within(block(found["root"], "Hot"), "burn") < 2 * SPUN_US
 
 
+@pytest.mark.live
 def test_the_hottest_functions_are_the_layers_own() -> None:
     _, profile, measurement = data(stack(Hot, PassOn, work=hot), budgets=Budgets({"us": 300.0}, {}, None))
     first, *_ = hottest(profile.session, measurement.layer("Hot").layer, profile.requests)
@@ -287,12 +294,14 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
     assert measurement.notes[-1] == "There is no flamegraph: under the profiler: ValueError: not here [no-flamegraph]"
 
 
+@pytest.mark.live
 def test_a_request_of_very_many_calls_is_drawn_without_counting_them() -> None:
     found, _, _ = data(stack(Hot, PassOn), schedule=replace(BRIEF, profile_events=200))
     assert own_times(block(found["root"], "Hot"))
     assert sys.getprofile() is None
 
 
+@pytest.mark.live
 def test_deep_recursion_can_be_drawn() -> None:
     def deep(request: Any, depth: int = 300) -> None:
         if depth:
@@ -306,6 +315,7 @@ def test_deep_recursion_can_be_drawn() -> None:
     assert block(found["root"], "(endpoint)")["us"] > SPUN_US / 2
 
 
+@pytest.mark.live
 def test_frozen_time_does_not_stop_the_profiler() -> None:
     with freezegun.freeze_time("2020-01-01"):
         found, measurement = asyncio.run(profiled(Noop(hello), lifespan=False))
@@ -314,6 +324,7 @@ def test_frozen_time_does_not_stop_the_profiler() -> None:
     assert found.session.duration > 0
 
 
+@pytest.mark.live
 def test_a_time_limit_is_for_a_request_and_not_for_the_profile() -> None:
     found, measurement = asyncio.run(profiled(stack(Hot), startup_timeout_s=0.5))
     assert found is not None, measurement.notes
@@ -386,6 +397,7 @@ def test_the_coroutine_of_a_task_tells_its_state() -> None:
     assert inspect.getcoroutinestate(root) == inspect.CORO_CLOSED
 
 
+@pytest.mark.live
 def test_a_group_that_is_cancelled_in_a_request_ends_under_the_profiler() -> None:
     class Cancels(PassOn):
         async def dispatch(self, request: Any, call_next: Callable[[Any], Any]) -> Any:

@@ -54,7 +54,7 @@ def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> M
     No figure is judged here, so an app need not be at its quickest.
     """
     settings = {"max_time_s": 0.05} | options.pop("settings", {})
-    return apps.measured(app, method, url, settings=settings, **apps.LITTLE_WARMING, **options)
+    return apps.measured(app, method, url, settings=settings, schedule=apps.Schedule(**apps.FAST), **options)
 
 
 async def page(request: Any) -> PlainTextResponse:

@@ -19,6 +19,8 @@ import pytest
 
 from .conftest import needs, required
 
+pytestmark = pytest.mark.live
+
 # Coverage and profilers are at work when this is imported, so the thread of the pool has coverage's tracer.
 CONFTEST = """
 from concurrent.futures import ThreadPoolExecutor

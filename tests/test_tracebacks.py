@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mwbudget.session.tracebacks import _chain
 
-from .apps import LEAN
+from .apps import FAST, LEAN, Scheduled
 from .test_plugin import APP, CONFTEST, QUICK
 
 HEAD = "import unittest\n\nimport pytest\n\n\n"
@@ -73,7 +73,9 @@ OURS = re.compile(r"pytest_mwbudget[/\\](?!errors)|\b(gate|fixture|asgi|loops)\.
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", *LEAN]
-    return pytester.runpytest_inprocess(*plugins, "--mw-budget", QUICK, "--mw-budget-flamegraph=never", *arguments)
+    return pytester.runpytest_inprocess(
+        *plugins, "--mw-budget", QUICK, "--mw-budget-flamegraph=never", *arguments, plugins=[Scheduled(**FAST)]
+    )
 
 
 def write(pytester: pytest.Pytester, source: str, name: str = "test_it") -> int:

@@ -25,6 +25,8 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
+pytestmark = pytest.mark.live
+
 # The longest that a run takes on a busy machine, and how long it goes on for the sake of precision.
 MOST_S, PRECISE_S = 15.0, 0.7
 

@@ -28,7 +28,7 @@ import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 
-from .apps import LEAN, LITTLE_WARMING, Scheduled
+from .apps import FAST, LEAN, Scheduled
 
 # ---- who waits --------------------------------------------------------------------------------------------------
 
@@ -245,6 +245,7 @@ def spans(project: pytest.Pytester) -> list[tuple[int, int]]:
     return sorted((int(begin), int(end)) for begin, end in map(str.split, lines))
 
 
+@pytest.mark.live
 def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
     """Whether a test takes the fixture by its name, or only at run time."""
     project.makepyfile(
@@ -261,7 +262,7 @@ def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
 def run(project: pytest.Pytester, keywords: str, *arguments: str) -> pytest.RunResult:
     project.makepyfile(TEST.format(keywords=keywords, tests=1, fixture="mw_budget"))
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget", *arguments]
-    return project.runpytest_inprocess(*options, plugins=[Scheduled(**LITTLE_WARMING)])
+    return project.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_a_test_that_a_marker_skips_does_not_wait(project: pytest.Pytester, monk
         """
     )
     options = ("-p", "no:xdist", *LEAN, "--mw-budget")
-    project.runpytest_inprocess(*options, plugins=[Scheduled(**LITTLE_WARMING)]).assert_outcomes(skipped=3, failed=1)
+    project.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)]).assert_outcomes(skipped=3, failed=1)
     assert len(waits) == 1
 
 
