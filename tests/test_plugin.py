@@ -243,7 +243,7 @@ def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pyteste
     if action == "warn":
         result.stdout.fnmatch_lines(["*BudgetWarning: GET /health: Spin is undecided: * this run's detection limit*"])
     if action == "fail":
-        result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *floor*"])
+        result.stdout.fnmatch_lines(["GET /health: undecided", "Spin is undecided: *detection limit*"])
 
 
 @pytest.mark.parametrize(
