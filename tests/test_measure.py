@@ -130,7 +130,7 @@ class Server:
 
     clock: FakeClock = field(default_factory=FakeClock)
     # Each request costs real time, and a clock of our own comes to its limits the sooner, the longer one takes on it.
-    endpoint_us: float = 500.0
+    endpoint_us: float = 1000.0
     cpu_clock: FakeClock | None = None
     # Known well, and never seen to be as quick as it is.
     machine: Machine = field(default_factory=lambda: Machine(known_ns=1e9))
@@ -605,7 +605,7 @@ def test_a_layer_that_the_inside_comes_to_need_is_left_to_the_split_from_then_on
 def test_the_layer_that_the_inside_comes_to_need_is_blamed_also_where_only_another_bypass_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server, looks, look = Server(), 0, Sampler.look
+    server, looks, look = Server(endpoint_us=500), 0, Sampler.look
 
     async def counted(self: Sampler, *args: Any) -> None:
         nonlocal looks
@@ -683,7 +683,7 @@ def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
     max_time_s: float,
 ) -> None:
     """What was measured with every layer in place is kept: also of the layers inside the one that was dropped."""
-    server = Server(schedule=Schedule(bypass_calls=10))
+    server = Server(endpoint_us=500, schedule=Schedule(bypass_calls=10))
     layers = [
         Middleware(Silent, clock=server.clock, us=70),
         Middleware(Tenant, clock=server.clock, us=50),
@@ -879,7 +879,7 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
     ],
 )
 def test_a_task_layer_that_no_request_is_sent_past_says_why(method: str, max_time_s: float, note: str | None) -> None:
-    server = Server()
+    server = Server(endpoint_us=500)
     layers = [Middleware(Silent, clock=server.clock, us=400)]
     measurement = server.measure(layers, method=method, max_time_s=max_time_s)
     assert [one for one in measurement.notes if "bypassed" in one] == ([f"{note} [bypass]"] if note else [])
