@@ -79,7 +79,14 @@ class Scheduled:
 # Where budgets are so far from the truth that an app need not be at its quickest, and the first figures are enough: a
 # failure is believed as soon as two looks in a row say so.
 FAST = {"warm_ns": 10_000_000, "brief_warm_calls": 20, "brief_warm_ns": 10_000_000}
-FAST |= {"settle_calls": 8, "settle_ns": 2_000_000, "first_look_ns": 10_000_000, "failure_time_s": 0.05, "watched_time_s": 0.05, "precision_time_s": 0.1}
+FAST |= {
+    "settle_calls": 8,
+    "settle_ns": 2_000_000,
+    "first_look_ns": 10_000_000,
+    "failure_time_s": 0.05,
+    "watched_time_s": 0.05,
+    "precision_time_s": 0.1,
+}
 
 
 async def measured_async(

@@ -24,12 +24,22 @@ def loaded_after(statement: str) -> set[str]:
     return set(in_a_fresh_interpreter(f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))").split())
 
 
-def test_the_plugin_imports_nothing_heavy_and_nothing_of_the_package() -> None:
+def test_the_plugin_imports_nothing_but_the_table_of_settings() -> None:
     loaded = loaded_after("import pytest_mwbudget.plugin")
     assert loaded.isdisjoint(HEAVY)
     assert {name for name in loaded if name.startswith("pytest_mwbudget")} == {
         "pytest_mwbudget",
+        "pytest_mwbudget.config",
+        "pytest_mwbudget.config.table",
         "pytest_mwbudget.plugin",
+    }
+
+
+def test_the_table_of_settings_imports_nothing_that_pytest_does_not() -> None:
+    assert loaded_after("import pytest, pytest_mwbudget.config.table") - loaded_after("import pytest") == {
+        "pytest_mwbudget",
+        "pytest_mwbudget.config",
+        "pytest_mwbudget.config.table",
     }
 
 

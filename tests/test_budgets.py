@@ -7,7 +7,8 @@ import math
 import pytest
 
 from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge, judge_count, seconds_needed
-from pytest_mwbudget.config.budgets import Bounds, Budgets, assign, bound, budget_us, named, number, size
+from pytest_mwbudget.config.budgets import Bounds, Budgets, assign, named
+from pytest_mwbudget.config.checks import check, count, microseconds, size
 from pytest_mwbudget.errors import LayerNameError, SettingError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Quantity, Verdict, worst
@@ -32,7 +33,7 @@ STACK = [
 
 @pytest.mark.parametrize(("value", "expected"), [(50, 50.0), (0.5, 0.5), ("50", 50.0), (" 1e2 ", 100.0)])
 def test_a_number_above_zero_is_a_budget(value: object, expected: float) -> None:
-    assert budget_us(value, "us") == expected
+    assert microseconds(value, "us") == expected
 
 
 @pytest.mark.parametrize(
@@ -56,23 +57,23 @@ def test_a_number_above_zero_is_a_budget(value: object, expected: float) -> None
 )
 def test_anything_else_is_refused_with_place_value_and_remedy(value: object) -> None:
     with pytest.raises(SettingError, match=r"mw_budget marker: us is .*; give a number of microseconds .* above 0"):
-        budget_us(value, "mw_budget marker: us")
+        microseconds(value, "mw_budget marker: us")
 
 
 def test_the_message_shows_the_value_as_it_was_written() -> None:
     with pytest.raises(SettingError, match="us is 'much', which is not a number"):
-        budget_us("much", "us")
+        microseconds("much", "us")
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 0), (7, 7), ("0", 0), (" 12 ", 12)])
 def test_a_whole_number_from_zero_on_is_a_count(value: object, expected: int) -> None:
-    assert number(value, "tasks") == expected
+    assert count(value, "tasks") == expected
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, 2.0, "2.5", "-3", "many", "", True, False, None, [1], math.nan])
 def test_anything_else_is_no_count(value: object) -> None:
     with pytest.raises(SettingError) as caught:
-        number(value, "mw_budget marker: tasks")
+        count(value, "mw_budget marker: tasks")
     message = str(caught.value)
     assert message.startswith(f"mw_budget marker: tasks is {value!r}; ")
     assert "a whole number per request from 0 on, for example 100" in message
@@ -127,7 +128,7 @@ def test_a_value_that_is_no_text_and_no_count_is_no_size(value: object) -> None:
     [("us", "1.5", 1.5), ("busy_us", 3, 3.0), ("bytes", "2 KiB", 2048), *((q, "0", 0) for q in COUNTED)],
 )
 def test_each_quantity_has_its_own_kind_of_bound(quantity: Quantity, value: object, expected: float) -> None:
-    assert bound(quantity, value, quantity) == expected
+    assert check(quantity, value, quantity) == expected
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_each_quantity_has_its_own_kind_of_bound(quantity: Quantity, value: obje
 )
 def test_a_bound_that_its_quantity_cannot_have_is_refused(quantity: Quantity, value: object) -> None:
     with pytest.raises(SettingError, match=rf"^here is {value!r}"):
-        bound(quantity, value, "here")
+        check(quantity, value, "here")
 
 
 # ---- what has to be measured ------------------------------------------------------------------------------------
@@ -392,8 +393,8 @@ def test_the_worst_verdict_is_the_overall_one(verdicts: list[Verdict], expected:
 
 @pytest.mark.parametrize(("most", "verdict"), [(4, "fail"), (5, "pass"), (6, "pass")])
 def test_the_typical_count_is_held_against_the_budget_and_may_reach_it(most: int, verdict: Verdict) -> None:
-    for count in (Count(5, 5, 5), Count(5, 0, 99)):
-        judgement = judge_count(count, most)
+    for found in (Count(5, 5, 5), Count(5, 0, 99)):
+        judgement = judge_count(found, most)
         assert (judgement.verdict, judgement.reason) == (verdict, None)
 
 

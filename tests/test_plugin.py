@@ -15,7 +15,7 @@ import pytest
 import starlette.applications
 import starlette.middleware.base  # noqa: F401
 
-import pytest_mwbudget.config.settings
+import pytest_mwbudget.config.checks
 import pytest_mwbudget.engine
 import pytest_mwbudget.profiling.sampling
 import pytest_mwbudget.report.flamegraph
@@ -1123,7 +1123,7 @@ def test_a_test_that_is_not_async_runs_on_the_loop_that_is_asked_for(
 def test_a_loop_that_is_not_installed_is_a_usage_error(
     shop: pytest.Pytester, loop: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.config.settings, "find_spec", lambda name: None)
+    monkeypatch.setattr(pytest_mwbudget.config.checks, "find_spec", lambda name: None)
     if place == "configuration":
         shop.makeini(f"[pytest]\nmw_budget_loop = {loop}\n")
     result = run(shop, *([f"--mw-budget-loop={loop}"] if place == "option" else []))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import pytest_mwbudget.config.settings
+import pytest_mwbudget.config.checks
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
@@ -17,7 +17,7 @@ from pytest_mwbudget.model.results import COUNTED, QUANTITIES
 @pytest.fixture(autouse=True)
 def every_loop_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is installed where these tests run."""
-    monkeypatch.setattr(pytest_mwbudget.config.settings, "find_spec", lambda name: object())
+    monkeypatch.setattr(pytest_mwbudget.config.checks, "find_spec", lambda name: object())
 
 
 def field_of(settings: Settings, key: str) -> object:
@@ -326,7 +326,7 @@ def test_an_installed_loop_can_be_chosen(loop: str) -> None:
 @pytest.mark.parametrize("loop", ["uvloop", "trio"])
 def test_a_loop_that_is_not_installed_is_an_error_with_the_remedy(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"asyncio": object()}
-    monkeypatch.setattr(pytest_mwbudget.config.settings, "find_spec", installed.get)
+    monkeypatch.setattr(pytest_mwbudget.config.checks, "find_spec", installed.get)
     for place, message in [
         ("mw_budget marker: loop", complaint([{"loop": loop}])),
         ("mw_budget_loop", complaint([], {"loop": loop})),

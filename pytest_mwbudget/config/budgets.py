@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TypeAlias
 
-from ..errors import LayerNameError, SettingError, near_miss
+from ..errors import LayerNameError, near_miss
 from ..model.estimate import Microseconds
 from ..model.results import COUNTED, Quantity
 from ..model.stack import Layer
@@ -48,54 +44,6 @@ class Budgets:
     def bound_time(self) -> bool:
         """Whether there is a budget of time."""
         return self.total_us is not None or not self.quantities.issubset(COUNTED)
-
-
-def bound(quantity: Quantity, value: object, where: str) -> float:
-    """`value` as a budget of `quantity`; SettingError when it cannot be one. `where` names its place."""
-    if quantity == "bytes":
-        return size(value, where)
-    return number(value, where) if quantity in COUNTED else budget_us(value, where)
-
-
-def budget_us(value: object, where: str) -> Microseconds:
-    """`value` as a budget in microseconds; SettingError unless it is a finite number above zero."""
-    remedy = "give a number of microseconds per request above 0, for example 50"
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            raise SettingError(f"{where} is {value!r}, which is not a number; {remedy}") from None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise SettingError(f"{where} is {value!r}, which is not a number; {remedy}")
-    if not 0 < value <= sys.float_info.max:
-        raise SettingError(f"{where} is {value!r}, which cannot be kept; {remedy}")
-    return float(value)
-
-
-def number(value: object, where: str) -> int:
-    """`value` as a count; SettingError unless it is a whole number from zero on."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")
-    return value
-
-
-UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-
-
-def size(value: object, where: str) -> int:
-    """`value` as a number of bytes: a whole number, or a text like "16 KiB" (1024 bytes each) or "16 kB" (1000)."""
-    if isinstance(value, str):
-        match = _SIZE.fullmatch(value.strip())
-        if match is None or match[2].lower() not in UNITS:
-            raise SettingError(
-                f"{where} is {value!r}; give a number of bytes per request, or one with a unit, for example '16 KiB'."
-                f" The units are: B, kB, MB, GB, KiB, MiB, GiB"
-            )
-        return math.floor(Decimal(match[1]) * UNITS[match[2].lower()])
-    return number(value, where)
 
 
 def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity, float]]:

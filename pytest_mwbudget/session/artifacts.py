@@ -17,14 +17,23 @@ from ..errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A kind of file. `name` is its option's, `package` has to be installed.
-
-    `render` makes its text of a document and of the path where it will be.
-    """
+    """A kind of file: `name` is its option, `package` must be installed to render it."""
 
     name: str
-    render: Callable[[Mapping[str, Any], Path], str]
     package: str | None = None
+
+    def render(self, document: Mapping[str, Any], path: Path) -> str:
+        """Render the document as the text of a file that will be at `path`."""
+        from ..report import benchmark, html, json, markdown
+
+        if self.name == "html":
+            return html.render(document, lambda file: _seen_from(path, file))
+        renderers: dict[str, Callable[[Mapping[str, Any]], str]] = {
+            "json": json.render,
+            "markdown": markdown.render,
+            "benchmark-json": benchmark.render,
+        }
+        return renderers[self.name](document)
 
     def check(self, path: Path, said: str) -> None:
         """Make sure, before there is any work to lose, that the file can be made; nothing is left behind.
@@ -112,38 +121,14 @@ def check_distinct(files: Mapping[str, Path]) -> None:
             )
 
 
-def _json(document: Mapping[str, Any], path: Path) -> str:
-    from ..report.json import render
-
-    return render(document)
-
-
-def _html(document: Mapping[str, Any], path: Path) -> str:
-    from ..report.html import render
-
-    return render(document, lambda file: _seen_from(path, file))
-
-
 def _seen_from(page: Path, file: str) -> str:
-    """The path of `file` as a link in `page`."""
+    """Return the path of `file` as a link in `page`."""
     try:
         return Path(os.path.relpath(file, page.parent)).as_posix()
     except ValueError:  # on another drive
         return file
 
 
-def _markdown(document: Mapping[str, Any], path: Path) -> str:
-    from ..report.markdown import render
-
-    return render(document)
-
-
-def _benchmark(document: Mapping[str, Any], path: Path) -> str:
-    from ..report.benchmark import render
-
-    return render(document)
-
-
-JSON = Output("json", _json)
-# What can be made again of the JSON.
-RENDERED = (Output("html", _html, "jinja2"), Output("markdown", _markdown), Output("benchmark-json", _benchmark))
+JSON = Output("json")
+# What can be rendered from the JSON.
+RENDERED = (Output("html", "jinja2"), Output("markdown"), Output("benchmark-json"))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..asgi import loops, server
-from ..config.settings import Settings, status_code
+from ..config.checks import status_code
+from ..config.settings import Settings
 from ..engine import Publish, measure, send_once
 from ..errors import MeasurementError
 from ..model.results import Measurement

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..config.settings import MARKER_KEYS, RUN_KEYS, Settings, WhenUndecided, merge
+from ..config.settings import MARKER_KEYS, Settings, WhenUndecided, merge
+from ..config.table import INI, OPTION, SETTINGS
 from ..errors import BudgetWarning, MwBudgetError, SettingError, more_about, report_of, tagged
+from .artifacts import JSON, RENDERED
 from .markers import closest_first, note_start
 from .tracebacks import Tracebacks, entered, raise_at
 
@@ -24,11 +26,6 @@ if TYPE_CHECKING:
     from ..timing.schedule import Schedule
     from .client import MwBudget
     from .turns import Turns
-
-CONFIGURABLE = (*MARKER_KEYS, *RUN_KEYS)
-ON_COMMAND_LINE = ("loop", "max_time", "undecided", "flamegraph")
-# Where flamegraphs are written when nobody says otherwise.
-FOLDER = ".mw-budget"
 
 FAILURE_WIDTH = 79
 
@@ -71,8 +68,7 @@ def _folder(config: pytest.Config) -> Path:
     said: str | None = config.getoption("mw_budget_dir")
     if said is not None:
         return config.invocation_params.dir / said
-    configured: str = config.getini("mw_budget_dir") or FOLDER
-    return config.rootpath / configured
+    return config.rootpath / str(config.getini("mw_budget_dir") or SETTINGS["dir"].default)
 
 
 def take_part(config: pytest.Config) -> None:
@@ -116,13 +112,10 @@ def enforced(config: pytest.Config) -> bool:
 
 
 def _configured(config: pytest.Config) -> dict[str, Any]:
-    """The command line's and the configuration's values by marker keyword, None where nothing was said."""
-    values: dict[str, Any] = {key: config.getini(f"mw_budget_{key}") or None for key in CONFIGURABLE}
-    for key in ON_COMMAND_LINE:
-        option = config.getoption(f"mw_budget_{key}")
-        if option is not None:
-            values[key] = option
-    return values
+    """Return the command line's values, then the configuration's, by setting; None where nothing was set."""
+    ini = {name: config.getini(setting.key) or None for name, setting in SETTINGS.items() if INI in setting.places}
+    options = {name: config.getoption(setting.key) for name, setting in SETTINGS.items() if OPTION in setting.places}
+    return ini | {name: value for name, value in options.items() if value is not None}
 
 
 # ---- the client -------------------------------------------------------------------------------------------------
@@ -159,9 +152,9 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
 
 def _figures_read(config: pytest.Config) -> bool:
     """Whether the figures of requests that keep their budgets are asked for, by verbosity or as a file."""
-    options = [f"mw_budget_{name}" for name in ("json", "html", "markdown", "benchmark_json")]
-    files = (config.getoption(name, None) for name in (*options, "xmlpath"))
-    return config.get_verbosity() > 0 or any(files) or _configured(config)["flamegraph"] == "always"
+    files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
+    junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
+    return config.get_verbosity() > 0 or any([*files, junit]) or _configured(config)["flamegraph"] == "always"
 
 
 def _shared_machine(config: pytest.Config) -> Machine:

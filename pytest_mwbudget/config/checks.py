@@ -1,0 +1,190 @@
+"""Checks of values, by the kind of value that the table names.
+
+A check takes a value and the name of its place, which begins the message. It returns the value as the package uses it,
+and raises SettingError if the value is unusable. Numbers may be text, as options and ini keys have them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from importlib.util import find_spec
+from typing import Any, get_args
+
+from ..errors import SettingError, near_miss
+from ..model.estimate import Microseconds, Seconds
+from ..model.results import QUANTITIES, LoopName
+from .budgets import LayerBounds
+from .table import SETTINGS
+
+# Deadlines are integers of nanoseconds, and timers of event loops accept only a limited number of seconds.
+MOST_SECONDS = 86_400
+UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def check(name: str, value: object, where: str) -> Any:
+    """Check the value of the setting `name`; `where` is its place."""
+    kind = SETTINGS[name].kind
+    return KINDS[kind](value, where) if kind in KINDS else choice(kind.split("|"), value, where)
+
+
+def microseconds(value: object, where: str) -> Microseconds:
+    """Check a budget of time: a finite number above zero."""
+    number = _float(value) if isinstance(value, (str, int, float)) else math.nan
+    if 0 < number < math.inf:
+        return number
+    problem = "is not a number" if math.isnan(number) else "cannot be kept"
+    raise SettingError(
+        f"{where} is {value!r}, which {problem}; give a number of microseconds per request above 0, for example 50"
+    )
+
+
+def count(value: object, where: str) -> int:
+    """Check a budget of something counted: a whole number from zero."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")
+    return value
+
+
+def size(value: object, where: str) -> int:
+    """Check a number of bytes: a whole number, or text such as "16 KiB" (1024 bytes each) or "16 kB" (1000)."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None or match[2].lower() not in UNITS:
+            raise SettingError(
+                f"{where} is {value!r}; give a number of bytes per request, or one with a unit, for example '16 KiB'."
+                f" The units are: B, kB, MB, GB, KiB, MiB, GiB"
+            )
+        return math.floor(Decimal(match[1]) * UNITS[match[2].lower()])
+    return count(value, where)
+
+
+def status_code(value: object, where: str) -> int:
+    """Check an HTTP status code: 100 to 599."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 599:
+        raise SettingError(f"{where} is {value!r}; give an HTTP status code from 100 to 599, for example 404")
+    return int(value)
+
+
+def truth(value: object, where: str) -> bool:
+    """Check a truth value: a bool, or one of the words that ini files use."""
+    if isinstance(value, str) and value.casefold() in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+        return value.casefold() in ("true", "1", "yes", "on")
+    if not isinstance(value, bool):
+        raise SettingError(f"{where} is {value!r}; give True or False")
+    return value
+
+
+def seconds(value: object, where: str) -> Seconds:
+    """Check a number of seconds: above zero, and at most `MOST_SECONDS`."""
+    number = _float(value)
+    if not 0 < number <= MOST_SECONDS:
+        raise SettingError(
+            f"{where} is {value!r}; give a number of seconds above 0, for example 5, and of at most {MOST_SECONDS},"
+            " which is a day"
+        )
+    return number
+
+
+def _float(value: Any) -> float:
+    """Convert to a float: NaN for what is not a number, infinity for what is too large."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    except OverflowError:
+        return math.inf
+
+
+def choice(choices: Sequence[Any], value: object, where: str) -> Any:
+    """Check that a value is one of the choices."""
+    if value not in choices:
+        miss = near_miss(value, choices) if isinstance(value, str) else ""
+        raise SettingError(f"{where} is {value!r}.{miss} The choices are: {', '.join(choices)}")
+    return value
+
+
+def loop_name(value: object, where: str) -> LoopName:
+    """Check the name of an event loop: its library must be installed."""
+    choices = get_args(LoopName)
+    name: LoopName = choice(choices, value, where)
+    if find_spec(name) is None:
+        raise SettingError(
+            f"{where} is {name!r}, but {name} is not installed here; install it (pip install {name}), or choose another"
+            f" of: {', '.join(choices)}"
+        )
+    return name
+
+
+def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
+    """Check budgets by layer name, from a mapping or from lines.
+
+    A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. Lines say the same:
+    `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping means no budget of that layer, or of that quantity.
+    """
+    if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
+        return dict(_line(line, where) for line in value)
+    if not isinstance(value, Mapping):
+        raise SettingError(
+            f"{where} is {value!r}; give a mapping of layer names to microseconds or to budgets, for example"
+            f" layers={{'GZipMiddleware': 80, 'AuthMiddleware': {{'us': 50, 'tasks': 0}}}}"
+        )
+    for name in value:
+        if not isinstance(name, str):
+            raise SettingError(
+                f"{where} has the layer name {name!r}; give the name as the table shows it, in quotes, for example"
+                f" 'GZipMiddleware'"
+            )
+    return {name: _bounds(bounds, f"{where}[{name!r}]") for name, bounds in value.items()}
+
+
+def _line(line: str, where: str) -> tuple[str, LayerBounds]:
+    name, equals, text = (part.strip() for part in line.rpartition("="))
+    if not (equals and name):
+        raise SettingError(
+            f"{where} has the line {line!r}; write NAME = MICROSECONDS or NAME = QUANTITY: NUMBER, ..., one layer a"
+            f" line"
+        )
+    place = f"{where}: {name}"
+    if ":" not in text:
+        return name, _bounds(text, place)
+    pairs = [pair.partition(":") for pair in text.split(",")]
+    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place)
+
+
+def _bounds(value: object, where: str) -> LayerBounds:
+    """Check bounds by quantity; a plain number is a bound of `us`."""
+    if value is None:
+        return dict.fromkeys(QUANTITIES)
+    if not isinstance(value, Mapping):
+        return {"us": microseconds(value, where)}
+    for quantity in value:
+        if quantity not in QUANTITIES:
+            raise SettingError(
+                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), QUANTITIES)} The quantities are:"
+                f" {', '.join(QUANTITIES)}"
+            )
+    return {
+        quantity: None if most is None else check(quantity, most, f"{where}[{quantity!r}]")
+        for quantity, most in value.items()
+    }
+
+
+# A kind that is missing here is a choice.
+KINDS: Mapping[str, Callable[[object, str], Any]] = {
+    "MICROSECONDS": microseconds,
+    "COUNT": count,
+    "SIZE": size,
+    "STATUS": status_code,
+    "SECONDS": seconds,
+    "BUDGETS": layer_budgets,
+    "true|false": truth,
+    "asyncio|uvloop|trio": loop_name,
+}

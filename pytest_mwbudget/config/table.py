@@ -1,0 +1,102 @@
+"""The one table of settings. Marker, command line, configuration, help, checks and reference pages come from it.
+
+To add a setting, add its entry here and a field to `settings.Settings`. A new kind of value also needs a check in
+`checks.KINDS`. pytest imports this module in every run: `Setting` is a plain class because Python takes 0.3 ms to make
+a NamedTuple, and longer for a dataclass.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+MARKER, OPTION, INI = "marker", "option", "ini"
+IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
+
+
+class Setting:
+    """One setting: its name, its kind of value, the places that accept it, its meaning.
+
+    `name` is the marker's keyword. `kind` is a word in capitals, or the choices separated by `|`: help shows it, and
+    `checks` checks by it. Without a `default`, `text` says what applies.
+    """
+
+    __slots__ = ("default", "ini_type", "kind", "name", "places", "text")
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        places: tuple[str, ...],
+        text: str,
+        default: object = None,
+        ini_type: Literal["linelist"] | None = None,
+    ) -> None:
+        self.name: Final = name
+        self.kind: Final = kind
+        self.places: Final = places
+        self.text: Final = text
+        self.default: Final = default
+        self.ini_type: Final = ini_type
+
+    @property
+    def key(self) -> str:
+        """The ini key, which is also the option's name in `config.option`."""
+        return f"mw_budget_{self.name}"
+
+    @property
+    def flag(self) -> str:
+        """The command-line option."""
+        return f"--mw-budget-{self.name.replace('_', '-')}"
+
+    @property
+    def help(self) -> str:
+        """The meaning with the default."""
+        return self.text if self.default is None else f"{self.text} (default: {self.default})"
+
+
+_LAYER = "budget of every middleware layer, per request:"
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} self time"),
+        Setting("busy_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} the part of its self time that holds the event loop"),
+        Setting("objects", "COUNT", IN_A_TEST, f"{_LAYER} Python objects created"),
+        Setting("allocations", "COUNT", IN_A_TEST, f"{_LAYER} calls of Python's memory allocators"),
+        Setting("bytes", "SIZE", IN_A_TEST, f"{_LAYER} bytes requested from Python's allocators, for example 16 KiB"),
+        Setting("tasks", "COUNT", IN_A_TEST, f"{_LAYER} tasks spawned"),
+        Setting("threads", "COUNT", IN_A_TEST, f"{_LAYER} calls handed to worker threads"),
+        Setting("retained", "COUNT", IN_A_TEST, f"{_LAYER} objects still alive afterwards"),
+        Setting(
+            "layers",
+            "BUDGETS",
+            IN_A_TEST,
+            "budgets of single layers, one a line: NAME = MICROSECONDS, or NAME = us: 80, tasks: 0",
+            ini_type="linelist",
+        ),
+        Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
+        Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
+        Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
+        Setting(
+            "loop",
+            "asyncio|uvloop|trio",
+            EVERYWHERE,
+            "event loop of tests that are not async; unless set, the default of asyncio",
+        ),
+        Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
+        Setting(
+            "undecided",
+            "warn|fail|pass",
+            EVERYWHERE,
+            "what to do about a budget without a verdict; unless set, what cannot be counted here fails",
+            "warn",
+        ),
+        Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
+        Setting("flamegraph", "failing|always|never", IN_A_RUN, "which requests to draw a flamegraph of", "failing"),
+        Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs", ".mw-budget"),
+        Setting("app", "APP", (INI,), "the app under test, as package.module:attribute"),
+        Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
+        Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
+        Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),
+        Setting("benchmark_json", "PATH", (OPTION,), "write the times to PATH in the JSON format of pytest-benchmark"),
+    )
+}

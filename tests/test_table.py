@@ -1,0 +1,144 @@
+"""The table of settings: each entry works in every place that it names, and is refused in the others."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import pytest_mwbudget.profiling.sampling
+from pytest_mwbudget.config.checks import check
+from pytest_mwbudget.config.settings import Settings, merge
+from pytest_mwbudget.config.table import INI, MARKER, OPTION, SETTINGS, Setting
+from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.model.results import QUANTITIES
+
+from .apps import LEAN
+
+# An unusual value of each kind that is no choice.
+UNUSUAL: dict[str, object] = {
+    "MICROSECONDS": "7",
+    "COUNT": "7",
+    "SIZE": "7 KiB",
+    "STATUS": "404",
+    "SECONDS": "7",
+    "BUDGETS": ["A = 7"],
+}
+IN_SETTINGS = [name for name, setting in SETTINGS.items() if setting.kind in UNUSUAL or "|" in setting.kind]
+PATHS = [(name, place) for name, setting in SETTINGS.items() if setting.kind == "PATH" for place in setting.places]
+
+SHOP = """
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+"""
+SKIPS = """
+import pytest
+
+@pytest.mark.mw_budget({keywords})
+def test_it(mw_budget):
+    pytest.skip("its settings are known")
+"""
+REQUESTS = """
+import pytest
+
+@pytest.mark.mw_budget(tasks=0, lifespan=False, undecided='pass')
+def test_it(mw_budget):
+    assert mw_budget.get("/").response.text == "hello"
+"""
+
+
+class Seen:
+    """A plugin that keeps the settings of each test that runs."""
+
+    def __init__(self) -> None:
+        self.settings: list[Settings] = []
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        self.settings.append(item.funcargs["mw_budget"].settings)
+
+
+def run(pytester: pytest.Pytester, test: str, *arguments: str, ini: str = "", seen: Seen) -> pytest.RunResult:
+    pytester.makepyfile(test, shop=SHOP)
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    options = ("--mw-budget", "--strict-config", "-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
+    return pytester.runpytest_inprocess(*options, *arguments, plugins=[seen])
+
+
+def unusual(setting: Setting) -> Any:
+    """A value that is not the default, as text."""
+    choices = (choice for choice in setting.kind.split("|") if choice != str(setting.default).lower())
+    return UNUSUAL.get(setting.kind) or next(choices)
+
+
+@pytest.mark.parametrize("name", IN_SETTINGS)
+def test_a_setting_changes_what_a_test_runs_with(name: str) -> None:
+    assert merge([], {name: unusual(SETTINGS[name])}) != Settings()
+
+
+@pytest.mark.parametrize("place", [MARKER, OPTION, INI])
+def test_every_setting_works_in_each_place_that_it_names(pytester: pytest.Pytester, place: str) -> None:
+    said = {name: unusual(SETTINGS[name]) for name in IN_SETTINGS if place in SETTINGS[name].places}
+    keywords = ", ".join(f"{name}={value!r}" for name, value in said.items()) if place == MARKER else ""
+    options = [f"{SETTINGS[name].flag}={value}" for name, value in said.items()] if place == OPTION else []
+    lines = {name: "\n    ".join(["", *value]) if isinstance(value, list) else value for name, value in said.items()}
+    ini = "\n".join(f"{SETTINGS[name].key} = {value}" for name, value in lines.items()) if place == INI else ""
+    seen = Seen()
+    run(pytester, SKIPS.format(keywords=keywords), *options, ini=ini, seen=seen).assert_outcomes(skipped=1)
+    assert seen.settings == [merge([], said)]
+
+
+@pytest.mark.parametrize(("name", "place"), PATHS)
+def test_a_path_of_the_table_is_written_to(
+    pytester: pytest.Pytester, name: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "html":
+        pytest.importorskip("jinja2")
+    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "ENOUGH_SAMPLES", 10)
+    setting = SETTINGS[name]
+    option = [f"{setting.flag}=there"] if place == OPTION else []
+    ini = f"mw_budget_app = shop:app\n{f'{setting.key} = there' if place == INI else ''}"
+    flamegraph = f"--mw-budget-flamegraph={'always' if name == 'dir' else 'never'}"
+    run(pytester, REQUESTS, flamegraph, *option, ini=ini, seen=Seen()).assert_outcomes(passed=1)
+    assert (pytester.path / "there").exists()
+
+
+def test_every_setting_is_refused_in_the_places_that_it_does_not_name(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfig()
+    for name, setting in SETTINGS.items():
+        if MARKER not in setting.places:
+            with pytest.raises(SettingError, match=f"unknown keyword '{name}'"):
+                merge([{name: "x"}], {})
+        if OPTION not in setting.places:
+            with pytest.raises(pytest.UsageError, match=f"unrecognized arguments: {setting.flag}"):
+                pytester.parseconfig(f"{setting.flag}=x")
+        if INI not in setting.places:
+            with pytest.raises(ValueError, match=f"unknown configuration value: '{setting.key}'"):
+                config.getini(setting.key)
+
+
+def test_every_quantity_is_in_the_table() -> None:
+    assert tuple(name for name in SETTINGS if name in QUANTITIES) == QUANTITIES
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_a_default_passes_its_own_check(setting: Setting) -> None:
+    if setting.name in IN_SETTINGS and setting.default is not None:
+        assert check(setting.name, setting.default, "the table") == setting.default
+
+
+def test_the_choices_in_the_table_are_those_of_the_types() -> None:
+    types = get_type_hints(Settings)
+    for name, field in (("undecided", "when_undecided"), ("flamegraph", "flamegraph")):
+        assert set(SETTINGS[name].kind.split("|")) == set(get_args(types[field]))
+    loop, _ = get_args(types["loop"])
+    assert set(SETTINGS["loop"].kind.split("|")) == set(get_args(loop))
+
+
+def test_help_shows_every_setting(pytester: pytest.Pytester) -> None:
+    told = " ".join(pytester.runpytest_inprocess("--help", *LEAN).stdout.str().split())
+    for setting in SETTINGS.values():
+        if OPTION in setting.places:
+            assert f"{setting.flag}={setting.kind}" in told
+        if INI in setting.places:
+            assert f"{setting.key} ({setting.ini_type or 'string'})" in told
