@@ -6,7 +6,7 @@ in `session`: an option, an ini key or a test that takes the fixture imports it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if table.OPTION in setting.places:
             group.addoption(setting.flag, metavar=setting.kind, default=None, help=setting.help)
         if table.INI in setting.places:
-            parser.addini(setting.key, f"{setting.kind}: {setting.help}", type=setting.ini_type)
+            ini_type: Literal["linelist"] | None = "linelist" if setting.kind == "LINES" else None
+            parser.addini(setting.key, f"{setting.kind}: {setting.help}", type=ini_type)
 
 
 def pytest_configure(config: pytest.Config) -> None:

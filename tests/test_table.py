@@ -22,7 +22,7 @@ UNUSUAL: dict[str, object] = {
     "SIZE": "7 KiB",
     "STATUS": "404",
     "SECONDS": "7",
-    "BUDGETS": ["A = 7"],
+    "LINES": ["A = 7"],
 }
 IN_SETTINGS = [name for name, setting in SETTINGS.items() if setting.kind in UNUSUAL or "|" in setting.kind]
 PATHS = [(name, place) for name, setting in SETTINGS.items() if setting.kind == "PATH" for place in setting.places]
@@ -141,4 +141,4 @@ def test_help_shows_every_setting(pytester: pytest.Pytester) -> None:
         if OPTION in setting.places:
             assert f"{setting.flag}={setting.kind}" in told
         if INI in setting.places:
-            assert f"{setting.key} ({setting.ini_type or 'string'})" in told
+            assert f"{setting.key} ({'linelist' if setting.kind == 'LINES' else 'string'})" in told

@@ -1,4 +1,4 @@
-"""Budgets: which one applies to which layer, and whether a measurement keeps it."""
+"""Budgets, and which of them apply to which layer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..model.stack import Layer
 
 # Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for what is counted.
 Bounds: TypeAlias = Mapping[Quantity, float]
-# Those of a named layer: None takes the default of a quantity away from it.
+# Bounds of a named layer: None removes the default bound of a quantity.
 LayerBounds: TypeAlias = Mapping[Quantity, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Upper bounds per request: for every middleware, for named layers, and of time for the whole request."""
+    """Upper bounds per request: for every middleware layer, for named layers, and for the whole request."""
 
     default: Bounds = field(default_factory=dict)
     layers: Mapping[str, LayerBounds] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Budgets:
 
     @property
     def quantities(self) -> set[Quantity]:
-        """Every quantity that has a bound somewhere."""
+        """Every quantity with a bound."""
         return {
             quantity
             for bounds in (self.default, *self.layers.values())
@@ -37,21 +37,21 @@ class Budgets:
 
     @property
     def need_clock(self) -> bool:
-        """Whether time has to be measured; also when nothing has a bound, to be reported."""
+        """Whether to measure time: for a bound, or for the report if nothing has a bound."""
         return self.bound_time or not self.quantities
 
     @property
     def bound_time(self) -> bool:
-        """Whether there is a budget of time."""
+        """Whether time has a bound."""
         return self.total_us is not None or not self.quantities.issubset(COUNTED)
 
 
 def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity, float]]:
-    """The bounds of each layer that has any, by layer index.
+    """Return the bounds of each layer that has any, by layer index.
 
     A name is a layer's name in the table, its class name, or its qualified name (`module:Class` or `module.Class`);
-    the more exact name wins over the less exact. Without a name the default applies to middleware, not to routing.
-    Raises LayerNameError when a name with a bound matches nothing; one that only takes bounds away may.
+    the more exact name wins. The default applies to middleware, not to routing. Raises LayerNameError if a name with a
+    bound matches no layer; a name that only removes bounds may.
     """
     assigned: dict[int, dict[Quantity, float | None]] = {
         layer.index: dict(budgets.default) for layer in stack if layer.kind == "middleware"
@@ -75,14 +75,14 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
 
 
 def named(budgets: Budgets, layer: Layer, quantity: Quantity) -> bool:
-    """Whether a budget of the quantity names the layer, and not only the default applies to it."""
+    """Whether a budget of the quantity names the layer."""
     return any(
         _rank(name, layer) is not None and bounds.get(quantity) is not None for name, bounds in budgets.layers.items()
     )
 
 
 def _rank(name: str, layer: Layer) -> int | None:
-    """How exactly `name` names `layer`: 3 by its place, 2 qualified, 1 by an alias, None not at all."""
+    """Rank how exactly `name` names `layer`: 3 name in the table, 2 qualified name, 1 alias, None no match."""
     if name == layer.name:
         return 3
     if name.replace(":", ".") == layer.qualname:

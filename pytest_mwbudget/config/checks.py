@@ -33,10 +33,10 @@ def check(name: str, value: object, where: str) -> Any:
 
 def microseconds(value: object, where: str) -> Microseconds:
     """Check a budget of time: a finite number above zero."""
-    number = _float(value) if isinstance(value, (str, int, float)) else math.nan
-    if 0 < number < math.inf:
+    number = _float(value) if isinstance(value, (str, int, float)) else None
+    if number is not None and 0 < number < math.inf:
         return number
-    problem = "is not a number" if math.isnan(number) else "cannot be kept"
+    problem = "is not a number" if number is None else "cannot be kept"
     raise SettingError(
         f"{where} is {value!r}, which {problem}; give a number of microseconds per request above 0, for example 50"
     )
@@ -85,7 +85,7 @@ def truth(value: object, where: str) -> bool:
 def seconds(value: object, where: str) -> Seconds:
     """Check a number of seconds: above zero, and at most `MOST_SECONDS`."""
     number = _float(value)
-    if not 0 < number <= MOST_SECONDS:
+    if number is None or not 0 < number <= MOST_SECONDS:
         raise SettingError(
             f"{where} is {value!r}; give a number of seconds above 0, for example 5, and of at most {MOST_SECONDS},"
             " which is a day"
@@ -93,12 +93,12 @@ def seconds(value: object, where: str) -> Seconds:
     return number
 
 
-def _float(value: Any) -> float:
-    """Convert to a float: NaN for what is not a number, infinity for what is too large."""
+def _float(value: Any) -> float | None:
+    """Convert to a float: None for what is not a number, infinity for what is too large."""
     try:
-        return math.nan if isinstance(value, bool) else float(value)
+        return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        return math.nan
+        return None
     except OverflowError:
         return math.inf
 
@@ -184,7 +184,7 @@ KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "SIZE": size,
     "STATUS": status_code,
     "SECONDS": seconds,
-    "BUDGETS": layer_budgets,
+    "LINES": layer_budgets,
     "true|false": truth,
     "asyncio|uvloop|trio": loop_name,
 }

@@ -7,7 +7,7 @@ a NamedTuple, and longer for a dataclass.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 MARKER, OPTION, INI = "marker", "option", "ini"
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
@@ -20,23 +20,14 @@ class Setting:
     `checks` checks by it. Without a `default`, `text` says what applies.
     """
 
-    __slots__ = ("default", "ini_type", "kind", "name", "places", "text")
+    __slots__ = ("default", "kind", "name", "places", "text")
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        places: tuple[str, ...],
-        text: str,
-        default: object = None,
-        ini_type: Literal["linelist"] | None = None,
-    ) -> None:
+    def __init__(self, name: str, kind: str, places: tuple[str, ...], text: str, default: object = None) -> None:
         self.name: Final = name
         self.kind: Final = kind
         self.places: Final = places
         self.text: Final = text
         self.default: Final = default
-        self.ini_type: Final = ini_type
 
     @property
     def key(self) -> str:
@@ -66,22 +57,11 @@ SETTINGS = {
         Setting("tasks", "COUNT", IN_A_TEST, f"{_LAYER} tasks spawned"),
         Setting("threads", "COUNT", IN_A_TEST, f"{_LAYER} calls handed to worker threads"),
         Setting("retained", "COUNT", IN_A_TEST, f"{_LAYER} objects still alive afterwards"),
-        Setting(
-            "layers",
-            "BUDGETS",
-            IN_A_TEST,
-            "budgets of single layers, one a line: NAME = MICROSECONDS, or NAME = us: 80, tasks: 0",
-            ini_type="linelist",
-        ),
+        Setting("layers", "LINES", IN_A_TEST, "budgets by layer, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
         Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
-        Setting(
-            "loop",
-            "asyncio|uvloop|trio",
-            EVERYWHERE,
-            "event loop of tests that are not async; unless set, the default of asyncio",
-        ),
+        Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
         Setting(
             "undecided",

@@ -1,10 +1,10 @@
-"""The files that a result can become: what each is called, what it needs, who renders it."""
+"""The files that a result can be written to."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,17 +28,13 @@ class Output:
 
         if self.name == "html":
             return html.render(document, lambda file: _seen_from(path, file))
-        renderers: dict[str, Callable[[Mapping[str, Any]], str]] = {
-            "json": json.render,
-            "markdown": markdown.render,
-            "benchmark-json": benchmark.render,
-        }
+        renderers = {"json": json.render, "markdown": markdown.render, "benchmark-json": benchmark.render}
         return renderers[self.name](document)
 
     def check(self, path: Path, said: str) -> None:
-        """Make sure, before there is any work to lose, that the file can be made; nothing is left behind.
+        """Check before the tests that the file can be written, and leave nothing behind.
 
-        `said` is the option as the user wrote it. Raises SettingError where a package is missing or `path` cannot be
+        `said` is the option as the user wrote it. Raises SettingError if a package is missing or `path` cannot be
         written.
         """
         self.check_package(said)
@@ -50,7 +46,7 @@ class Output:
             ) from None
 
     def check_package(self, said: str) -> None:
-        """Make sure that what renders the file is there; SettingError where it is not."""
+        """Raise SettingError if the package that renders the file is not installed."""
         if self.package is not None and find_spec(self.package) is None:
             raise SettingError(
                 f"{said} needs the package {self.package}, which is not installed here; install"
@@ -59,12 +55,12 @@ class Output:
             )
 
     def write(self, path: Path, document: Mapping[str, Any]) -> None:
-        """Write the document to `path`, all of it or nothing, and make the directories above it."""
+        """Write the document to `path`, all of it or nothing."""
         put(path, self.render(document, path))
 
 
 def put(path: Path, text: str) -> None:
-    """Write the text to `path`: to a file beside it, which then takes its place, so that no half of it ever stands."""
+    """Write the text to a temporary file that then replaces `path`; make the directories above it."""
     if _is_special(path):
         path.write_text(text, encoding="utf-8")
         return
@@ -74,9 +70,9 @@ def put(path: Path, text: str) -> None:
         _replace(target, text)
     except OSError as error:
         if not target.is_file():
-            # The user knows nothing of the file beside it.
+            # Name the user's file, not the temporary one.
             raise OSError(error.errno, error.strerror, str(path)) from None
-        # A file that is a mount of its own, or stands where no other can be made, can only be written over.
+        # A file that is a mount point, or in a directory without write permission, can only be overwritten.
         target.write_text(text, encoding="utf-8")
 
 
@@ -92,12 +88,12 @@ def _replace(target: Path, text: str) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a device or a pipe, whose place nothing may take."""
+    """Whether the path is a device or a pipe, which must not be replaced."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _try(path: Path) -> None:
-    """Raise OSError where no file can be written at `path`, and leave nothing behind."""
+    """Raise OSError if no file can be written at `path`, and leave nothing behind."""
     if _is_special(path):
         return  # opening a pipe waits for its reader
     target = Path(os.path.realpath(path))
@@ -111,7 +107,7 @@ def _try(path: Path) -> None:
 
 
 def check_distinct(files: Mapping[str, Path]) -> None:
-    """Make sure that no file is written over another. The keys are what the user said of each; raises SettingError."""
+    """Raise SettingError if two of the files are the same. The keys are the options as the user wrote them."""
     seen: dict[str, str] = {}
     for said, path in files.items():
         other = seen.setdefault(os.path.realpath(path), said)

@@ -1,4 +1,4 @@
-"""What the plugin does with a test that uses it: the client, the settings, explained errors, the verdict."""
+"""The hooks of tests that use the plugin: their client, settings, explained errors and verdict."""
 
 from __future__ import annotations
 
@@ -36,25 +36,22 @@ _machine: pytest.StashKey[Machine] = pytest.StashKey()
 _turns: pytest.StashKey[Turns] = pytest.StashKey()
 
 
-# ---- the run ----------------------------------------------------------------------------------------------------
-
-
 def configure(config: pytest.Config) -> None:
-    """Check what the command line and the configuration say, and take part in a run that measures."""
+    """Check the command line and the configuration; in a run that measures, register the hooks."""
     try:
         merge([], _configured(config))
-        _check_folder(config)
+        _check_flamegraphs(config)
     except SettingError as error:
         raise pytest.UsageError(report_of(error)) from None
     if enforced(config):
         take_part(config)
 
 
-def _check_folder(config: pytest.Config) -> None:
-    """Where the command line says something of flamegraphs, they must be possible."""
-    for option in ("dir", "flamegraph"):
-        value = config.getoption(f"mw_budget_{option}")
-        said = f"--mw-budget-{option}={value!r}"
+def _check_flamegraphs(config: pytest.Config) -> None:
+    """Raise SettingError if an option asks for flamegraphs that cannot be drawn or written."""
+    for setting in (SETTINGS["dir"], SETTINGS["flamegraph"]):
+        value = config.getoption(setting.key)
+        said = f"{setting.flag}={value!r}"
         if value is not None and not enforced(config):
             raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
         if value is not None and option == "dir":
@@ -64,7 +61,7 @@ def _check_folder(config: pytest.Config) -> None:
 
 
 def _folder(config: pytest.Config) -> Path:
-    """The directory of flamegraphs, from where pytest was started where the command line says it, else from rootdir."""
+    """Return the directory of flamegraphs: the option's is relative to the working directory, else to rootdir."""
     said: str | None = config.getoption("mw_budget_dir")
     if said is not None:
         return config.invocation_params.dir / said
@@ -72,7 +69,7 @@ def _folder(config: pytest.Config) -> Path:
 
 
 def take_part(config: pytest.Config) -> None:
-    """Register the hooks that run with every test, once."""
+    """Register the hooks that run with every test, unless they are."""
     from .remembered_speed import Recall
 
     for hooks in (Gate(), Recall(), Tracebacks(_concerned)):
@@ -87,7 +84,7 @@ def take_part(config: pytest.Config) -> None:
 
 
 def _times(item: pytest.Item) -> bool:
-    """Whether a test takes the fixture and needs a clock; one whose settings are unusable measures nothing."""
+    """Whether a test takes the fixture and is timed; with unusable settings it is not."""
     if _skipped(item):
         return False
     try:
@@ -97,7 +94,7 @@ def _times(item: pytest.Item) -> bool:
 
 
 def _skipped(item: pytest.Item) -> bool:
-    """Whether a marker surely skips the test. A condition that is a string is pytest's to evaluate."""
+    """Whether a marker certainly skips the test; a condition in a string is not evaluated."""
     conditions = [
         condition
         for marker in item.iter_markers("skipif")
@@ -143,7 +140,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     try:
         settings = _settings_of(item)
     except SettingError:
-        settings = Settings()  # the test fails in its call phase, as a test and not as an error before it
+        settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
     publisher = Publisher(_folder(config), item.nodeid, config.invocation_params.dir)
     client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: _settings_of(item))
     item.stash[_client] = client
@@ -151,7 +148,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
 
 
 def _figures_read(config: pytest.Config) -> bool:
-    """Whether the figures of requests that keep their budgets are asked for, by verbosity or as a file."""
+    """Whether the terminal or a file will show the figures of requests within their budgets."""
     files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
     junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
     return config.get_verbosity() > 0 or any([*files, junit]) or _configured(config)["flamegraph"] == "always"
@@ -166,9 +163,9 @@ def _shared_machine(config: pytest.Config) -> Machine:
 
 
 class _Progress:
-    """Shows on a terminal that a long measurement is alive; elsewhere it prints nothing."""
+    """Shows the progress of a long measurement on a terminal; elsewhere it prints nothing."""
 
-    # Below this share of the time limit a measurement is too short to be worth a word.
+    # A measurement that takes less of the time limit shows nothing.
     FROM_SHARE = 0.1
 
     def __init__(self, config: pytest.Config) -> None:
@@ -176,28 +173,25 @@ class _Progress:
         self.shown = 0
 
     def __call__(self, share: float | None) -> None:
-        if share is None:
-            self._write(" " * self.shown)
-            self.shown = 0
-        elif share >= self.FROM_SHARE:
-            self._write(f" measuring, {share:.0%} of the time limit".ljust(self.shown))
+        if share is None or share >= self.FROM_SHARE:
+            self._show("" if share is None else f" measuring, {share:.0%} of the time limit")
 
     def waiting(self, waits: bool) -> None:
-        """Say that a test waits for another process to end its measurement, or take that back."""
-        self._write(" waiting for another process that measures" if waits else " " * self.shown)
-        self.shown *= waits
+        """Show that a test waits for a measurement in another process, or remove this."""
+        self._show(" waiting for another process that measures" if waits else "")
 
-    def _write(self, text: str) -> None:
-        """Write the text and put the cursor back, so that what comes next overwrites it."""
-        # Looked up here: pytest registers the reporter after the plugins have been configured.
+    def _show(self, text: str) -> None:
+        """Show the text in place of the previous one, and return the cursor: the next output overwrites it."""
+        # Looked up here because pytest registers the reporter after it has configured the plugins.
         reporter = self.plugins.getplugin("terminalreporter")
-        if not text or reporter is None or not reporter.isatty:
+        padded = text.ljust(self.shown)
+        if not padded or reporter is None or not reporter.isatty:
             return
         self.shown = len(text)
-        # Past the reporter, which counts what it writes to know where the line ends.
+        # Not through the reporter, which counts the characters it writes to know where the line ends.
         capture = self.plugins.getplugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
-            sys.stdout.write(text + "\b" * len(text))
+            sys.stdout.write(padded + "\b" * len(padded))
             sys.stdout.flush()
 
 
@@ -205,22 +199,22 @@ class _Progress:
 
 
 class Gate:
-    """The hooks round the phases of each test."""
+    """The hooks around the phases of each test."""
 
     NAME = "mw-budget-gate"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what the fixtures of a test raise."""
-        if _client in item.stash:  # of an earlier attempt, where a plugin runs a test again
+        if _client in item.stash:  # from an earlier attempt, if a plugin runs the test again
             del item.stash[_client]
         note_start(item)
         return (yield from _explained(item))
 
-    # Those with trylast stand inside the wrappers of conftest files, which were there before: these see the verdict.
+    # With trylast, the wrappers of conftest files stand outside this one and see the verdict.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Explain what a test raises, note what was measured, and fail it for its budgets."""
+        """Explain what a test raises, note its results, and fail it for its budgets."""
         try:
             outcome = yield from _explained(item, check_settings=True)
         finally:
@@ -231,7 +225,7 @@ class Gate:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """The same for requests that fixtures make when the test is over; those before them have been judged."""
+        """Do the same for requests that fixtures make in teardown."""
         client = item.stash.get(_client, None)
         before = len(client.results) if client is not None else 0
         try:
@@ -245,29 +239,29 @@ class Gate:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Give the report of a test the results of its requests."""
+        """Attach the results of a test's requests to its report."""
         report = yield
         client = item.stash.get(_client, None) if call.when != "setup" else None
         if client is not None and client.enforce:
             from ..report.json import to_json
 
-            # Plain attributes of plain data travel with the report, also from pytest-xdist's workers.
-            # Once each: there are reports also for subtests. Told are those whose table stands in this report, by their
-            # number in the test.
+            # Attributes of plain data travel with the report from pytest-xdist's workers. Each result travels once,
+            # because subtests have reports of their own. `mw_budget_told` has the numbers of the test's requests whose
+            # tables stand in this report.
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
             report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
             report.mw_budget_undecided = [  # type: ignore[attr-defined]
                 _when_undecided(result, client.settings) for result in fresh
             ]
-            # Of a verdict only: the `__getattr__` of a user's exception may raise anything.
+            # Only our verdicts are read: `__getattr__` of a user's exception may raise anything.
             excinfo = call.excinfo
             verdict = excinfo.value if excinfo and issubclass(excinfo.type, pytest.fail.Exception) else None
             told = getattr(verdict, "mw_budget_told", ())
             report.mw_budget_told = list(told)  # type: ignore[attr-defined]
             crash = getattr(report.longrepr, "reprcrash", None)
             if told and crash is not None:
-                # On CI, and with -vv, pytest repeats the whole message in its summary: the table would stand twice.
+                # On CI and with -vv, pytest's summary repeats the whole message, and so would show the table twice.
                 crash.message = f"Failed: {verdict.mw_budget_headlines}"  # type: ignore[union-attr]
             seen_ns = _shared_machine(item.config).seen_ns
             if math.isfinite(seen_ns):
@@ -276,7 +270,7 @@ class Gate:
 
 
 def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[None, object, object]:
-    """Run a phase of a test; an error of this package fails it with what it says, and not with where it was raised."""
+    """Run a phase of a test; an error of this package fails the test with its message, without our traceback."""
     if not _concerned(item):
         return (yield)
     try:
@@ -284,7 +278,8 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
             _settings_of(item)
         return (yield)
     except MwBudgetError as error:
-        failure = _failed(error)
+        failure = pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
+        failure.__cause__ = error.__cause__
         if entered(error):
             raise failure.with_traceback(error.__traceback__) from failure.__cause__
         raise_at(item, failure)
@@ -303,20 +298,20 @@ def _failed(error: Exception) -> BaseException:
 
 
 def _note_properties(item: pytest.Item) -> None:
-    """Leave what was measured where JUnit XML and other reports of pytest find it."""
+    """Note the results in the test's properties, which JUnit XML and other reports of pytest show."""
     client = item.stash.get(_client, None)
     if client is not None and client.enforce:
         from ..report.junit import PREFIX, properties
 
-        # A test that is run again has those of its last run.
+        # A test that runs again keeps the properties of its last run only.
         others = [one for one in item.user_properties if not str(one[0]).startswith(PREFIX)]
         item.user_properties[:] = [*others, *properties(client.results)]
 
 
 def _require_request(item: pytest.Item) -> None:
-    """A marked test that measures nothing would be a gate that is always open.
+    """Fail a marked test that made no request: its gate would always be open.
 
-    A marker on a class or module is for the tests there that take the fixture; one on a function means that function.
+    A marker on a class or module concerns only the tests in it that take the fixture.
     """
     client = item.stash.get(_client, None)
     if (client is not None and client.tried) or not enforced(item.config):
@@ -331,7 +326,7 @@ def _require_request(item: pytest.Item) -> None:
 
 
 def _enforce(item: pytest.Item, first: int = 0) -> None:
-    """Fail the test for the budgets that were not kept, from its `first` request on, and warn of undecided ones."""
+    """Fail the test for broken budgets, from its `first` request on, and warn of undecided ones."""
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
@@ -370,12 +365,12 @@ def _fails(result: Measurement, settings: Settings) -> bool:
 
 
 def _when_undecided(result: Measurement, settings: Settings) -> WhenUndecided:
-    """What the settings do about an undecided request: more time decides nothing on what cannot be counted."""
+    """Return what to do about an undecided request: more time would not decide what cannot be counted."""
     return settings.when_uncountable if result.uncountable else settings.when_undecided
 
 
 def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
-    """What is wrong with budgets that apply to nothing in a request: they would be a gate that is always open."""
+    """Explain budgets that apply to no layer of a request: their gate would always be open."""
     if result.verdict is None and budgets.quantities:
         yield tagged(
             f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request went"
@@ -407,7 +402,7 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
 
 
 def _settings_of(item: pytest.Item) -> Settings:
-    """What the test's markers, the command line and the configuration say; SettingError when one is unusable."""
+    """Merge the test's markers, the command line and the configuration; SettingError if a value is unusable."""
     markers = list(closest_first(item))
     for marker in markers:
         if marker.args:
