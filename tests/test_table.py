@@ -6,14 +6,13 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-import pytest_mwbudget.profiling.sampling
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import Settings, merge
 from pytest_mwbudget.config.table import INI, MARKER, OPTION, SETTINGS, Setting
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.results import QUANTITIES
 
-from .apps import LEAN
+from .apps import LEAN, Scheduled
 
 # An unusual value of each kind that is no choice.
 UNUSUAL: dict[str, object] = {
@@ -62,7 +61,7 @@ def run(pytester: pytest.Pytester, test: str, *arguments: str, ini: str = "", se
     pytester.makepyfile(test, shop=SHOP)
     pytester.makeini(f"[pytest]\n{ini}\n")
     options = ("--mw-budget", "--strict-config", "-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
-    return pytester.runpytest_inprocess(*options, *arguments, plugins=[seen])
+    return pytester.runpytest_inprocess(*options, *arguments, plugins=[seen, Scheduled(profile_samples=10)])
 
 
 def unusual(setting: Setting) -> Any:
@@ -89,12 +88,9 @@ def test_every_setting_works_in_each_place_that_it_names(pytester: pytest.Pytest
 
 
 @pytest.mark.parametrize(("name", "place"), PATHS)
-def test_a_path_of_the_table_is_written_to(
-    pytester: pytest.Pytester, name: str, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_of_the_table_is_written_to(pytester: pytest.Pytester, name: str, place: str) -> None:
     if name == "html":
         pytest.importorskip("jinja2")
-    monkeypatch.setattr(pytest_mwbudget.profiling.sampling, "ENOUGH_SAMPLES", 10)
     setting = SETTINGS[name]
     option = [f"{setting.flag}=there"] if place == OPTION else []
     ini = f"mw_budget_app = shop:app\n{f'{setting.key} = there' if place == INI else ''}"

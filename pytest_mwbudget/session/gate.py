@@ -54,7 +54,7 @@ def _check_flamegraphs(config: pytest.Config) -> None:
         said = f"{setting.flag}={value!r}"
         if value is not None and not enforced(config):
             raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
-        if value is not None and option == "dir":
+        if value is not None and setting.name == "dir":
             from .profiles import check
 
             check(_folder(config), said)
