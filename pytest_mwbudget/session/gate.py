@@ -278,7 +278,7 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
             _settings_of(item)
         return (yield)
     except MwBudgetError as error:
-        failure = pytest.fail.Exception("\n".join([str(error), *getattr(error, "__notes__", ())]), pytrace=False)
+        failure = pytest.fail.Exception(report_of(error), pytrace=False)
         failure.__cause__ = error.__cause__
         if entered(error):
             raise failure.with_traceback(error.__traceback__) from failure.__cause__
@@ -288,13 +288,6 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
 def _concerned(item: pytest.Item) -> bool:
     marked = item.get_closest_marker("mw_budget") is not None
     return marked or _client in item.stash or "mw_budget" in getattr(item, "fixturenames", ())
-
-
-def _failed(error: Exception) -> BaseException:
-    """A test failure that says what `error` says, and nothing of where in this package it was raised."""
-    failure = pytest.fail.Exception(report_of(error), pytrace=False)
-    failure.__cause__ = error.__cause__
-    return failure
 
 
 def _note_properties(item: pytest.Item) -> None:
