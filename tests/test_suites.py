@@ -343,7 +343,6 @@ SUITES = [
         arguments=("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
         runner=("-m", "profile", "-o", "profile.out", "-m", "pytest"),
         works=profiled,
-        always=True,
         pytest=(8, 4),  # before, any test that fails does so with an AssertionError of `profile`
     ),
     Suite(
