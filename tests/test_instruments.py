@@ -7,8 +7,10 @@ import cProfile
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from profile import Profile
 from time import perf_counter_ns
 from typing import Any
 
@@ -128,6 +130,27 @@ def test_cprofile_sleeps_and_wakes() -> None:
     assert "unseen" not in counts
     assert any("cProfile" in name for name in found.suspended)
     assert found.active == []
+
+
+def test_profile_is_back_only_after_the_garbage_of_the_measurement_is_gone() -> None:
+    class Node:
+        pass
+
+    references, profilers = [], []
+
+    def measured() -> None:
+        with suspended():
+            node = Node()
+            node.itself = node  # type: ignore[attr-defined]
+            references.append(weakref.ref(node, lambda _: profilers.append(sys.getprofile())))
+            del node
+
+    gc.disable()
+    try:
+        Profile().runcall(measured)
+    finally:
+        gc.enable()
+    assert profilers == [None]
 
 
 # ---- other threads ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ the current thread's tools are, and only those that Python can install again.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,6 +106,7 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
         yield taken if tracing is None else [_named(kind, tool, ident) for kind, ident, _, tool, _ in taken]
     finally:
         if _keeps_a_stack(profiler):
+            gc.collect()  # `_keeps_a_stack` says why
             _catch_up(profiler, before, _stack(sys._getframe()))
         if tracing is not None:
             unmoved = _begun_anew(tracing, taken, threads, beginning)
@@ -223,6 +225,12 @@ def _catch_up(profiler: Any, before: Sequence[FrameType], now: Sequence[FrameTyp
 
 
 def _keeps_a_stack(profiler: object) -> bool:
+    """Whether this is the standard library's `profile`, which fails at an event that does not fit its own stack.
+
+    On CPython 3.11 garbage collection can begin between a call and its event. The callback of a weak reference then
+    fails in `profile`, and CPython removes the profiler. That is why the garbage of a measurement is collected before
+    the profiler is restored.
+    """
     # Not by its class: with `python -m profile` that is one of the module __main__.
     keeper = getattr(profiler, "__self__", None)
     return hasattr(keeper, "trace_dispatch_return") and hasattr(keeper, "cur")
