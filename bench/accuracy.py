@@ -232,8 +232,6 @@ def grouped(readings: list[Reading], key: str) -> dict[str, list[Reading]]:
 
 def report(every: list[Reading]) -> Report:
     """Bias, spread and coverage by layer, place and stack."""
-    # Results of before docs/decisions/0001 hold readings by probes that are no longer in the package.
-    every = [reading for reading in every if reading.get("probes") != "C"]
     readings = [reading for reading in every if told(reading)]
     by_kind = sorted(grouped(readings, "kind").items(), key=lambda item: list(KINDS).index(item[0]))
     by_place = [(label, rows) for key in ("stack", "place") for label, rows in grouped(readings, key).items()]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import json
 import subprocess
 import sys
 import traceback
@@ -22,6 +21,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import stored
 from harness import Report, file_to_write
 
 HERE = Path(__file__).parent
@@ -59,18 +59,18 @@ def found(name: str, path: Path) -> str:
     """What the page says of a script's results."""
     if not path.exists():
         return f"**Not run: there are no results. `python bench/evidence.py --only {name}` runs it.**"
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if stored["quick"] else ""
-    report = importlib.import_module(name).report(stored["readings"])
-    return "\n\n".join(filter(None, [warning, body(report), taken(stored)]))
+    result = stored.loads(path.read_text(encoding="utf-8"))
+    warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if result["quick"] else ""
+    report = importlib.import_module(name).report(result["readings"])
+    return "\n\n".join(filter(None, [warning, body(report), taken(result)]))
 
 
-def taken(stored: dict[str, Any]) -> str:
+def taken(result: dict[str, Any]) -> str:
     """On what, how long, when and with which code the readings were taken; the oldest do not tell the last two."""
-    machine = ", ".join(f"{key} {value}" for key, value in stored["machine"].items())
-    day, revision = stored.get("created", "").partition("T")[0], stored.get("revision")
+    machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    day, revision = result.get("created", "").partition("T")[0], result.get("revision")
     when = ", ".join(filter(None, [day, revision and f"revision {revision}"]))
-    return "; ".join(filter(None, [machine, f"{stored['seconds'] / 60:.0f} minutes", when])) + "."
+    return "; ".join(filter(None, [machine, f"{result['seconds'] / 60:.0f} minutes", when])) + "."
 
 
 def method_of(text: str) -> str:

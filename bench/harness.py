@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import stored
+
 from pytest_mwbudget.timing.host_speed import processor
 
 Reading: TypeAlias = dict[str, Any]
@@ -156,7 +158,7 @@ def main(
     result = taken(Path(file).stem, measure, arguments.quick, sizes | given)
     # First of all: a report that fails must not take the readings with it.
     if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        arguments.json.write_text(stored.dumps(asdict(result)), encoding="utf-8")
     print(report(result.readings))
     print(f"\n{', '.join(f'{name} {version}' for name, version in result.machine.items())}; {result.seconds:.0f} s")
 

@@ -63,7 +63,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from harness import Goal, Reading, Report, Table, background, fresh_process, main
 from known import Spin
@@ -202,6 +201,8 @@ def serve(apps: Iterable[Any], loop: LoopName) -> None:
 
     Says the ports, and for each line of the input how long garbage was collected so far, in nanoseconds.
     """
+    import uvicorn  # the report needs no server
+
     collecting = Collecting()
     gc.callbacks.append(collecting)
     sockets = [listening() for _ in apps]

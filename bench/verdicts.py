@@ -52,7 +52,6 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
-import httptools
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
 from known import WARM_CALLS, Noop, take
 from starlette.datastructures import MutableHeaders
@@ -111,7 +110,6 @@ REASONS = {
     "few pairs": "too few pairs for the bypass",
     "too few requests": "too few requests",
     "detection limit": "the budget is below the detection limit",
-    "floor": "the budget is below the detection limit",  # as readings of November 2026 say
 }
 
 
@@ -229,16 +227,19 @@ class Wire:
     REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
 
     def __init__(self) -> None:
+        import httptools  # the report needs no parser
+
         self.client, self.server = socket.socketpair()
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.server, selectors.EVENT_READ)
         self.parser = httptools.HttpRequestParser(self)
+        self.parse_url = httptools.parse_url
         self.headers: list[tuple[bytes, bytes]] = []
         self.url: Any = None
 
     def on_url(self, url: bytes) -> None:
         """Called by the parser."""
-        self.url = httptools.parse_url(url)
+        self.url = self.parse_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
@@ -385,12 +386,10 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
         "layer": name,
         "budget_us": judged.bound,
         "verdict": judged.verdict,
-        "reason": judged.reason,
+        "reason": reason(judged.reason) if judged.verdict == "undecided" else None,
         "failed_once": any(look.verdicts[name] == "fail" for look in ends(name, looks)),
         "stood_s": stood_s,
         "estimate_us": layer.us and layer.us.estimate,
-        "half_width_us": layer.us and layer.us.half_width,
-        "method": layer.method,
     }
 
 
@@ -630,7 +629,7 @@ def notes(
         ("No verdict beyond ±15 %", [one for one in far if undecided(one)]),
     ):
         yield f"{title}: {tally(wrong)}."
-    why = Counter(reason(one["reason"]) for one in far if undecided(one))
+    why = Counter(one["reason"] for one in far if undecided(one))
     if why:
         counted = ", ".join(f"{text} {count} times" for text, count in why.most_common())
         yield f"Reasons for no verdict beyond ±15 %: {counted}."
