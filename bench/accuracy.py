@@ -2,22 +2,22 @@
 
     python bench/accuracy.py [--quick] [--processes N] [--json PATH]
 
-Stacks of 3, 10 and 30 layers are made, in random order, of a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
-layers on, CORS and GZip. Stacks of ten also stand above an endpoint that answers in ten messages (with a layer that
-spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with a layer that suspends (a
-spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these
-stacks once.
+Stacks of 3, 10 and 30 layers are built in random order from a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
+layers on, CORS and GZip. Stacks of ten layers also stand above an endpoint that answers in ten messages (with a layer
+that spreads 50 µs over the messages), above an endpoint that computes for 1.2 ms with log-normal noise, and with a
+layer that suspends (a spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and
+measures each of these stacks once.
 
-The true cost is measured in the same process without any of our probes, once for each kind of layer and each
-endpoint: whole requests with one such layer between two that read the clock, and whole requests without it, in turns
-for one to three seconds (three to nine above the slow endpoint), at the best speed of the machine only. The
-endpoint's own work is left out. A suspension goes through every layer outside it, so the true cost of a layer that
-suspends is measured between as many layers as in its stack. Spins and sleeps vary in length, and each notes how long
-it took. The class of each layer has code of its own, as the middlewares of an app have. A no-op was told from zero if
-its interval lies above zero.
+The true cost is measured in the same process without any of our probes, once for each kind of layer and each endpoint.
+Whole requests with one such layer, between two layers that read the clock, take turns with whole requests without it.
+This takes one to three seconds (three to nine above the slow endpoint) and counts only requests at the best speed of
+the machine. The endpoint's own work is subtracted. A suspension goes through every layer outside the suspending one, so
+the true cost of a layer that suspends is measured between as many layers as in its stack. Spins and sleeps vary in
+length, and each layer notes how long its own took. The class of each layer has code of its own, as the middlewares of
+an app have. A no-op counts as told from zero if its interval lies above zero.
 
-A reading is set apart and proves nothing if its true cost is not known twice as well as the reading claims to be, or if
-its table says that the machine ran a quarter slower than at its best, or worse.
+A reading is left out if the half width of its true cost is more than half of its own, or if its table says that the
+machine ran at least a quarter slower than at its best.
 """
 
 from __future__ import annotations

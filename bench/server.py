@@ -2,39 +2,38 @@
 
     python bench/server.py [--quick] [--json PATH]
 
-The app is FastAPI's hello world, with one layer more or without it: a do-nothing BaseHTTPMiddleware, CORS with
-an Origin header, GZip that compresses, and a spin of 200 µs. Both apps stand behind uvicorn (httptools, no access log)
-in one process and on one event loop, each at a port of its own: so the two share hash seed, memory and processor, and
-the one that is not asked takes no time. The server has one core and the load generator the other one, where the system
-lets processes be pinned. There a process of the lowest priority keeps each core awake: a core that falls asleep between
-two requests takes time to wake, the more the longer it slept, and a layer that lets the generator wait would be charged
-with that.
+The app is FastAPI's hello world, without and with one more layer: a do-nothing BaseHTTPMiddleware, CORS with an Origin
+header, GZip that compresses, or a spin of 200 µs. Both apps stand behind uvicorn (httptools, no access log) in one
+process and on one event loop, each at a port of its own: so the two share hash seed, memory and processor, and the idle
+one takes no time. The server has one core and the load generator another, where the system lets processes be pinned.
+There a process of the lowest priority keeps each core awake. Otherwise a core would fall asleep between two requests
+and take time to wake, more after a longer sleep, and a layer that lets the generator wait would be charged for that.
 
 wrk (keep-alive; bursts of 0.3 s, of 1 s with 1,000 clients) and ab (a connection for each request, as uvicorn answers
-its HTTP/1.0; bursts of about 0.2 s, of as many requests as a first burst says, and never less than two for each
-client) ask at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Short bursts, because shared machines change
-their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other, in
-random order; the settings take turns until the time of a process is over. A burst begins when the server has finished
-with what the last one left.
+its HTTP/1.0; bursts of about 0.2 s, with a number of requests found by a first burst, at least two for each client)
+send requests at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Bursts are short, because shared machines
+change their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other,
+in random order; the settings take turns until the time of a process is over. A burst begins when the server has
+finished with the requests of the last one.
 
-Before, between and after the bursts of a pair a fixed piece of work is timed on both cores. A pair begins when that is
-at most 15 % slower than in the quickest tenth of the run, or after a second's waiting. A pair is left out if it was
-slower at any of the three moments, or if the server stood ready for more than 5 % of a burst while something else had
-its core (Linux tells). Neither looks at requests, and how many pairs are made does not depend on what they say.
+Before, between and after the bursts of a pair a fixed piece of work is timed on both cores. A pair begins when that
+takes at most 15 % longer than in the quickest tenth of the run, or after waiting for a second. A pair is left out if
+the piece of work was slower at any of the three moments, or if the server was ready to run but had no core for more
+than 5 % of a burst (as Linux reports). Neither rule looks at requests, and the number of pairs does not depend on their
+results.
 
-µs per request are 1,000,000 / RPS; of the requests that wrk leaves unfinished, one for each client, half are counted,
-because the server has done half of the work for them, and with many clients they are a good part of a burst. The drop
-is the share of the requests per second that goes with the layer, pair by pair: what slows both bursts of a pair, and
-the time to connect, cancel out. Drop and added µs are the medians over the quiet pairs of two fresh processes with the
-sign test's interval at 90 %, which needs five pairs.
+µs per request are 1,000,000 / RPS. wrk leaves one request for each client unfinished; half of these are counted,
+because the server has done half of their work, and with many clients they are a good part of a burst. The drop is the
+share of the requests per second that the layer costs, pair by pair: whatever slows both bursts of a pair, and the time
+to connect, cancel out. Drop and added µs are the medians over the quiet pairs of two fresh processes with the sign
+test's interval at 90 %, which needs five pairs.
 
-Ours is the layer's row of `measure()`, in fresh processes on the server's core, on the same kind of loop: one for each
-process of the server, the mean of their estimates between the lowest and the highest end of their intervals. With the
-µs per request without the layer it predicts the drop. The goal counts where the load generator knows the drop to
-10 % itself, and where the prediction is off by more than that whatever the drop is in its interval. The spin tells what
-the method can tell: it costs what it costs, behind any server. What the processor did for the server in a burst (Linux
-tells) says how much of it the server was busy, and the server says how much of it was garbage collection, which ours
-holds off.
+Our figure is the layer's row of `measure()`, in fresh processes on the server's core, on the same kind of loop: one for
+each process of the server, the mean of their estimates between the lowest and the highest end of their intervals. With
+the µs per request without the layer it predicts the drop. The goal counts settings where the load generator knows the
+drop to 10 %, or where the prediction is off by more than 10 % for every drop in the interval. The spin checks the
+method: it costs the same behind any server. The processor time of the server in a burst (as Linux reports) says how
+busy the server was. The server also reports how much of that was garbage collection, which our measurement holds off.
 """
 
 from __future__ import annotations

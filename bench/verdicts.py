@@ -3,33 +3,34 @@
     python bench/verdicts.py [--quick] [--runs N] [--traced N] [--json PATH]
 
 Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
-compresses, a process-time header, a request id and a fixed piece of work of some 25 µs. A run is one measurement with
-the default settings and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7,
-0.85, 1.15 and 1.3 times the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold
-up the others. In a block every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The
-conditions take turns within a process. Each run knows of the machine's speed what pytest's cache would tell it, as if
-it were in a process of its own: what measurements of the same app saw before the first block. In the condition "first
-run" it knows nothing.
+compresses, a process-time header, a request id and a fixed piece of work of about 25 µs. A run is one measurement with
+the default settings and a budget for every layer. Runs come in blocks of six. In four runs of a block the budgets are
+0.7, 0.85, 1.15 and 1.3 times the true cost. In the other two they are 0.95 and 1.05 times the true cost: these are hard
+to decide, and on their own they do not hold up the others. In a block every layer has every ratio once, so N runs give
+N verdicts for each ratio in each condition. The conditions take turns within a process. Each run knows the machine's
+speed as pytest's cache would tell it in a process of its own: from measurements of the same app before the first block.
+In the condition "first run" it knows nothing.
 
-The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
-with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
-differences. Between two requests it does what a server does there: writes the response to a socket, waits for the next
-request, reads and parses it. (With nothing there, caches are warmer, and the layers some per cent cheaper:
-docs/design.md, "How true it is".) Only requests count before and after which a fixed piece of work was as quick as it
-gets, and pairs with enough of these. The layer is taken out in place; nothing else changes. Each block begins with
-requests that do not count, until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches
-cold for all others, and its row is to hold that; so its truth is what removing it saves, and the truth of the others is
-taken without it. What stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge
-by, which is why it stands outermost here, and why this bench says nothing of layers outside of one. A budget is set
-from what is known of the truth by then and held against all that is known in the end. Where that does not tell its
-ratio to one part in twenty-five, the verdict stands apart and proves nothing.
+The true cost is taken in the same process without any probe, while no neighbour runs, before the first run and between
+blocks of runs. It is the median of the differences between pairs of blocks of whole requests, one with the layer and
+one without it, in random order. Between two requests the bench does what a server does there: it writes the response to
+a socket, waits for the next request, reads and parses it. (Without that, caches are warmer and the layers a few per
+cent cheaper: docs/design.md, "How true it is".) A request counts only if a fixed piece of work ran at full speed before
+and after it, and a pair only if enough of its requests count. The layer is taken out in place; nothing else changes.
+Each block begins with requests that do not count, until CPython has specialised the calls again. The
+`BaseHTTPMiddleware` leaves cold caches to all other layers, and its row should include that; so its true cost is what
+removing it saves, and the true cost of the others is taken without it. A layer outside of a `BaseHTTPMiddleware` pays
+for the cold caches in its own row. There the true cost is too noisy to judge by, so the `BaseHTTPMiddleware` stands
+outermost, and this bench says nothing about layers outside of one. A budget is set from the true cost as known by then,
+and judged against the true cost as known in the end. If that does not give the ratio to one part in twenty-five, the
+verdict is left out.
 
-With `--traced N` the runs have coverage's tracer in their own thread and in N threads of a pool, which wait: on
-CPython 3.12 and 3.13 each of these slows all code down as long as it is traced. The truth is taken without.
+With `--traced N` the runs have coverage's tracer in their own thread and in N waiting threads of a pool: on CPython
+3.12 and 3.13 each traced thread slows all code down. The true cost is taken without the tracer.
 
 A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
-budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
-it stood; a run goes on until all its six are known.
+budget alone would have ended, even if a later look took it back. The time to a verdict is the time of the first look
+from which the verdict stood; a run goes on until all six verdicts are known.
 """
 
 from __future__ import annotations
