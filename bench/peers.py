@@ -79,14 +79,14 @@ GENEROUS_US = 1000.0
 VERDICT_TIME_S = 5.0
 # So little of the truth shows the mechanics.
 QUICK_EFFORT = 0.1
-# The cuts have so many times the time that ours takes; 1 is what every way has.
+# Time of the cuts, in times of the time that ours takes; every way has 1.
 LADDER = (0.25, 1.0, 4.0)
 SPREAD_GOAL, SOONER_GOAL = 30.0, 10.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to ask, by its file in `ways`. `answers` says what it tells of a layer."""
+    """A way to ask. `answers` describes what the way tells about a layer."""
 
     title: str
     answers: str
@@ -165,7 +165,7 @@ def run_pytest(way: str, *options: str) -> None:
 
 
 def ask(way: str, seconds: float) -> dict[str, float]:
-    """What the way says of each layer, given so much time. Ours takes the time that it needs."""
+    """Ask one way about each layer within the given time. Ours takes the time it needs."""
     with tempfile.TemporaryDirectory() as directory:
         found = Path(directory) / "found.json"
         if way == OURS:
@@ -276,7 +276,7 @@ def measured(budgets: Budgets, schedule: Schedule = Schedule()) -> Measurement: 
 
 
 def verdicts(effort: float) -> Reading:
-    """Seconds until the verdict on each layer's budget was known, and what it was."""
+    """Tell each layer's verdict, and the seconds until it was known."""
     truth = asyncio.run(truth_us(effort))
     known: dict[str, float] = {}
 
@@ -381,7 +381,7 @@ def truth_row(present: dict[str, list[Reading]]) -> tuple[str, ...]:
 
 
 def cost_table(present: dict[str, list[Reading]], lines: dict[str, int]) -> Table:
-    """What a way takes, and what it answers."""
+    """Write what each way takes and answers."""
     rows = []
     for way, taken in present.items():
         added = [reading["added_us"] for reading in taken if reading["added_us"] is not None]

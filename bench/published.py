@@ -62,7 +62,7 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 2
-# A measurement on a machine as slow as this is made again, so often in all.
+# A measurement on a machine this many times slower than before is repeated, up to TRIES in all.
 SLOW, TRIES = 1.15, 3
 MAX_TIME_S, LONG_TIME_S, LONGEST_TIME_S, QUICK_TIME_S = 5.0, 10.0, 60.0, 0.5
 # A budget that no request exceeds, so that a measurement goes on until it knows the whole request.
@@ -347,7 +347,7 @@ def rps(*requests_per_second: float) -> float:
 
 
 def stacked(layer: Any, count: int, work: Callable[[Place], Callable[[], Awaitable[None]]]) -> Callable[[Place], Any]:
-    """Hello world in so many equal layers, each doing some work."""
+    """Hello world below equal layers, each doing some work."""
     return lambda place: hello(*[layer] * count, work=work(place))
 
 
@@ -526,7 +526,7 @@ def counted(parts: Sequence[Counts]) -> Reading:
 
 @dataclass(frozen=True)
 class Row:
-    """A case and what its processes found, in µs per request; None for what is not known."""
+    """A case with the findings of its processes, in µs per request; None where unknown."""
 
     case: Case
     us: Estimate | None

@@ -39,7 +39,7 @@ from pytest_mwbudget.timing.run import Environment
 
 BUDGET_US = 20.0
 CHEAP_US = 5.0
-# An open verdict may take so long here, so that the time which it needs is seen.
+# Room for an open verdict, so that the table shows the time it needs.
 MAX_TIME_S = 30.0
 PIECE_BYTES = 65536
 NOISE = 0.4
@@ -53,7 +53,7 @@ SESSION_REQUESTS = 30
 PROCESSES = 3
 UNITS = {"kB": 1000, "MB": 1000**2}
 
-# At most so many times the time of 5 layers; at most so many times the requests above a fast handler.
+# Limits: the time as a multiple of that of 5 layers, the requests as a multiple of those above a fast handler.
 DEPTH_GOAL, HANDLER_GOAL = 2.0, 2.0
 
 

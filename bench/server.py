@@ -82,7 +82,8 @@ from pytest_mwbudget.timing.run import Environment
 
 CLOSE_SHARE = 0.10
 ALPHA = 0.1
-# A moment is quiet when the gauge is at most so many times the quickest tenth; a burst, when the server seldom waits.
+# A moment is quiet if the gauge is at most QUIET times the quickest tenth, a burst if the server waits for its core
+# for at most WAITED_SHARE of the time.
 QUIET, WAITED_SHARE = 1.15, 0.05
 PATIENCE_S, LOOK_S = 1.0, 0.05
 # The server has finished when it works less than this share of a look; where that is not told, it is given a time.
@@ -92,10 +93,10 @@ WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.3, 1.0, 1000, 0.2
 TURNS = 2000
 GAUGED = {"numbers": list(range(50)), "names": [f"name {number}" for number in range(50)]}
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
-# What garbage collection adds is said from so much of what the layer adds.
+# Garbage collection is mentioned from this share of the added time.
 TOLD_SHARE = 0.05
 
-# Spins on a core whenever nothing else does, at most so long as whoever began it lives.
+# Spins on a core whenever nothing else runs there, until its parent ends.
 AWAKE = """
 import os, sys
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -123,7 +124,7 @@ LAYERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: pairs for so many seconds in each of the `processes`, at least one of each setting."""
+    """How much is done: each of the `processes` makes pairs for `process_s`, at least one of each setting."""
 
     layers: Sequence[str] = tuple(LAYERS)
     loops: Sequence[LoopName] = ("asyncio", "uvloop")
@@ -171,9 +172,9 @@ def worker(role: str, layer: str, loop: LoopName, core: int | None, max_time_s: 
 
 
 async def ours(layer: str, max_time_s: float) -> Reading:
-    """The layer's row, and what it tells of the event loop.
+    """Measure the layer's row, and how often and for how long it gives way to the event loop.
 
-    `turn_us` is what the event loop takes for a turn in which one task does nothing.
+    `turn_us` is the time of a turn of the event loop in which one task does nothing.
     """
     kind, _ = LAYERS[layer]
     request = asgi.build_request("GET", "/", {"headers": headers()})
@@ -349,7 +350,7 @@ class Burst:
 
 
 def burst(generator: str, url: str, concurrency: int, requests: int, core: int | None) -> Burst:
-    """Ask as fast as the server answers: `wrk` for so long, `ab` so often."""
+    """Send requests as fast as the server answers: `wrk` for a time, `ab` a number of requests."""
     options = [f"-H{name}: {value}" for name, value in headers().items()]
     if generator == "wrk":
         command = ["wrk", "-t1", f"-c{concurrency}", "-d60s", "--timeout=10s", *options, url]

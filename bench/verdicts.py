@@ -91,14 +91,14 @@ VERDICTS = ("pass", "fail", "undecided")
 PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 72, len(RATIOS)
 # A pair is a block of requests with the layer and one without it.
 SETTLE_CALLS, BLOCK_CALLS = 32, 32
-# So many of its requests were taken at the machine's best speed, or it does not count: by the slower of two references,
-# which is above the typical one.
+# A block counts with at least QUICK_CALLS requests at the machine's best speed. The speed is that of the slower of two
+# references, which is above the typical one.
 QUICK_CALLS, QUIET = 8, 1.07
 # A verdict counts when the ratio of its budget to the truth is known to this share.
 KNOWN_SHARE = 0.04
 ALPHA = 0.01  # of the truth's interval
-# Before the first block so many measurements at most, until one saw the machine at its best: the fixed piece of work
-# takes up to a tenth longer next to other work, a neighbour slows it by half.
+# Before the first block at most RUNS_BEFORE measurements are made, until one saw the machine at its best: the fixed
+# piece of work takes up to a tenth longer next to other work, a neighbour slows it by half.
 RUNS_BEFORE, AT_ITS_BEST = 10, 1.15
 FEWEST_PAIRS = 16
 GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
@@ -116,7 +116,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much one process does: the truth for so long before the first block and before each, then the blocks."""
+    """How much one process does: seconds of truth before the first block and before each block, and the blocks."""
 
     blocks: int
     conditions: tuple[str, ...] = tuple(CONDITIONS)
@@ -263,7 +263,7 @@ class Wire:
 
 @dataclass
 class Truth:
-    """What each layer really costs, from ever more pairs of whole requests with and without it."""
+    """The true cost of each layer, from pairs of whole requests with and without the layer."""
 
     stack: Stack
     call: server.Caller
@@ -272,7 +272,7 @@ class Truth:
     pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
     async def take(self, seconds: float) -> None:
-        """Add pairs for so long, at least one for each layer."""
+        """Add pairs for this time, at least one for each layer."""
         end = time.monotonic() + seconds
         with suspended():
             while True:
@@ -330,9 +330,9 @@ def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iter
 
 @dataclass(frozen=True)
 class Look:
-    """The verdicts at one look of a run, by layer, so many seconds after the timing began.
+    """The verdicts by layer at one look of a run, `seconds` after the timing began.
 
-    `last` says that the run would have ended here, had no verdict been open, also with a failure.
+    `last` says that the run would have ended here without open verdicts, also with a failure.
     """
 
     seconds: float
@@ -448,7 +448,7 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
 
 
 async def speed_ns(truth: Truth, max_time_s: float) -> float:
-    """How fast earlier runs would have seen the machine: measurements of this app, until one saw it at its best."""
+    """Measure this app until the machine was seen at its best, as earlier runs would have."""
     machine = Machine()
     for _ in range(RUNS_BEFORE):
         await run(truth.stack.root, Environment(machine=machine), Settings(max_time_s=max_time_s))
@@ -476,7 +476,7 @@ def truth_of(us: Estimate) -> Reading:
 
 
 def measure(quick: bool, runs: int = RUNS, traced: int = 0) -> list[Reading]:
-    """The verdicts of all processes: at least so many runs for each condition, in whole blocks for each process."""
+    """Take the verdicts of all processes: at least `runs` for each condition, in whole blocks for each process."""
     processes = 1 if quick else PROCESSES
     size = QUICK if quick else Size(blocks=math.ceil(runs / processes / RUNS_IN_BLOCK))
     return [
@@ -490,18 +490,18 @@ def measure(quick: bool, runs: int = RUNS, traced: int = 0) -> list[Reading]:
 
 
 def told(reading: Reading) -> bool:
-    """Whether the truth tells the ratio of this budget closely enough to prove anything."""
+    """Tell whether the truth gives the ratio of this budget to `KNOWN_SHARE`."""
     least, most = (reading["budget_us"] / reading[f"truth_{end}_us"] for end in ("high", "low"))
     return bool(reading["ratio"] * (1 - KNOWN_SHARE) <= least and most <= reading["ratio"] * (1 + KNOWN_SHARE))
 
 
 def false_fail(reading: Reading) -> bool:
-    """Whether a budget that is kept was said to be broken, where the run could have ended."""
+    """Tell whether a kept budget failed at a look at which the run could have ended."""
     return bool(reading["ratio"] > 1 and reading["failed_once"])
 
 
 def undecided(reading: Reading) -> bool:
-    """Whether there was no verdict."""
+    """Tell whether the verdict is undecided."""
     return bool(reading["verdict"] == "undecided")
 
 
@@ -518,7 +518,7 @@ def report(readings: list[Reading]) -> Report:
 
 
 def by_condition(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
-    """What became of the budgets, for each condition and ratio."""
+    """Count the verdicts for each condition and ratio."""
     rows = []
     for condition, ratio in product(CONDITIONS, RATIOS):
         own = [one for one in known if (one["condition"], one["ratio"]) == (condition, ratio)]
@@ -600,7 +600,7 @@ def nearly_always_decided(far: Sequence[Reading]) -> Goal:
 
 
 def right(reading: Reading) -> bool:
-    """Whether the verdict is what the truth says."""
+    """Tell whether the verdict agrees with the truth."""
     return bool(reading["verdict"] == ("pass" if reading["ratio"] > 1 else "fail"))
 
 
@@ -637,7 +637,7 @@ def notes(
 
 
 def passed(reading: Reading) -> bool:
-    """Whether the verdict was a pass."""
+    """Tell whether the verdict is a pass."""
     return bool(reading["verdict"] == "pass")
 
 
