@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 
 # pytester drops the modules that an inner run imported. Each import of filelock adds an audit hook, and audit hooks
 # stay for good: after a hundred inner runs they took two thirds of the time.
@@ -36,6 +38,15 @@ def a_small_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _turns_of_its_own() -> Iterator[None]:
+    """Give this worker locks of its own: tests must not wait until other workers or runs have measured."""
+    with TemporaryDirectory(prefix="mwbudget-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)
