@@ -132,7 +132,6 @@ tests_with_oldest() { # python, name
             MWBUDGET_REQUIRE_SUITES=1 "$venv/bin/python" -m pytest -m "" tests/test_suites.py -k cov)
 }
 
-
 done_all() { # prints how long each step took
     printf '\n==== all passed\n'
     printf '%s\n' "${timings[@]}"

@@ -2,22 +2,22 @@
 
     python bench/accuracy.py [--quick] [--processes N] [--json PATH]
 
-Stacks of 3, 10 and 30 layers are made, in random order, of a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
-layers on, CORS and GZip. Stacks of ten also stand above an endpoint that answers in ten messages (with a layer that
-spreads 50 µs over these), above one that computes for 1.2 ms with log-normal noise, and with a layer that suspends (a
-spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these
-stacks once.
+Stacks of 3, 10 and 30 layers are built in random order from a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
+layers on, CORS and GZip. Stacks of ten layers also stand above an endpoint that answers in ten messages (with a layer
+that spreads 50 µs over the messages), above an endpoint that computes for 1.2 ms with log-normal noise, and with a
+layer that suspends (a spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and
+measures each of these stacks once.
 
-The true cost is measured in the same process without any of our probes, once for each kind of layer and each
-endpoint: whole requests with one such layer between two that read the clock, and whole requests without it, in turns
-for one to three seconds (three to nine above the slow endpoint), at the best speed of the machine only. The
-endpoint's own work is left out. A suspension goes through every layer outside it, so the true cost of a layer that
-suspends is measured between as many layers as in its stack. Spins and sleeps vary in length, and each notes how long
-it took. The class of each layer has code of its own, as the middlewares of an app have. A no-op was told from zero if
-its interval lies above zero.
+The true cost is measured in the same process without any of our probes, once for each kind of layer and each endpoint.
+Whole requests with one such layer, between two layers that read the clock, take turns with whole requests without it.
+This takes one to three seconds (three to nine above the slow endpoint) and counts only requests at the best speed of
+the machine. The endpoint's own work is subtracted. A suspension goes through every layer outside the suspending one, so
+the true cost of a layer that suspends is measured between as many layers as in its stack. Spins and sleeps vary in
+length, and each layer notes how long its own took. The class of each layer has code of its own, as the middlewares of
+an app have. A no-op counts as told from zero if its interval lies above zero.
 
-A reading is set apart and proves nothing if its true cost is not known twice as well as the reading claims to be, or if
-its table says that the machine ran a quarter slower than at its best, or worse.
+A reading is left out if the half width of its true cost is more than half of its own, or if its table says that the
+machine ran at least a quarter slower than at its best.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 20
 TRUTH_S = 1.0
-SLOW_TRUTHS = 3  # so many times as long above an endpoint that computes
+SLOW_TRUTHS = 3  # times TRUTH_S above an endpoint that computes
 MAX_TIME_S = 5.0
-# The fixed piece of work itself takes up to a tenth longer next to another app; a neighbour slows it by half.
+# The reference workload takes up to a tenth longer next to another app; a neighbour slows it by half.
 SLOW = 1.25
 
 
 def made(kind: type[Noop], us: float | None = None) -> Callable[[Any], Any]:
-    """Makes layers of this kind, each with code of its own."""
+    """Return a function that makes layers of this kind, each with code of its own."""
     return lambda app: own(kind)(app) if us is None else own(kind)(app, us)
 
 
@@ -63,7 +63,7 @@ SLEEPING = {"sleep 1 ms": made(Sleep, 1000)}
 NEIGHBOURS = {"CORS": partial(CORSMiddleware, allow_origins=["*"]), "GZip": GZipMiddleware}
 SUSPENDING = IN_A_TASK | SLEEPING
 KINDS = PLAIN | AT_MESSAGES | IN_A_TASK | SLEEPING | NEIGHBOURS
-# What is in a stack: so many layers of which kinds, above which endpoint.
+# For each stack: the number of layers, their kinds, the endpoint.
 STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
     "3 layers": (3, PLAIN, "fast"),
     "3 layers, others": (3, PLAIN, "fast"),
@@ -80,7 +80,7 @@ STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
 
 
 def kinds_of(count: int, kinds: dict[str, Any], chance: random.Random) -> list[str]:
-    """So many kinds in random order, each as often as any other; from ten layers on two are CORS and GZip."""
+    """Draw `count` kinds in random order, each equally often; from ten layers on two are CORS and GZip."""
     known = count - len(NEIGHBOURS) if count >= 10 else count
     drawn = [kind for _ in range(known // len(kinds) + 1) for kind in chance.sample(list(kinds), len(kinds))][:known]
     drawn += NEIGHBOURS if count >= 10 else ()
@@ -88,7 +88,7 @@ def kinds_of(count: int, kinds: dict[str, Any], chance: random.Random) -> list[s
 
 
 def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
-    """The stack, and its layers from the outside in."""
+    """Build a stack; also return its layers from the outside in."""
     app: Any = endpoint
     layers = []
     for kind in reversed(kinds):
@@ -98,7 +98,7 @@ def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
 
 
 class Truth:
-    """What layers cost in this process."""
+    """The true costs of layers in this process."""
 
     def __init__(self, seconds: float, machine: Machine) -> None:
         self.seconds = seconds
@@ -107,9 +107,9 @@ class Truth:
         self._costs: dict[tuple[str, str, int, int], Cost] = {}
 
     def of(self, kind: str, layer: Any, endpoint: str, outside: int, inside: int) -> Reading:
-        """What a layer costs that was measured above this endpoint, between so many others, and how well it is known.
+        """Tell the true cost of a layer that was measured above this endpoint, in microseconds per request.
 
-        Microseconds per request; not known at all where the machine was slow.
+        `outside` and `inside` are the numbers of layers around it. The half width is None if the machine was slow.
         """
         among = (outside, inside) if kind in SUSPENDING else (1, 1)
         key = kind, endpoint, *among
@@ -124,15 +124,15 @@ class Truth:
 
 
 def noted_us(layer: Any) -> float:
-    """How long the layer says that it spun or slept, in microseconds."""
+    """Tell how long the layer spun or slept, as noted by itself, in microseconds."""
     return median(layer.really_ns) / 1000 if isinstance(layer, Spin) else 0.0
 
 
 def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
-    """All readings of one process."""
+    """Take all readings of one process."""
     chance, machine = random.Random(number), Machine()
     truth = Truth(truth_s, machine)
-    # First of all, so that the best speed of the machine is known when a table is measured.
+    # Before the tables, so that the best speed of the machine is known then.
     for kind in PLAIN:
         truth.of(kind, None, "fast", 1, 1)
     readings = []
@@ -153,13 +153,13 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
 
 
 def measurement(app: Any, max_time_s: float, machine: Machine) -> Measurement:
-    """The app, measured."""
+    """Measure the app."""
     request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Environment(machine=machine)))
 
 
 def place_of(index: int, count: int) -> str:
-    """Where a layer stands."""
+    """Name the place of a layer."""
     return {0: "outermost", count - 1: "innermost"}.get(index, "between")
 
 
@@ -167,37 +167,37 @@ def place_of(index: int, count: int) -> str:
 
 
 def measure(quick: bool, processes: int) -> list[Reading]:
-    """The readings of so many processes; quick: of one, half a second each."""
+    """Take the readings of all processes; quick: of one process, with half a second for each table."""
     if quick:
         return fresh(0, max_time_s=0.5, truth_s=0.05)
     return [reading for number in range(processes) for reading in fresh(number, MAX_TIME_S, TRUTH_S)]
 
 
 def fresh(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
-    """The readings of a new interpreter."""
+    """Take the readings of one process in a new interpreter."""
     found = fresh_process(__file__, seed=number, number=number, max_time_s=max_time_s, truth_s=truth_s)
     return [{"process": number, **reading} for reading in found]
 
 
 def told(reading: Reading) -> bool:
-    """Whether its truth is known well enough, and its table does not warn of itself."""
+    """Tell whether the truth is known well enough and the table has no warning."""
     half_width_us = reading["truth_half_width_us"]
     known = half_width_us is not None and half_width_us <= (reading["high"] - reading["low"]) / 4
     return known and not reading["slow"]
 
 
 def error_us(reading: Reading) -> float:
-    """The estimate less the truth."""
+    """Subtract the truth from the estimate."""
     return float(reading["us"] - reading["truth_us"])
 
 
 def met(reading: Reading) -> bool:
-    """Whether a single reading is as near to the truth as their bias should be."""
+    """Tell whether a single reading keeps the limit that the goal sets for the bias."""
     return abs(error_us(reading)) <= 0.1 + 0.01 * reading["truth_us"]
 
 
 def covered(reading: Reading) -> bool:
-    """Whether the interval holds the truth."""
+    """Tell whether the interval holds the truth."""
     return bool(reading["low"] <= reading["truth_us"] <= reading["high"])
 
 
@@ -206,7 +206,7 @@ HEAD = ("", "readings", "truth", "bias", "5 %", "95 %", "± interval", "holds tr
 
 
 def summary(label: str, readings: list[Reading]) -> list[str]:
-    """One row: the median error is the bias, the 5 and 95 per cent are its spread. Microseconds."""
+    """Write a row, in microseconds: the bias is the median error, the spread its 5 and 95 per cent quantiles."""
     errors = [error_us(reading) for reading in readings]
     ends = quantiles(errors, n=20) if len(errors) > 1 else errors * 2
     return [
@@ -223,7 +223,7 @@ def summary(label: str, readings: list[Reading]) -> list[str]:
 
 
 def grouped(readings: list[Reading], key: str) -> dict[str, list[Reading]]:
-    """The readings by what stands under `key`, in the order in which it first appears."""
+    """Group readings by the value of `key`, in order of first appearance."""
     found: dict[str, list[Reading]] = {}
     for reading in readings:
         found.setdefault(reading[key], []).append(reading)
@@ -231,9 +231,7 @@ def grouped(readings: list[Reading], key: str) -> dict[str, list[Reading]]:
 
 
 def report(every: list[Reading]) -> Report:
-    """Bias, spread and coverage by layer, place and stack."""
-    # Results of before docs/decisions/0001 hold readings by probes that are no longer in the package.
-    every = [reading for reading in every if reading.get("probes") != "C"]
+    """Report bias, spread and coverage by layer, place and stack."""
     readings = [reading for reading in every if told(reading)]
     by_kind = sorted(grouped(readings, "kind").items(), key=lambda item: list(KINDS).index(item[0]))
     by_place = [(label, rows) for key in ("stack", "place") for label, rows in grouped(readings, key).items()]
@@ -246,7 +244,7 @@ def report(every: list[Reading]) -> Report:
 
 
 def bias_goal(readings: list[Reading]) -> Goal:
-    """The bias of every layer in every stack."""
+    """Judge the bias of every layer in every stack."""
     cells = {(r["kind"], r["stack"]): [] for r in readings}
     for reading in readings:
         cells[reading["kind"], reading["stack"]].append(reading)
@@ -261,12 +259,12 @@ def bias_goal(readings: list[Reading]) -> Goal:
 
 
 def describe(reading: Reading) -> str:
-    """Which layer of which stack."""
+    """Name the layer and the stack."""
     return f"{reading['kind']}, {reading['stack']}"
 
 
 def coverage_goal(readings: list[Reading]) -> Goal:
-    """How often a single interval holds its truth."""
+    """Judge how often an interval holds its truth."""
     share = sum(map(covered, readings)) / max(1, len(readings))
     return Goal(
         f"an interval holds the truth at least as often as it says, {per_cent(1 - ALPHA, 1)}",
@@ -276,7 +274,7 @@ def coverage_goal(readings: list[Reading]) -> Goal:
 
 
 def tables_goal(readings: list[Reading]) -> Goal:
-    """How often all of a table do, which is what is promised: by chance of the requests no more than alpha miss."""
+    """Judge how often all intervals of a table hold their truths, as the tables promise."""
     whole: dict[tuple[int, str], bool] = {}
     for reading in readings:
         key = reading["process"], reading["stack"]
@@ -293,7 +291,7 @@ def tables_goal(readings: list[Reading]) -> Goal:
 
 
 def noop_goal(readings: list[Reading]) -> Goal:
-    """Whether no-ops above fast endpoints are told from nothing."""
+    """Judge whether no-ops above fast endpoints are told from zero."""
     noops = [r for r in readings if r["kind"] == "no-op" and r["stack"] in ("3 layers", "10 layers")]
     told = sum(reading["low"] > 0 for reading in noops)
     seconds = median(reading["seconds"] for reading in noops) if noops else 0.0
@@ -305,7 +303,7 @@ def noop_goal(readings: list[Reading]) -> Goal:
 
 
 def notes(readings: list[Reading], every: list[Reading]) -> list[str]:
-    """What stands apart; what is left, and where it comes from."""
+    """Count the readings left out, and describe the errors within processes."""
     slow = sum(reading["slow"] for reading in every)
     unknown = len(every) - len(readings) - slow
     apart = (

@@ -3,10 +3,10 @@
     python bench/evidence.py [--quick] [--only NAME ...] [--results FOLDER] [--page PATH]
     python bench/evidence.py --stored [--results FOLDER] [--page PATH]
 
-Runs the scripts one after another, keeps what each wrote as JSON in the folder (default bench/results), and writes the
-page from all that is there. A script that fails does not end the run: it is named at the end, and the exit status is 1.
-With --quick, folder and page are temporary where they are not given. With --stored nothing is run: the page is written
-again from what is there.
+Runs the scripts one after another, keeps their results as JSON in the folder (default bench/results), and writes the
+page from all results there. A script that fails does not end the run: it is named at the end, and the exit status is 1.
+With --quick, folder and page are temporary unless they are given. With --stored nothing is run: the page is written
+from the stored results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import json
 import subprocess
 import sys
 import traceback
@@ -22,6 +21,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import stored
 from harness import Report, file_to_write
 
 HERE = Path(__file__).parent
@@ -43,38 +43,38 @@ failed, and 84.9 % of the verdicts were right.
 
 
 def run(name: str, results: Path, quick: bool) -> bool:
-    """Run one script, and keep its readings; whether it ended well."""
+    """Run one script, keep its readings, and tell whether it succeeded."""
     command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(results / f"{name}.json")]
     return subprocess.run([*command, "--quick"] if quick else command, check=False).returncode == 0
 
 
 def about(name: str) -> str:
-    """A script's title and method: read, not imported, because what it imports may be missing."""
+    """Write a script's title and method. The source is parsed, because packages it imports may be missing."""
     tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
     title, _, method = (ast.get_docstring(tree) or "").partition("\n")
     return f"## {title.rstrip('.')}\n\n{method_of(method)}"
 
 
 def found(name: str, path: Path) -> str:
-    """What the page says of a script's results."""
+    """Write the results of a script."""
     if not path.exists():
         return f"**Not run: there are no results. `python bench/evidence.py --only {name}` runs it.**"
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if stored["quick"] else ""
-    report = importlib.import_module(name).report(stored["readings"])
-    return "\n\n".join(filter(None, [warning, body(report), taken(stored)]))
+    result = stored.loads(path.read_text(encoding="utf-8"))
+    warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if result["quick"] else ""
+    report = importlib.import_module(name).report(result["readings"])
+    return "\n\n".join(filter(None, [warning, body(report), taken(result)]))
 
 
-def taken(stored: dict[str, Any]) -> str:
-    """On what, how long, when and with which code the readings were taken; the oldest do not tell the last two."""
-    machine = ", ".join(f"{key} {value}" for key, value in stored["machine"].items())
-    day, revision = stored.get("created", "").partition("T")[0], stored.get("revision")
+def taken(result: dict[str, Any]) -> str:
+    """Write the machine, the duration, the day and the revision of the readings; old results lack the last two."""
+    machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    day, revision = result.get("created", "").partition("T")[0], result.get("revision")
     when = ", ".join(filter(None, [day, revision and f"revision {revision}"]))
-    return "; ".join(filter(None, [machine, f"{stored['seconds'] / 60:.0f} minutes", when])) + "."
+    return "; ".join(filter(None, [machine, f"{result['seconds'] / 60:.0f} minutes", when])) + "."
 
 
 def method_of(text: str) -> str:
-    """A docstring as Markdown: what is set in by four spaces is a command."""
+    """Write a docstring as Markdown: a block indented by four spaces is a command."""
     blocks = []
     for block in text.strip("\n").split("\n\n"):
         command = block.startswith("    ")
@@ -83,19 +83,19 @@ def method_of(text: str) -> str:
 
 
 def body(report: Report) -> str:
-    """Goals first, then the tables as they were printed, then what there is to say of them."""
+    """Write goals, tables and notes."""
     goals = "\n".join(f"- {goal}" for goal in report.goals)
     tables = "\n\n".join(f"```text\n{table}\n```" for table in report.tables)
     return "\n\n".join(filter(None, [goals, tables, *report.notes]))
 
 
 def page(results: Path) -> tuple[str, list[str]]:
-    """The whole page, and the names of the scripts whose results cannot be shown."""
+    """Write the page; also return the names of the scripts whose results cannot be shown."""
     parts, failed = [INTRODUCTION], []
     for name in SCRIPTS:
         try:
             result = found(name, results / f"{name}.json")
-        except Exception as error:  # whatever is wrong with one, the others have their results
+        except Exception as error:  # the other scripts still have their results
             traceback.print_exc()
             failed.append(name)
             result = (
@@ -107,7 +107,7 @@ def page(results: Path) -> tuple[str, list[str]]:
 
 
 def parsed() -> argparse.Namespace:
-    """The arguments."""
+    """Parse the arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
@@ -123,7 +123,7 @@ def parsed() -> argparse.Namespace:
 
 
 def places(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """The folder of the results and the page: a quick run must not replace those that mean something."""
+    """Choose the folder of the results and the page: a quick run must not replace real results."""
     results, whole = HERE / "results", HERE.parent / "docs" / "evidence.md"
     if arguments.quick and not (arguments.results and arguments.page):
         folder = Path(mkdtemp(prefix="mwbudget-evidence-"))
@@ -133,7 +133,7 @@ def places(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def main() -> None:
-    """Run what is asked for, and write the page."""
+    """Run the scripts asked for, and write the page."""
     arguments = parsed()
     results, path = places(arguments)
     results.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What the bench scripts share: arguments, fresh processes, neighbours, tables, goals, JSON.
+"""Share what all bench scripts need: arguments, fresh processes, neighbours, tables, goals, JSON.
 
-A script has `measure(quick) -> readings`, which takes the time, and `report(readings) -> Report`, which is pure and
-says what they mean. `evidence.py` runs every script and writes their reports into `docs/evidence.md`.
+Each script has `measure(quick) -> readings`, which takes the time, and `report(readings) -> Report`, which is pure.
+`evidence.py` runs every script and writes the reports to `docs/evidence.md`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import stored
 
 from pytest_mwbudget.timing.host_speed import processor
 
@@ -43,13 +45,13 @@ PACKAGES = (
     "opentelemetry-instrumentation-asgi",
     "pyinstrument",
 )
-# What the scripts write themselves: it is changed by their runs, and no code.
+# Written by the scripts themselves: changes there are no changes of the code.
 WRITTEN = (":!bench/results", ":!docs/evidence.md")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a heading; the columns of numbers are ranged right."""
+    """Rows of text under a heading. The first column is aligned left, the others right."""
 
     title: str
     head: Sequence[str]
@@ -70,7 +72,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a script set out to show, and what it found."""
+    """A goal of a script, the finding, and whether the goal was reached."""
 
     goal: str
     found: str
@@ -82,7 +84,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Report:
-    """What readings mean: for people."""
+    """The meaning of readings, for people."""
 
     tables: Sequence[Table]
     goals: Sequence[Goal] = ()
@@ -106,7 +108,7 @@ class Result:
 
 
 def machine() -> dict[str, str]:
-    """What the readings were taken on."""
+    """Tell the Python, the system and the package versions that the readings were taken with."""
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}",
@@ -118,7 +120,7 @@ def machine() -> dict[str, str]:
 
 
 def revision(folder: Path = ROOT) -> str:
-    """The git revision of the code, and whether it was changed since; empty where git does not tell."""
+    """Tell the git revision, with `+changes` if the code has changed since; empty without git."""
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     asked = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", ".", *WRITTEN))
     try:
@@ -143,10 +145,10 @@ def main(
     worker: Callable[..., Any] | None = None,
     **sizes: int,
 ) -> None:
-    """The command line of a script: measure, write the readings, print the report.
+    """Run a script from its command line: measure, write the readings, print the report.
 
-    `worker` does the work of a fresh process, with the arguments that `fresh_process` was given, and returns what can
-    be written as JSON. Each of `sizes`, a default number, is an option `--NAME N` that `measure` gets by name.
+    `worker` runs in a fresh process, with the arguments given to `fresh_process`, and returns JSON data. Each of
+    `sizes` is the default of an option `--NAME N`, which `measure` gets by name.
     """
     arguments, given = parsed(about, sizes)
     if arguments.worker is not None:
@@ -154,15 +156,15 @@ def main(
         print(json.dumps(worker(**json.loads(arguments.worker))))
         return
     result = taken(Path(file).stem, measure, arguments.quick, sizes | given)
-    # First of all: a report that fails must not take the readings with it.
+    # Before the report: if the report fails, the readings are kept.
     if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        arguments.json.write_text(stored.dumps(asdict(result)), encoding="utf-8")
     print(report(result.readings))
     print(f"\n{', '.join(f'{name} {version}' for name, version in result.machine.items())}; {result.seconds:.0f} s")
 
 
 def parsed(about: str, sizes: dict[str, int]) -> tuple[argparse.Namespace, dict[str, int]]:
-    """The arguments of a script, and the sizes that are among them."""
+    """Parse the arguments of a script. The second value has the sizes that were given."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument(
         "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
@@ -179,7 +181,7 @@ def parsed(about: str, sizes: dict[str, int]) -> tuple[argparse.Namespace, dict[
 
 
 def file_to_write(text: str) -> Path:
-    """An argument that names a file: what has taken half an hour must find its folder in the end."""
+    """Check a file name at the start, not after half an hour of measuring."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{str(path)!r} is a folder: name a file in it")
@@ -189,7 +191,7 @@ def file_to_write(text: str) -> Path:
 
 
 def size(text: str) -> int:
-    """An argument that says how many."""
+    """Parse a number of at least 1."""
     with suppress(ValueError):
         if int(text) >= 1:
             return int(text)
@@ -197,19 +199,19 @@ def size(text: str) -> int:
 
 
 def taken(script: str, measure: Measure, quick: bool, sizes: dict[str, int]) -> Result:
-    """What `measure` reads, with the code that is there when it begins."""
+    """Call `measure`; the revision is that of the code at the beginning."""
     created, code, begin = datetime.now(UTC).isoformat(timespec="seconds"), revision(), time.monotonic()
     readings = measure(quick, **sizes)
     return Result(script, quick, round(time.monotonic() - begin, 1), machine(), created, code, readings)
 
 
 def inherited() -> dict[str, str]:
-    """The environment without pytest's variables: a round of it outside is no business of what begins here."""
+    """Copy the environment without pytest's variables: a script may itself run under pytest."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def fresh_process(file: str, *, seed: int | None = None, **arguments: Any) -> Any:
-    """What the script's `worker` returns in a new interpreter, with a hash seed of its own."""
+    """Call the script's `worker` in a new interpreter, with a hash seed of its own."""
     seed = random.randrange(2**32) if seed is None else seed
     command = [sys.executable, file, "--worker", json.dumps(arguments)]
     done = subprocess.run(
@@ -218,7 +220,7 @@ def fresh_process(file: str, *, seed: int | None = None, **arguments: Any) -> An
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# Spins for `on` seconds and sleeps for `off`, for ever: at most so long as whoever began it lives.
+# Spins for `on` seconds and sleeps for `off` seconds, again and again, until its parent ends.
 NEIGHBOUR = """
 import os, sys, time
 on, off = float(sys.argv[1]), float(sys.argv[2])
@@ -233,14 +235,14 @@ while os.getppid() == parent:
 
 @contextmanager
 def neighbours(*rhythms: tuple[float, float]) -> Iterator[None]:
-    """Processes that keep a core busy for so many seconds, then idle for so many, again and again."""
+    """Run a process for each rhythm: seconds of spinning, seconds of sleep."""
     with background(NEIGHBOUR, *((str(on), str(off)) for on, off in rhythms)):
         yield
 
 
 @contextmanager
 def background(script: str, *arguments: tuple[str, ...]) -> Iterator[None]:
-    """A process of this script for each of these arguments, until the end."""
+    """Run a process of this script for each tuple of arguments until the end of the block."""
     running = [subprocess.Popen([sys.executable, "-c", script, *own]) for own in arguments]
     try:
         yield
@@ -251,5 +253,5 @@ def background(script: str, *arguments: tuple[str, ...]) -> Iterator[None]:
 
 
 def per_cent(part: float, whole: float) -> str:
-    """A share as text."""
+    """Write a share as per cent."""
     return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -2,22 +2,22 @@
 
     python bench/idle.py [--quick] [--pairs N] [--json PATH]
 
-Whole processes of pytest run in pairs, one with the plugin and one without, in random order, one right after the other.
-They start up and collect (`--collect-only`) a file with one empty test, and one with four hundred; and they run these
-four hundred, which the goal says nothing of. All other plugins that are installed are blocked by name in both, because
-what they import would be free for this one. The first pair does not count: it writes the bytecode (into a directory of
-its own, whatever the environment says) and fills the system's caches. Then a process of each kind lists the modules
-that it has imported: the plugin's in one, and not in the other. The differences of the pairs, of the wall time and of
-the processor's time (user and system, of the process), have a median and a sign-test interval of 95 %.
+Whole processes of pytest run in pairs, one with the plugin and one without, one right after the other, in random order.
+They start up and collect (`--collect-only`) a file with one empty test, and a file with four hundred. They also run the
+four hundred tests; the goal does not cover that. All other installed plugins are blocked by name in both processes,
+because modules that they import would cost this plugin nothing. The first pair does not count: it writes the bytecode
+(into a directory of its own) and fills the system's caches. Then one process of each kind lists the modules it has
+imported: the list shows the plugin's modules in one, and none in the other. The differences of the pairs in wall time
+and in processor time (user and system, of the process) are given as medians with a sign-test interval of 95 %.
 
 A shared machine is slow for seconds at a time. So a fixed piece of work is timed before, between and after the two runs
-of a pair, and of all pairs the half counts round which its slowest time was least: the choice never sees the runs. The
-goal is reached where the whole interval is within it: a median that happens to lie there proves nothing.
+of a pair, and only the half of the pairs counts in which the slowest of the three times was shortest. The choice never
+sees the runs. The goal is reached if the whole interval is within the goal.
 
-What no neighbour can disturb is how many instructions a process executes. Where valgrind is installed (the package of
-that name), its cachegrind counts those of the same runs, outside the kernel, in pairs with the same hash seed. The
-range of the pairs is held against the one per cent; how many milliseconds that is, at the pace of the whole run, is
-said beside it. Instructions that run once have cold caches, so they take somewhat more than that.
+The number of instructions that a process executes does not depend on neighbours. If valgrind is installed, its
+cachegrind counts the instructions of the same runs, outside the kernel, in pairs with the same hash seed. The range of
+the pairs is compared with the goal of one per cent. The milliseconds beside the range assume the pace of the whole run;
+instructions that run once find cold caches and take somewhat longer.
 """
 
 from __future__ import annotations

@@ -20,18 +20,18 @@ from pytest_mwbudget.asgi import server
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.timing.host_speed import Machine, reference_ns
 
-# CPython specialises the call sites only after some thousand calls; before that a no-op costs twice as much.
+# CPython specialises call sites only after about a thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
-# So many requests at a time; one more before them does not count.
+# Counted requests in a row, after one that does not count.
 CALLS = 3
-# The least that makes an interval.
+# Fewest requests of a series that give an interval.
 FEWEST = 48
-# As near as this a truth is known well enough.
+# A true cost is known well enough when the half width of its interval is at most their sum.
 KNOWN_US, KNOWN_SHARE = 0.05, 0.005
 
 
 class Noop:
-    """Passes through."""
+    """Pass every call through."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -41,7 +41,7 @@ class Noop:
 
 
 def spin_ns(ns: int) -> int:
-    """Work for so many nanoseconds; returns how many they were."""
+    """Spin for at least `ns` nanoseconds and return how long the spin took."""
     begin = now = perf_counter_ns()
     while now - begin < ns:
         now = perf_counter_ns()
@@ -49,7 +49,7 @@ def spin_ns(ns: int) -> int:
 
 
 class Spin(Noop):
-    """Works for so long on each request, and notes how long it was."""
+    """Spin for `us` microseconds in each request, and note how long each spin took."""
 
     def __init__(self, app: Any, us: float) -> None:
         super().__init__(app)
@@ -57,7 +57,7 @@ class Spin(Noop):
         self.really_ns: list[int] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        # Written out, so that none of it is warm from another layer.
+        # Written out: a shared function would be warm from another layer.
         begin = now = perf_counter_ns()
         end = begin + self.us * 1000
         while now < end:
@@ -67,7 +67,7 @@ class Spin(Noop):
 
 
 class SpinAtMessages(Spin):
-    """Works a tenth at each message that the app sends."""
+    """Spin for a tenth of `us` at each of ten messages that the app sends."""
 
     messages = 10
 
@@ -88,7 +88,7 @@ class SpinAtMessages(Spin):
 
 
 class SpinInTask(Spin):
-    """Works in a task of its own, and waits for it."""
+    """Spin in a child task and wait for the task."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.create_task(self._work())
@@ -103,7 +103,7 @@ class SpinInTask(Spin):
 
 
 class Sleep(Spin):
-    """Waits, and notes how long it was."""
+    """Sleep in each request, and note how long each sleep took."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         begin = perf_counter_ns()
@@ -113,7 +113,7 @@ class Sleep(Spin):
 
 
 class Glance(Noop):
-    """Looks at the clock and passes through: what looks at it inside then finds the clock's code in the cache."""
+    """Read the clock and pass through, so that a layer inside finds the clock's code in the cache."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         perf_counter_ns()
@@ -121,26 +121,29 @@ class Glance(Noop):
 
 
 def own(kind: type[Noop]) -> type[Noop]:
-    """A class like `kind` with code of its own, as each middleware has: CPython specialises it for its one place."""
+    """Make a subclass of `kind` with code of its own, as a real middleware has: CPython specialises code in place."""
     call: Any = kind.__call__
     copied = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, call.__defaults__, call.__closure__)
     return type(kind.__name__, (kind,), {"__call__": copied})
 
 
 def glances(app: Any, count: int) -> Any:
-    """The app below so many layers that glance at the clock."""
+    """Wrap the app in `count` layers of `Glance`."""
     for _ in range(count):
         app = own(Glance)(app)
     return app
 
 
 def start() -> dict[str, Any]:
-    """The first message of a response; layers change its headers in place."""
+    """Make the first message of a response; layers change its headers in place."""
     return {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
 
 
 class Endpoint:
-    """Works for a while, then answers in so many messages; notes how long the work took."""
+    """Spin, then answer in `messages` messages; note how long the spin took.
+
+    The spin is log-normal with this median, in microseconds; `noise` is its sigma.
+    """
 
     def __init__(self, messages: int = 2, median_us: float = 0.0, noise: float = 0.0) -> None:
         self.messages = messages
@@ -157,7 +160,7 @@ class Endpoint:
 
 
 def endpoints() -> dict[str, Endpoint]:
-    """Answers at once; answers in ten messages; computes for 1.2 ms in the median, with log-normal noise."""
+    """Name the endpoints: one answers at once, one in ten messages, one computes for 1.2 ms with log-normal noise."""
     return {
         "fast": Endpoint(),
         "ten messages": Endpoint(messages=SpinAtMessages.messages),
@@ -166,12 +169,12 @@ def endpoints() -> dict[str, Endpoint]:
 
 
 def at_best_speed(references: Sequence[float]) -> list[bool]:
-    """Which of these times of the reference workload are as quick as it gets."""
+    """Tell for each time of the reference workload whether the machine ran at its best speed."""
     return quiet(references, QUIET_REFERENCE, quickest(references))
 
 
 async def caller(app: Any, warm_calls: int) -> server.Caller:
-    """Calls the app as a server would, after it was called often."""
+    """Make a caller of the app, and call the app `warm_calls` times."""
     request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     found = server.Caller(app, await server.template(request), None)
     for _ in range(warm_calls):
@@ -180,9 +183,9 @@ async def caller(app: Any, warm_calls: int) -> server.Caller:
 
 
 async def take(series: Series, count: int, request: Callable[[], Awaitable[float]]) -> None:
-    """Add so many requests, in nanoseconds, each with the slower of the reference workloads before and after it.
+    """Add the nanoseconds of `count` requests, each with the slower of the reference workloads before and after.
 
-    That is timed once a request, as a measurement does it: right after itself it would be quicker.
+    The reference workload runs once between two requests, as in a measurement: right after itself it would be faster.
     """
     before = reference_ns(perf_counter_ns)
     for _ in range(count):
@@ -194,7 +197,7 @@ async def take(series: Series, count: int, request: Callable[[], Awaitable[float
 
 @dataclass(frozen=True)
 class Cost:
-    """What a layer costs, the layer, and how much slower than at its best the machine ran while that was read."""
+    """The cost of a layer, the layer, and how much slower than at its best the machine ran meanwhile."""
 
     us: Estimate
     layer: Any
@@ -209,12 +212,12 @@ async def cost(
     outside: int = 1,
     inside: int = 1,
 ) -> Cost:
-    """What a layer from `kind` costs without any probe.
+    """Measure what a layer made by `kind` costs, without any probe.
 
-    It stands between layers that glance at the clock, so many `outside` and `inside` of it. Whole requests with it and
-    without it, in turns; the endpoint's own work is left out, and so are requests next to which a reference that has
-    nothing to do with either was slower than at the best speed that the host is known for. For so many seconds, and up
-    to three times as long as that while it is not known to `KNOWN_US` and `KNOWN_SHARE`.
+    The layer stands between `outside` and `inside` layers of `Glance`. Whole requests with the layer and without it
+    take turns. The endpoint's own spin is subtracted. A request counts only if the reference workload next to it ran
+    at the best known speed of the machine. The measurement takes `seconds`, and up to three times as long until the
+    cost is known to `KNOWN_US` and `KNOWN_SHARE`.
     """
     layer = kind(glances(endpoint, inside))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
@@ -238,7 +241,7 @@ async def cost(
 
 
 def _difference(taken: Sequence[Series], layer: Any, machine: Machine) -> Cost:
-    """Typical request with the layer less a typical one without it, at the best speed."""
+    """Subtract the typical request without the layer from the one with it, at the best speed of the machine."""
     quick_ns = min(quickest([ns for one in taken for ns in one.reference]), machine.seen_ns)
     kept = [one.steady(quick_ns) for one in taken]
     with_it, without = (batched_interval(one.values, ALPHA) * 0.001 for one in kept)

@@ -5,26 +5,27 @@
 The packages: `pip install -e . --group bench` (pip 25.1 or newer).
 
 The app is a FastAPI hello-world with six layers: spins of 50 and 5 µs, a no-op, Starlette's CORS and GZip, and a
-`BaseHTTPMiddleware` that passes through. Every way is a file in `bench/ways`, as a user would write it; its lines of
-code are counted there, without docstrings, comments and empty lines. The app itself counts for none.
+`BaseHTTPMiddleware` that passes through. Every way is a file in `bench/ways`, as a user would write it. Its lines of
+code are counted without docstrings, comments, empty lines and the app itself.
 
 Each run of each way has a fresh process with its own hash seed, and the ways take turns. First the process takes the
-truth, in whole requests without any tool, interleaved: for the three real layers through the app with the layer and
-without it, for the spins and the no-op through a small stack with one more of them and without. Then the way has the
-time that ours takes, as one run at the beginning tells: the seconds of the measurement itself, without the start of
-pytest. Cuts and stubs share it equally; what pytest-benchmark needs to calibrate comes on top, and so does the start of
-pytest, for it and for ours: what both take in all stands in the third table. Spread is half the range of ten runs, in
-brackets the interquartile range; the goal is asked of both, because a single bad run makes the first and hides in the
-second. Error is the distance from the truth of the same process: the median, in brackets the worst. What a way adds to
-a request is the whole request with the tool in place against the one without, in the same process.
+true costs, in interleaved whole requests without any tool: for the three real layers through the app with the layer and
+without it, for the spins and the no-op through a small stack with one more of them and without. Then the way has as
+much time as ours took in a run at the beginning: the seconds of the measurement itself, without the start of pytest.
+Cuts and stubs share that time equally. The calibration of pytest-benchmark comes on top, and so does the start of
+pytest, for pytest-benchmark and for ours; the third table has the whole time of both. Spread is half the range of ten
+runs, in brackets the interquartile range. The goal applies to both, because a single bad run determines the first and
+hides in the second. Error is the distance from the true cost of the same process: the median, in brackets the worst.
+The time that a way adds to a request is the difference between whole requests with and without the tool, in the same
+process.
 
 The cuts under pytest-benchmark are made the cheapest way: requests by hand, without a client. They have a quarter of
-the time, the time, and four times the time. The question is a gate for the whole app, every layer with a budget at 1.3
-times its cost. The verdict of the cuts is known in the least time from which on their spread is no more than the
-distance to the budget, whatever their bias. Ours is known when it says so itself, in a run that has these budgets and
-the default limit of five seconds; warming up and counting are part of its time. A layer on which ours has no verdict in
-half of the runs counts as not sooner at all. A gate for one layer alone would need two of the seven cuts, two sevenths
-of their time.
+the time, the time, and four times the time. The question is a gate for the whole app, in which every layer has a budget
+of 1.3 times its cost. The verdict of the cuts counts as known from the least time at which their spread is no more than
+the distance to the budget, whatever their bias. Ours is known when the measurement says so, in a run with these budgets
+and the default limit of five seconds; warming up and counting are part of its time. A layer without our verdict in half
+of the runs counts as not sooner at all. A gate for one layer alone would need two of the seven cuts, two sevenths of
+their time.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ GENEROUS_US = 1000.0
 VERDICT_TIME_S = 5.0
 # So little of the truth shows the mechanics.
 QUICK_EFFORT = 0.1
-# The cuts have so many times the time that ours takes; 1 is what every way has.
+# Time of the cuts, in times of the time that ours takes; every way has 1.
 LADDER = (0.25, 1.0, 4.0)
 SPREAD_GOAL, SOONER_GOAL = 30.0, 10.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to ask, by its file in `ways`. `answers` says what it tells of a layer."""
+    """A way to ask. `answers` describes what the way tells about a layer."""
 
     title: str
     answers: str
@@ -164,7 +165,7 @@ def run_pytest(way: str, *options: str) -> None:
 
 
 def ask(way: str, seconds: float) -> dict[str, float]:
-    """What the way says of each layer, given so much time. Ours takes the time that it needs."""
+    """Ask one way about each layer within the given time. Ours takes the time it needs."""
     with tempfile.TemporaryDirectory() as directory:
         found = Path(directory) / "found.json"
         if way == OURS:
@@ -275,7 +276,7 @@ def measured(budgets: Budgets, schedule: Schedule = Schedule()) -> Measurement: 
 
 
 def verdicts(effort: float) -> Reading:
-    """Seconds until the verdict on each layer's budget was known, and what it was."""
+    """Tell each layer's verdict, and the seconds until it was known."""
     truth = asyncio.run(truth_us(effort))
     known: dict[str, float] = {}
 
@@ -380,7 +381,7 @@ def truth_row(present: dict[str, list[Reading]]) -> tuple[str, ...]:
 
 
 def cost_table(present: dict[str, list[Reading]], lines: dict[str, int]) -> Table:
-    """What a way takes, and what it answers."""
+    """Write what each way takes and answers."""
     rows = []
     for way, taken in present.items():
         added = [reading["added_us"] for reading in taken if reading["added_us"] is not None]

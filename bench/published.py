@@ -2,26 +2,26 @@
 
     python bench/published.py [--quick] [--json PATH]
 
-Five public texts measured middleware by requests per second under a load generator. Every app of theirs is
-written anew here, on the current releases, and measured by `measure()` in fresh processes: in two, and in one where a
-request waits for half a second. Ours is the sum of the rows of the layers that the experiment adds, and the whole
-request where it adds none. It is the mean of the processes' estimates, of those that have one, between the lowest and
-the highest end of their intervals; objects and tasks are counted. A measurement ends when these are known, at the
-latest after 5 s, after 10 to 30 s where a request takes tens of milliseconds, and after a minute where it waits for
-half a second. Where it says that the machine ran a seventh slower than any of the processes before has seen it, or
-worse, it is made again, at most three times.
+Five public texts measured middleware by requests per second under a load generator. Each of their apps is rewritten
+here for the current releases and measured by `measure()` in fresh processes: in two, or in one if a request waits for
+half a second. Our figure is the sum of the rows of the layers that the experiment adds, or the whole request if the
+experiment adds none. It is the mean of the processes' estimates, between the lowest and the highest end of their
+intervals; objects and tasks are counted. A measurement ends when these figures are known, and at the latest after 5 s:
+after 10 to 30 s if a request takes tens of milliseconds, after a minute if a request waits for half a second. A
+measurement during which the machine ran at least a seventh slower than in the processes before is repeated, at most
+three times in all.
 
-Published µs per request are 1,000,000 / RPS, what a layer adds is the difference from the same text's app without it.
-They were taken on other machines, with other versions, many requests at a time, and include the server; ours are taken
-in-process, one request at a time, without a server. So µs do not compare, and the second table has what does: ratios
-between layers. A ratio stands there only where the published layers added anything. Reasons why ours differ
-are given with our readings.
+Published µs per request are 1,000,000 / RPS; what a layer adds is the difference from the same text's app without it.
+The published figures were taken on other machines, with other versions, with many requests at a time, and include the
+server. Ours are taken in-process, one request at a time, without a server. So the µs do not compare, but ratios between
+layers do: the second table has them, where the published layers added anything. Reasons for differences follow the
+tables.
 
-Not everything in the texts is repeated. Latencies under load (ab's P50, wrk's mean) are not, because ours has one
-request at a time; nor is Hypercorn in place of uvicorn, because ours has no server. Flask on uWSGI, the aiohttp server,
-Sanic, actix and Gin have no stack of ASGI layers to take apart. The aiohttp client has no part in a stack either, and
-its times were those of the shared client. Of the fifth text's two payloads, the smaller one stands beside ours. What
-the fourth text's whole round of changes gained has more in it than a layer.
+Not everything in the texts is repeated. Latencies under load (ab's P50, wrk's mean) are left out, because our requests
+come one at a time; Hypercorn in place of uvicorn is left out, because our measurement has no server. Flask on uWSGI,
+the aiohttp server, Sanic, actix and Gin have no stack of ASGI layers. The aiohttp client has no part in a stack either,
+and its times were those of the shared client. Of the fifth text's two payloads, the smaller one stands beside ours. The
+gain of the fourth text's whole round of changes is left out, because more than a layer changed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 2
-# A measurement on a machine as slow as this is made again, so often in all.
+# A measurement on a machine this many times slower than before is repeated, up to TRIES in all.
 SLOW, TRIES = 1.15, 3
 MAX_TIME_S, LONG_TIME_S, LONGEST_TIME_S, QUICK_TIME_S = 5.0, 10.0, 60.0, 0.5
 # A budget that no request exceeds, so that a measurement goes on until it knows the whole request.
@@ -347,7 +347,7 @@ def rps(*requests_per_second: float) -> float:
 
 
 def stacked(layer: Any, count: int, work: Callable[[Place], Callable[[], Awaitable[None]]]) -> Callable[[Place], Any]:
-    """Hello world in so many equal layers, each doing some work."""
+    """Hello world below equal layers, each doing some work."""
     return lambda place: hello(*[layer] * count, work=work(place))
 
 
@@ -526,7 +526,7 @@ def counted(parts: Sequence[Counts]) -> Reading:
 
 @dataclass(frozen=True)
 class Row:
-    """A case and what its processes found, in µs per request; None for what is not known."""
+    """A case with the findings of its processes, in µs per request; None where unknown."""
 
     case: Case
     us: Estimate | None

@@ -2,19 +2,18 @@
 
     python bench/scale.py [--quick] [--json PATH]
 
-Every reading is taken in a fresh process. It measures a stack of cheap layers, each with a budget of 20 µs, twice:
-until every verdict is known, and until the table is as precise as a user gets it. Seconds are those of the whole
-measurement: warming up, counting and timing. The columns give the median of three processes, but for the slowest.
+Every reading is taken in a fresh process. The process measures a stack of cheap layers, each with a budget of 20 µs,
+twice: until every verdict is known, and until the table is as precise as a user gets it. Seconds are those of the whole
+measurement: warming up, counting and timing. The columns give the median of three processes, except for the slowest.
 
 *Depth*: 1 to 100 no-ops above an endpoint that answers at once. *Handler*: a spin of 5 µs above an endpoint that
-computes for 1, 5 and 20 ms; that waits so long; that computes so long in the median, with log-normal noise (sigma 0.4).
-A request of a 20 ms handler takes 20 ms, so a verdict above it cannot take the seconds that it takes above a fast one.
-What can be asked is how many requests it takes, and how many requests' time that is. The limit of time is raised to 30
-s, so that it hides nothing. *Size*: the same spin above a response of up to 10 MB, in one message and in pieces of 64
-KiB. *Session*: one process measures the same app again and again, as a test run with so many measured requests does,
-and keeps every result, as the plugin does.
+computes for 1, 5 and 20 ms; that waits for 1, 5 and 20 ms; that computes for 1, 5 and 20 ms in the median, with
+log-normal noise (sigma 0.4). A verdict above a slow handler takes longer than above a fast one, because each request
+does. So the table also gives the number of requests of a verdict, and their time. The time limit is raised to 30 s, so
+that it hides nothing. *Size*: the same spin above a response of up to 10 MB, in one message and in pieces of 64 KiB.
+*Session*: one process measures the same app 30 times and keeps every result, as the plugin does in a test run.
 
-Memory is the growth of the process's peak resident size during the measurements, the app's own responses included.
+Memory is the growth of the process's peak resident size during the measurements, including the app's own responses.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from pytest_mwbudget.timing.run import Environment
 
 BUDGET_US = 20.0
 CHEAP_US = 5.0
-# An open verdict may take so long here, so that the time which it needs is seen.
+# Room for an open verdict, so that the table shows the time it needs.
 MAX_TIME_S = 30.0
 PIECE_BYTES = 65536
 NOISE = 0.4
@@ -54,7 +53,7 @@ SESSION_REQUESTS = 30
 PROCESSES = 3
 UNITS = {"kB": 1000, "MB": 1000**2}
 
-# At most so many times the time of 5 layers; at most so many times the requests above a fast handler.
+# Limits: the time as a multiple of that of 5 layers, the requests as a multiple of those above a fast handler.
 DEPTH_GOAL, HANDLER_GOAL = 2.0, 2.0
 
 

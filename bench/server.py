@@ -2,39 +2,38 @@
 
     python bench/server.py [--quick] [--json PATH]
 
-The app is FastAPI's hello world, with one layer more or without it: a do-nothing BaseHTTPMiddleware, CORS with
-an Origin header, GZip that compresses, and a spin of 200 µs. Both apps stand behind uvicorn (httptools, no access log)
-in one process and on one event loop, each at a port of its own: so the two share hash seed, memory and processor, and
-the one that is not asked takes no time. The server has one core and the load generator the other one, where the system
-lets processes be pinned. There a process of the lowest priority keeps each core awake: a core that falls asleep between
-two requests takes time to wake, the more the longer it slept, and a layer that lets the generator wait would be charged
-with that.
+The app is FastAPI's hello world, without and with one more layer: a do-nothing BaseHTTPMiddleware, CORS with an Origin
+header, GZip that compresses, or a spin of 200 µs. Both apps stand behind uvicorn (httptools, no access log) in one
+process and on one event loop, each at a port of its own: so the two share hash seed, memory and processor, and the idle
+one takes no time. The server has one core and the load generator another, where the system lets processes be pinned.
+There a process of the lowest priority keeps each core awake. Otherwise a core would fall asleep between two requests
+and take time to wake, more after a longer sleep, and a layer that lets the generator wait would be charged for that.
 
 wrk (keep-alive; bursts of 0.3 s, of 1 s with 1,000 clients) and ab (a connection for each request, as uvicorn answers
-its HTTP/1.0; bursts of about 0.2 s, of as many requests as a first burst says, and never less than two for each
-client) ask at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Short bursts, because shared machines change
-their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other, in
-random order; the settings take turns until the time of a process is over. A burst begins when the server has finished
-with what the last one left.
+its HTTP/1.0; bursts of about 0.2 s, with a number of requests found by a first burst, at least two for each client)
+send requests at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Bursts are short, because shared machines
+change their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other,
+in random order; the settings take turns until the time of a process is over. A burst begins when the server has
+finished with the requests of the last one.
 
-Before, between and after the bursts of a pair a fixed piece of work is timed on both cores. A pair begins when that is
-at most 15 % slower than in the quickest tenth of the run, or after a second's waiting. A pair is left out if it was
-slower at any of the three moments, or if the server stood ready for more than 5 % of a burst while something else had
-its core (Linux tells). Neither looks at requests, and how many pairs are made does not depend on what they say.
+Before, between and after the bursts of a pair a fixed piece of work is timed on both cores. A pair begins when that
+takes at most 15 % longer than in the quickest tenth of the run, or after waiting for a second. A pair is left out if
+the piece of work was slower at any of the three moments, or if the server was ready to run but had no core for more
+than 5 % of a burst (as Linux reports). Neither rule looks at requests, and the number of pairs does not depend on their
+results.
 
-µs per request are 1,000,000 / RPS; of the requests that wrk leaves unfinished, one for each client, half are counted,
-because the server has done half of the work for them, and with many clients they are a good part of a burst. The drop
-is the share of the requests per second that goes with the layer, pair by pair: what slows both bursts of a pair, and
-the time to connect, cancel out. Drop and added µs are the medians over the quiet pairs of two fresh processes with the
-sign test's interval at 90 %, which needs five pairs.
+µs per request are 1,000,000 / RPS. wrk leaves one request for each client unfinished; half of these are counted,
+because the server has done half of their work, and with many clients they are a good part of a burst. The drop is the
+share of the requests per second that the layer costs, pair by pair: whatever slows both bursts of a pair, and the time
+to connect, cancel out. Drop and added µs are the medians over the quiet pairs of two fresh processes with the sign
+test's interval at 90 %, which needs five pairs.
 
-Ours is the layer's row of `measure()`, in fresh processes on the server's core, on the same kind of loop: one for each
-process of the server, the mean of their estimates between the lowest and the highest end of their intervals. With the
-µs per request without the layer it predicts the drop. The goal counts where the load generator knows the drop to
-10 % itself, and where the prediction is off by more than that whatever the drop is in its interval. The spin tells what
-the method can tell: it costs what it costs, behind any server. What the processor did for the server in a burst (Linux
-tells) says how much of it the server was busy, and the server says how much of it was garbage collection, which ours
-holds off.
+Our figure is the layer's row of `measure()`, in fresh processes on the server's core, on the same kind of loop: one for
+each process of the server, the mean of their estimates between the lowest and the highest end of their intervals. With
+the µs per request without the layer it predicts the drop. The goal counts settings where the load generator knows the
+drop to 10 %, or where the prediction is off by more than 10 % for every drop in the interval. The spin checks the
+method: it costs the same behind any server. The processor time of the server in a burst (as Linux reports) says how
+busy the server was. The server also reports how much of that was garbage collection, which our measurement holds off.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from harness import Goal, Reading, Report, Table, background, fresh_process, main
 from known import Spin
@@ -84,7 +82,8 @@ from pytest_mwbudget.timing.run import Environment
 
 CLOSE_SHARE = 0.10
 ALPHA = 0.1
-# A moment is quiet when the gauge is at most so many times the quickest tenth; a burst, when the server seldom waits.
+# A moment is quiet if the gauge is at most QUIET times the quickest tenth, a burst if the server waits for its core
+# for at most WAITED_SHARE of the time.
 QUIET, WAITED_SHARE = 1.15, 0.05
 PATIENCE_S, LOOK_S = 1.0, 0.05
 # The server has finished when it works less than this share of a look; where that is not told, it is given a time.
@@ -94,10 +93,10 @@ WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.3, 1.0, 1000, 0.2
 TURNS = 2000
 GAUGED = {"numbers": list(range(50)), "names": [f"name {number}" for number in range(50)]}
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
-# What garbage collection adds is said from so much of what the layer adds.
+# Garbage collection is mentioned from this share of the added time.
 TOLD_SHARE = 0.05
 
-# Spins on a core whenever nothing else does, at most so long as whoever began it lives.
+# Spins on a core whenever nothing else runs there, until its parent ends.
 AWAKE = """
 import os, sys
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -125,7 +124,7 @@ LAYERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: pairs for so many seconds in each of the `processes`, at least one of each setting."""
+    """How much is done: each of the `processes` makes pairs for `process_s`, at least one of each setting."""
 
     layers: Sequence[str] = tuple(LAYERS)
     loops: Sequence[LoopName] = ("asyncio", "uvloop")
@@ -173,9 +172,9 @@ def worker(role: str, layer: str, loop: LoopName, core: int | None, max_time_s: 
 
 
 async def ours(layer: str, max_time_s: float) -> Reading:
-    """The layer's row, and what it tells of the event loop.
+    """Measure the layer's row, and how often and for how long it gives way to the event loop.
 
-    `turn_us` is what the event loop takes for a turn in which one task does nothing.
+    `turn_us` is the time of a turn of the event loop in which one task does nothing.
     """
     kind, _ = LAYERS[layer]
     request = asgi.build_request("GET", "/", {"headers": headers()})
@@ -202,6 +201,8 @@ def serve(apps: Iterable[Any], loop: LoopName) -> None:
 
     Says the ports, and for each line of the input how long garbage was collected so far, in nanoseconds.
     """
+    import uvicorn  # the report needs no server
+
     collecting = Collecting()
     gc.callbacks.append(collecting)
     sockets = [listening() for _ in apps]
@@ -349,7 +350,7 @@ class Burst:
 
 
 def burst(generator: str, url: str, concurrency: int, requests: int, core: int | None) -> Burst:
-    """Ask as fast as the server answers: `wrk` for so long, `ab` so often."""
+    """Send requests as fast as the server answers: `wrk` for a time, `ab` a number of requests."""
     options = [f"-H{name}: {value}" for name, value in headers().items()]
     if generator == "wrk":
         command = ["wrk", "-t1", f"-c{concurrency}", "-d60s", "--timeout=10s", *options, url]

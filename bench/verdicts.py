@@ -3,33 +3,34 @@
     python bench/verdicts.py [--quick] [--runs N] [--traced N] [--json PATH]
 
 Six layers stand in one stack: outermost a `BaseHTTPMiddleware`, then in an order drawn for each process CORS, GZip that
-compresses, a process-time header, a request id and a fixed piece of work of some 25 µs. A run is one measurement with
-the default settings and a budget for every layer. Runs come in blocks of six: in four of them the budgets are 0.7,
-0.85, 1.15 and 1.3 times the true cost, in two of them 0.95 and 1.05 times, which are hard to decide and so do not hold
-up the others. In a block every layer has every ratio once: N runs give N verdicts for each ratio in each condition. The
-conditions take turns within a process. Each run knows of the machine's speed what pytest's cache would tell it, as if
-it were in a process of its own: what measurements of the same app saw before the first block. In the condition "first
-run" it knows nothing.
+compresses, a process-time header, a request id and a fixed piece of work of about 25 µs. A run is one measurement with
+the default settings and a budget for every layer. Runs come in blocks of six. In four runs of a block the budgets are
+0.7, 0.85, 1.15 and 1.3 times the true cost. In the other two they are 0.95 and 1.05 times the true cost: these are hard
+to decide, and on their own they do not hold up the others. In a block every layer has every ratio once, so N runs give
+N verdicts for each ratio in each condition. The conditions take turns within a process. Each run knows the machine's
+speed as pytest's cache would tell it in a process of its own: from measurements of the same app before the first block.
+In the condition "first run" it knows nothing.
 
-The true cost is taken in the same process without any probe, while no neighbour runs: pairs of blocks of whole requests
-with the layer and without it, in random order, before the first run and between blocks of runs; the median of the
-differences. Between two requests it does what a server does there: writes the response to a socket, waits for the next
-request, reads and parses it. (With nothing there, caches are warmer, and the layers some per cent cheaper:
-docs/design.md, "How true it is".) Only requests count before and after which a fixed piece of work was as quick as it
-gets, and pairs with enough of these. The layer is taken out in place; nothing else changes. Each block begins with
-requests that do not count, until CPython has specialised the calls again. The `BaseHTTPMiddleware` leaves the caches
-cold for all others, and its row is to hold that; so its truth is what removing it saves, and the truth of the others is
-taken without it. What stands outside of one pays for cold caches in its own row. There the truth is too noisy to judge
-by, which is why it stands outermost here, and why this bench says nothing of layers outside of one. A budget is set
-from what is known of the truth by then and held against all that is known in the end. Where that does not tell its
-ratio to one part in twenty-five, the verdict stands apart and proves nothing.
+The true cost is taken in the same process without any probe, while no neighbour runs, before the first run and between
+blocks of runs. It is the median of the differences between pairs of blocks of whole requests, one with the layer and
+one without it, in random order. Between two requests the bench does what a server does there: it writes the response to
+a socket, waits for the next request, reads and parses it. (Without that, caches are warmer and the layers a few per
+cent cheaper: docs/design.md, "How true it is".) A request counts only if a fixed piece of work ran at full speed before
+and after it, and a pair only if enough of its requests count. The layer is taken out in place; nothing else changes.
+Each block begins with requests that do not count, until CPython has specialised the calls again. The
+`BaseHTTPMiddleware` leaves cold caches to all other layers, and its row should include that; so its true cost is what
+removing it saves, and the true cost of the others is taken without it. A layer outside of a `BaseHTTPMiddleware` pays
+for the cold caches in its own row. There the true cost is too noisy to judge by, so the `BaseHTTPMiddleware` stands
+outermost, and this bench says nothing about layers outside of one. A budget is set from the true cost as known by then,
+and judged against the true cost as known in the end. If that does not give the ratio to one part in twenty-five, the
+verdict is left out.
 
-With `--traced N` the runs have coverage's tracer in their own thread and in N threads of a pool, which wait: on
-CPython 3.12 and 3.13 each of these slows all code down as long as it is traced. The truth is taken without.
+With `--traced N` the runs have coverage's tracer in their own thread and in N waiting threads of a pool: on CPython
+3.12 and 3.13 each traced thread slows all code down. The true cost is taken without the tracer.
 
 A false fail is a fail at 1.05 times the true cost or more: in the end, or at an earlier look at which a run with this
-budget alone would have ended, though a later look took it back. The time to a verdict is that of the look from which on
-it stood; a run goes on until all its six are known.
+budget alone would have ended, even if a later look took it back. The time to a verdict is the time of the first look
+from which the verdict stood; a run goes on until all six verdicts are known.
 """
 
 from __future__ import annotations
@@ -52,7 +53,6 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
-import httptools
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
 from known import WARM_CALLS, Noop, take
 from starlette.datastructures import MutableHeaders
@@ -91,14 +91,14 @@ VERDICTS = ("pass", "fail", "undecided")
 PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 72, len(RATIOS)
 # A pair is a block of requests with the layer and one without it.
 SETTLE_CALLS, BLOCK_CALLS = 32, 32
-# So many of its requests were taken at the machine's best speed, or it does not count: by the slower of two references,
-# which is above the typical one.
+# A block counts with at least QUICK_CALLS requests at the machine's best speed. The speed is that of the slower of two
+# references, which is above the typical one.
 QUICK_CALLS, QUIET = 8, 1.07
 # A verdict counts when the ratio of its budget to the truth is known to this share.
 KNOWN_SHARE = 0.04
 ALPHA = 0.01  # of the truth's interval
-# Before the first block so many measurements at most, until one saw the machine at its best: the fixed piece of work
-# takes up to a tenth longer next to other work, a neighbour slows it by half.
+# Before the first block at most RUNS_BEFORE measurements are made, until one saw the machine at its best: the fixed
+# piece of work takes up to a tenth longer next to other work, a neighbour slows it by half.
 RUNS_BEFORE, AT_ITS_BEST = 10, 1.15
 FEWEST_PAIRS = 16
 GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
@@ -111,13 +111,12 @@ REASONS = {
     "few pairs": "too few pairs for the bypass",
     "too few requests": "too few requests",
     "detection limit": "the budget is below the detection limit",
-    "floor": "the budget is below the detection limit",  # as readings of November 2026 say
 }
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much one process does: the truth for so long before the first block and before each, then the blocks."""
+    """How much one process does: seconds of truth before the first block and before each block, and the blocks."""
 
     blocks: int
     conditions: tuple[str, ...] = tuple(CONDITIONS)
@@ -229,16 +228,19 @@ class Wire:
     REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
 
     def __init__(self) -> None:
+        import httptools  # the report needs no parser
+
         self.client, self.server = socket.socketpair()
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.server, selectors.EVENT_READ)
         self.parser = httptools.HttpRequestParser(self)
+        self.parse_url = httptools.parse_url
         self.headers: list[tuple[bytes, bytes]] = []
         self.url: Any = None
 
     def on_url(self, url: bytes) -> None:
         """Called by the parser."""
-        self.url = httptools.parse_url(url)
+        self.url = self.parse_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
@@ -261,7 +263,7 @@ class Wire:
 
 @dataclass
 class Truth:
-    """What each layer really costs, from ever more pairs of whole requests with and without it."""
+    """The true cost of each layer, from pairs of whole requests with and without the layer."""
 
     stack: Stack
     call: server.Caller
@@ -270,7 +272,7 @@ class Truth:
     pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
     async def take(self, seconds: float) -> None:
-        """Add pairs for so long, at least one for each layer."""
+        """Add pairs for this time, at least one for each layer."""
         end = time.monotonic() + seconds
         with suspended():
             while True:
@@ -328,9 +330,9 @@ def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iter
 
 @dataclass(frozen=True)
 class Look:
-    """The verdicts at one look of a run, by layer, so many seconds after the timing began.
+    """The verdicts by layer at one look of a run, `seconds` after the timing began.
 
-    `last` says that the run would have ended here, had no verdict been open, also with a failure.
+    `last` says that the run would have ended here without open verdicts, also with a failure.
     """
 
     seconds: float
@@ -385,12 +387,10 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
         "layer": name,
         "budget_us": judged.bound,
         "verdict": judged.verdict,
-        "reason": judged.reason,
+        "reason": reason(judged.reason) if judged.verdict == "undecided" else None,
         "failed_once": any(look.verdicts[name] == "fail" for look in ends(name, looks)),
         "stood_s": stood_s,
         "estimate_us": layer.us and layer.us.estimate,
-        "half_width_us": layer.us and layer.us.half_width,
-        "method": layer.method,
     }
 
 
@@ -448,7 +448,7 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
 
 
 async def speed_ns(truth: Truth, max_time_s: float) -> float:
-    """How fast earlier runs would have seen the machine: measurements of this app, until one saw it at its best."""
+    """Measure this app until the machine was seen at its best, as earlier runs would have."""
     machine = Machine()
     for _ in range(RUNS_BEFORE):
         await run(truth.stack.root, Environment(machine=machine), Settings(max_time_s=max_time_s))
@@ -476,7 +476,7 @@ def truth_of(us: Estimate) -> Reading:
 
 
 def measure(quick: bool, runs: int = RUNS, traced: int = 0) -> list[Reading]:
-    """The verdicts of all processes: at least so many runs for each condition, in whole blocks for each process."""
+    """Take the verdicts of all processes: at least `runs` for each condition, in whole blocks for each process."""
     processes = 1 if quick else PROCESSES
     size = QUICK if quick else Size(blocks=math.ceil(runs / processes / RUNS_IN_BLOCK))
     return [
@@ -490,18 +490,18 @@ def measure(quick: bool, runs: int = RUNS, traced: int = 0) -> list[Reading]:
 
 
 def told(reading: Reading) -> bool:
-    """Whether the truth tells the ratio of this budget closely enough to prove anything."""
+    """Tell whether the truth gives the ratio of this budget to `KNOWN_SHARE`."""
     least, most = (reading["budget_us"] / reading[f"truth_{end}_us"] for end in ("high", "low"))
     return bool(reading["ratio"] * (1 - KNOWN_SHARE) <= least and most <= reading["ratio"] * (1 + KNOWN_SHARE))
 
 
 def false_fail(reading: Reading) -> bool:
-    """Whether a budget that is kept was said to be broken, where the run could have ended."""
+    """Tell whether a kept budget failed at a look at which the run could have ended."""
     return bool(reading["ratio"] > 1 and reading["failed_once"])
 
 
 def undecided(reading: Reading) -> bool:
-    """Whether there was no verdict."""
+    """Tell whether the verdict is undecided."""
     return bool(reading["verdict"] == "undecided")
 
 
@@ -518,7 +518,7 @@ def report(readings: list[Reading]) -> Report:
 
 
 def by_condition(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
-    """What became of the budgets, for each condition and ratio."""
+    """Count the verdicts for each condition and ratio."""
     rows = []
     for condition, ratio in product(CONDITIONS, RATIOS):
         own = [one for one in known if (one["condition"], one["ratio"]) == (condition, ratio)]
@@ -600,7 +600,7 @@ def nearly_always_decided(far: Sequence[Reading]) -> Goal:
 
 
 def right(reading: Reading) -> bool:
-    """Whether the verdict is what the truth says."""
+    """Tell whether the verdict agrees with the truth."""
     return bool(reading["verdict"] == ("pass" if reading["ratio"] > 1 else "fail"))
 
 
@@ -630,14 +630,14 @@ def notes(
         ("No verdict beyond ±15 %", [one for one in far if undecided(one)]),
     ):
         yield f"{title}: {tally(wrong)}."
-    why = Counter(reason(one["reason"]) for one in far if undecided(one))
+    why = Counter(one["reason"] for one in far if undecided(one))
     if why:
         counted = ", ".join(f"{text} {count} times" for text, count in why.most_common())
         yield f"Reasons for no verdict beyond ±15 %: {counted}."
 
 
 def passed(reading: Reading) -> bool:
-    """Whether the verdict was a pass."""
+    """Tell whether the verdict is a pass."""
     return bool(reading["verdict"] == "pass")
 
 

@@ -26,8 +26,8 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 App = Callable[..., Any]
 
-# The runs that tests start inside of a run do without the plugins that have no part in it, and without rewriting
-# assertions: for that pytest looks for every file of every package with a plugin, which takes most of a short run.
+# Options of inner runs: without unrelated plugins, and without rewriting assertions, for which pytest looks up every
+# file of every package with a plugin. That takes most of a short run.
 LEAN_WITH_COVERAGE = ["-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:benchmark"]
 LEAN_WITH_COVERAGE += ["--assert=plain", "-o", "asyncio_default_fixture_loop_scope=function"]
 LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
@@ -37,19 +37,19 @@ LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
 
 
 async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = None, **options: Any) -> server.Caller:
-    """A caller of `app`, as a measurement has it."""
+    """Make a caller of `app`, as a measurement does."""
     expect_status = options.pop("expect_status", None)
     template = await server.template(server.build_request(method, url, options))
     return server.Caller(app, template, state, expect_status)
 
 
 async def discovered(calls: server.Caller) -> discovery.Stack:
-    """The stack that the caller's request goes through, found as a measurement finds it."""
+    """Discover the stack of the caller's request, as a measurement does."""
     return await discovery.discover(calls)
 
 
 def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> discovery.Stack:
-    """The stack of a request to `app`, on a loop of its own."""
+    """Discover the stack of a request to `app` on a loop of its own."""
 
     async def main() -> discovery.Stack:
         return await discovered(await caller(app, method, url, **options))
@@ -58,16 +58,16 @@ def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> d
 
 
 def names_of(app: Any, url: str = "/", **options: Any) -> list[str]:
-    """The names of the layers that are entered, outermost first."""
+    """List the names of the layers that are entered, outermost first."""
     return [layer.name for _, layer in stack_of(app, url, **options).layers if layer.entered]
 
 
-# A busy machine may need so long for a figure that is known at once on an idle one.
+# Time limit in seconds: a busy machine may need this long for a figure that an idle one knows at once.
 MOST_S = 15.0
 
 
 class Scheduled:
-    """A plugin that gives a run of pytest another schedule than the usual one."""
+    """A plugin that changes the schedule of a run of pytest."""
 
     def __init__(self, **changes: Any) -> None:
         self.schedule = Schedule(**changes)
@@ -76,8 +76,8 @@ class Scheduled:
         config.stash[SCHEDULE] = self.schedule
 
 
-# Where budgets are so far from the truth that an app need not be at its quickest, and the first figures are enough: a
-# failure is believed as soon as two looks in a row say so.
+# A schedule for budgets that are far from the truth: the app need not be warm, and the first figures are enough. A
+# failure counts as soon as two looks in a row agree.
 FAST = {"warm_ns": 10_000_000, "brief_warm_calls": 20, "brief_warm_ns": 10_000_000}
 FAST |= {
     "settle_calls": 8,
@@ -92,10 +92,9 @@ FAST |= {
 async def measured_async(
     app: Any, method: str = "GET", url: str = "/", schedule: Schedule | None = None, **options: Any
 ) -> Measurement:
-    """A short measurement on the running loop; `settings` go to Settings, the rest to httpx.
+    """Measure for a short time on the running loop; `settings` go to Settings, the rest to httpx.
 
-    Its `max_time_s` is how long it may go on for the sake of precision: until all figures are known it takes what a
-    busy machine needs.
+    `max_time_s` limits only the time for precision: a busy machine may take longer until all figures are known.
     """
     settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
     request = server.build_request(method, url, options)
@@ -105,13 +104,13 @@ async def measured_async(
 
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
-    """A short measurement on a loop of its own, after which every function must have the code that it had before."""
+    """Measure on a loop of its own; afterwards every function must have its code from before."""
     with unchanged_code():
         return asyncio.run(measured_async(app, method, url, **options))
 
 
 def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
-    """For a test that counts these: skipped where they cannot be counted."""
+    """Skip a test where these quantities cannot be counted."""
     why_not = counting_backend().why_not
     reasons = [f"{quantity}: {why_not[quantity]}" for quantity in quantities if quantity in why_not]
     return pytest.mark.skipif(bool(reasons), reason="; ".join(reasons))
@@ -119,8 +118,8 @@ def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
 
 @contextmanager
 def unchanged_code() -> Iterator[None]:
-    """Every function that exists now must have the very same code object afterwards, whatever happens between."""
-    gc.unfreeze()  # also those that the test run has set aside
+    """Fail if a function that exists now has another code object at the end of the block."""
+    gc.unfreeze()  # the frozen objects of the test run, too
     before = [(f, f.__code__) for f in gc.get_objects() if type(f) is FunctionType]
     gc.freeze()
     try:

@@ -43,7 +43,7 @@ if [ "${LEAKS:-0}" = 1 ]; then
     ASAN_OPTIONS=exitcode=0:log_path=report run_tests "${core_tests[@]}" -k "not (process or interpreter or tracer)" "$@"
     ls report.* >/dev/null  # without a report there was no search: the interpreter always leaves something behind
     # In every report, frame 0 is malloc() or the like and frame 1 its caller. The counting hooks call on behalf of others.
-    if grep -hE '^ *#1 .*_(core|tracing)\.c' report.* | grep -v ' in counting_'; then
+    if grep -hE '^ *#1 .*/_(core|tracing)\.c' report.* | grep -v ' in counting_'; then
         echo "leaked by an extension" >&2
         exit 1
     fi

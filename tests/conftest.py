@@ -1,13 +1,15 @@
-"""Nothing here measures: each test file brings what it needs."""
+"""Fixtures for all tests; measuring helpers are in `tests/apps.py`."""
 
 from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 
-# pytester forgets what a run inside of a run imported. filelock adds an audit hook with each import, and an audit hook
-# stays for good: after a hundred such runs two thirds of the time went into these hooks.
+# pytester drops the modules that an inner run imported. Each import of filelock adds an audit hook, and audit hooks
+# stay for good: after a hundred inner runs they took two thirds of the time.
 import filelock  # noqa: F401
 import pytest
 
@@ -15,12 +17,12 @@ pytest_plugins = ["pytester", "tests.browser"]
 
 
 def required(group: str) -> bool:
-    """Whether all tests of this dependency group must run."""
+    """Tell whether all tests of this dependency group must run."""
     return os.environ.get(f"MWBUDGET_REQUIRE_{group.upper()}", "") not in ("", "0")
 
 
 def needs(package: str, reason: str, group: str = "bench") -> None:
-    """Skip without a package of this dependency group; fail where MWBUDGET_REQUIRE_ and its name is set."""
+    """Skip without a package of this dependency group; fail if MWBUDGET_REQUIRE_<group> is set."""
     try:
         pytest.importorskip(package, reason=reason)
     except pytest.skip.Exception:
@@ -31,15 +33,24 @@ def needs(package: str, reason: str, group: str = "bench") -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def a_small_heap() -> Iterator[None]:
-    """Whoever looks at every object, as a measurement does, need not look at those of the whole test run."""
+    """Freeze the objects of the test run: a measurement looks at every object that is not frozen."""
     gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _turns_of_its_own() -> Iterator[None]:
+    """Give this worker locks of its own: tests must not wait until other workers or runs have measured."""
+    with TemporaryDirectory(prefix="mwbudget-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _not_on_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest shows more where these are set; a test that means that sets them itself."""
+    """Unset the variables with which pytest shows more; a test about them sets them itself."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)

@@ -39,23 +39,23 @@ from . import stacks
 from .apps import unchanged_code
 from .stacks import BODY, FORMS, HABITS, Built, Layer, Part, Row, Stack, is_telling, rows_of, smaller
 
-# Of one measurement: to see that the app does what it does without it, and to read its times.
+# Seconds of one measurement: to compare what the app does, to read times, and at most.
 QUICK_S, PRECISE_S, MOST_S = 0.1, 0.3, 6.0
 SCHEDULE = Schedule(warm_ns=50_000_000, precision_time_s=PRECISE_S)
-# A violation of an invariant on times is believed when so many measurements in a row show it.
+# A violation of an invariant on times counts if this number of measurements in a row show it.
 SEEN = 3
-# The rows may miss the total by the larger of these.
+# Largest unattributed time: the larger of the two.
 RESIDUE_SHARE, RESIDUE_US = 0.06, 2.0
-# A row of a spin is between these shares of it; what else a layer does may come on top, more for tasks and threads.
+# A row of a spin is between these shares of the spin. A layer's other work comes on top, more with tasks and threads.
 LEAST_SHARE, MOST_SHARE = 0.7, 1.5
 LIGHT_US, HEAVY_US = 100.0, 3000.0
-# How long threads may take to end after the loop has.
+# Time for threads to end after the loop has ended.
 THREADS_END_S = 2.0
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A promise that a measurement broke; `timed` says that chance may have a part in it."""
+    """A promise that a measurement broke; `timed` says that noise may be the cause."""
 
     invariant: str
     text: str
@@ -70,7 +70,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one request: a response, or the exceptions in what was raised."""
+    """The outcome of one request: a response, or the exceptions that were raised."""
 
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
@@ -93,7 +93,7 @@ def _request(stack: Stack) -> httpx.Request:
 
 
 def unmeasured(built: Built) -> Outcome:
-    """What the app answers to one request when nothing of this package calls it."""
+    """Send one request to the app without this package."""
     request, messages = _request(built.stack), []
     url = request.url
     scope = {
@@ -147,7 +147,7 @@ _PACKAGES = ("tests", "starlette", "anyio", "asyncio", "trio", "threading", "con
 
 @contextmanager
 def nothing_left(found: list[Violation]) -> Iterator[None]:
-    """Note what is not as it was before."""
+    """Note what a measurement left changed."""
     before, threads = _surroundings(), _threads()
     try:
         with unchanged_code():
@@ -207,7 +207,7 @@ def _classes() -> list[type]:
 
 @contextmanager
 def warnings_kept(found: set[str]) -> Iterator[None]:
-    """Collect the warnings of the app, those of its garbage among them."""
+    """Collect the warnings of the app, including those of its garbage."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -218,7 +218,7 @@ def warnings_kept(found: set[str]) -> Iterator[None]:
 
 
 def _of_the_loop() -> dict[str, object]:
-    """The attributes of asyncio's running loop that somebody may have set, besides its own state."""
+    """List the attributes set on asyncio's running loop, without the loop's own state."""
     if loops.current().library == "trio":
         return {}
     loop = asyncio.get_running_loop()
@@ -231,7 +231,7 @@ def _of_the_loop() -> dict[str, object]:
 
 @dataclass
 class Seen:
-    """A measurement of a stack: its record, every exchange, and what it broke."""
+    """A measurement of a stack: its record, every exchange, and the violations."""
 
     built: Built
     measurement: Measurement | None = None
@@ -285,7 +285,7 @@ def _settings(status: int, *, timed: bool) -> Settings:
 
 
 def violations(stack: Stack, *, timed: bool) -> list[Violation]:
-    """What a measurement of the stack breaks; where `timed`, of what its times must hold as well."""
+    """Measure the stack and list the violations; `timed` includes those of the times."""
     reference, warned = Built(stack), set[str]()
     with warnings_kept(warned):
         expected = unmeasured(reference)
@@ -316,7 +316,7 @@ def _other_outcomes(seen: Seen, expected: Outcome) -> Iterator[Violation]:
 
 
 def _went_past(outcome: Outcome, expected: Outcome, seen: Seen) -> bool:
-    """Whether the request was sent past a task layer, whose line is then missing in the body."""
+    """Tell whether the request bypassed a task layer, whose line is then missing in the body."""
     assert seen.measurement is not None
     if seen.built.stack.method not in run.SAFE_METHODS or outcome.status != expected.status:
         return False
@@ -382,7 +382,7 @@ def _other_sum(measurement: Measurement) -> Iterator[Violation]:
 
 
 def _wrong_times(stack: Stack, seen: Seen, status: int, reference: Built) -> list[Violation]:
-    """What every one of several measurements shows to be wrong in the times."""
+    """List the violations of times that all of several measurements show."""
     found = _times_of(seen, reference)
     for _ in range(SEEN - 1):
         if not found:
@@ -446,12 +446,12 @@ def _misplaced(seen: Seen, rows: list[Row], reference: Built) -> Iterator[Violat
 
 
 def _spun_us(part: Part | None, built: Built, reference: Built) -> float:
-    """How long a layer spins in a request: so often as without us, each time for as long as it noted."""
+    """Compute how long a layer spins in a request: its number of spins without us times the noted length."""
     return 0.0 if part is None else built.parts[part.number].spun_us * len(reference.parts[part.number].spun_ns)
 
 
 def _is_light(row: Row) -> bool:
-    """Whether a layer does nothing that takes long, but for its spin."""
+    """Tell whether only the spin of a layer takes long."""
     return row.tasks == 0 and row.threads == 0
 
 
@@ -460,7 +460,7 @@ def _is_light(row: Row) -> bool:
 
 @dataclass
 class Finding:
-    """The smallest stack found that breaks a promise, and how."""
+    """The smallest stack found that breaks a promise, and its violations."""
 
     stack: Stack
     violations: list[Violation]
@@ -471,7 +471,7 @@ class Finding:
 
 
 def found_in(stack: Stack, *, timed: bool, shrink_s: float = 60.0) -> Finding | None:
-    """What is wrong with the stack, and with which smallest stack; None when nothing is."""
+    """Find violations of the stack and shrink it to the smallest that still shows one; None without violations."""
     found = violations(stack, timed=timed)
     if not found:
         return None
@@ -504,7 +504,7 @@ def hunt(
     report: Callable[[Stack, Finding | None], None],
     without: frozenset[str] = frozenset(),
 ) -> None:
-    """Look at so many random stacks of the seed `number`."""
+    """Check a number of random stacks of the seed `number`."""
 
     @seed(number)
     @settings(
@@ -522,7 +522,7 @@ def hunt(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Hunt for so many seconds, or look at one description again; 1 when something was found."""
+    """Hunt for some seconds, or replay one description; return 1 if something was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to hunt (default 60)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed; each hundred stacks have one (default 1)")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-from tests.conftest import needs
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,15 +20,15 @@ GOOD = '''"""A script that ends well.
 How it does.
 """
 
-import json, sys
+import sys, stored
 from harness import Report, Table
 
 def report(readings):
     return Report([Table("", ["of"], [[str(one["of"])] for one in readings])])
 
 if __name__ == "__main__":
-    stored = {"quick": "--quick" in sys.argv, "seconds": 61.0, "machine": {"python": "3"}, "readings": [{"of": "all"}]}
-    open(sys.argv[sys.argv.index("--json") + 1], "w").write(json.dumps(stored))
+    result = {"quick": "--quick" in sys.argv, "seconds": 61.0, "machine": {"python": "3"}, "readings": [{"of": "all"}]}
+    open(sys.argv[sys.argv.index("--json") + 1], "w").write(stored.dumps(result))
 '''
 BAD = '"""A script that needs what is not here."""\n\nimport no_such_package\n'
 
@@ -64,20 +61,35 @@ def ask(evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) 
 
 
 def store(folder: Path, name: str, **others: Any) -> None:
-    stored = {"quick": False, "seconds": 1620.0, "machine": {"python": "3"}, "readings": [{"of": "all"}], **others}
-    (folder / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
+    result = {"quick": False, "seconds": 1620.0, "machine": {"python": "3"}, "readings": [{"of": "all"}], **others}
+    (folder / f"{name}.json").write_text(importlib.import_module("stored").dumps(result), encoding="utf-8")
 
 
-@pytest.mark.bench
 def test_the_page_of_the_project_is_of_its_results(evidence: ModuleType) -> None:
-    for package in ("fastapi", "uvicorn"):
-        needs(package, reason="a bench script imports it; it comes with the dependency group `bench`")
     pytest.importorskip("resource", reason="a bench script imports it, and only POSIX systems have it")
     text, hidden = evidence.page(ROOT / "bench" / "results")
     assert not hidden
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == text, (
         "docs/evidence.md is stale: python bench/evidence.py --stored"
     )
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        [],
+        [{"kind": "pair", "with": {"us": 1.5, "cpu": None}, "quick": True}, {"kind": "failed", "why": None}],
+        [{"of": {}}, {"of": {"Noop": [0.25, None]}}, {"of": {"Noop": [1, 2.0]}}, {"of": "text"}, {"of": 3}],
+    ],
+)
+def test_readings_are_stored_whole(evidence: ModuleType, readings: list[dict[str, Any]]) -> None:
+    result = {"quick": False, "readings": readings}
+    assert evidence.stored.loads(evidence.stored.dumps(result)) == result
+
+
+def test_readings_are_stored_with_eight_digits(evidence: ModuleType) -> None:
+    read = evidence.stored.loads(evidence.stored.dumps({"readings": [{"us": 1 / 3, "all": [2e6 / 3, 123456789]}]}))
+    assert read["readings"] == [{"us": 0.33333333, "all": [666666.67, 123456789]}]
 
 
 def test_the_page_has_what_is_stored(evidence: ModuleType, scripts: Path) -> None:

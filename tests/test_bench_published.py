@@ -165,7 +165,7 @@ def test_a_new_client_builds_an_ssl_context(published: ModuleType, monkeypatch: 
 
 def test_the_stored_readings_are_told(published: ModuleType) -> None:
     stored = Path(published.__file__).parent / "results" / "published.json"
-    readings = json.loads(stored.read_text(encoding="utf-8"))["readings"]
+    readings = importlib.import_module("stored").loads(stored.read_text(encoding="utf-8"))["readings"]
     report = published.report(readings)
     assert {row[0] for row in report.tables[0].rows} == {reading["case"] for reading in readings}
     assert "Ratios" in str(report)

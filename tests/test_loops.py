@@ -20,6 +20,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import MOST_S, Noop, hello, respond
 
@@ -270,7 +271,8 @@ class Spins(Noop):
 def test_layers_are_timed(run: Run) -> None:
     request = server.build_request("GET", "/", {})
     app = Noop(Spins(Noop(hello)))
-    found = run(lambda: engine.measure(app, request, settings(lifespan=False), Environment()))
+    environment = Environment(schedule=Schedule(precision_time_s=0.2))
+    found = run(lambda: engine.measure(app, request, settings(lifespan=False), environment))
     spins, noop = found.layer("Spins").us, found.layer("Noop#2").us
     assert spins is not None
     assert noop is not None

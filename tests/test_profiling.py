@@ -42,7 +42,7 @@ from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import MOST_S, Noop, hello
+from .apps import FAST, MOST_S, Noop, hello
 
 SPUN_US = 500.0
 Node = dict[str, Any]
@@ -101,7 +101,7 @@ def stack(*layers: Any, work: Callable[[Any], None] = cold) -> Starlette:
 
 
 # What layers cost is known, and is not what these tests are about.
-BRIEF = Schedule(precision_time_s=0.5, failure_time_s=0.5, watched_time_s=0)
+BRIEF = Schedule(**FAST | {"watched_time_s": 0})
 
 
 async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tuple[Profiled | None, Measurement]:

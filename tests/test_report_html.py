@@ -19,7 +19,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
-from pytest_mwbudget.report.html import render
+from pytest_mwbudget.report.html import _template, render
 from pytest_mwbudget.report.json import document, to_json
 
 from .test_report_json import GZIP, GZIP_COUNTS, LEDGER, NOTHING, RESULT, RESULTS, UNTIMED
@@ -337,6 +337,7 @@ def test_a_run_that_measured_nothing_makes_a_page_that_says_so() -> None:
 
 def test_without_jinja2_the_caller_gets_the_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
+    _template.cache_clear()
     with pytest.raises(ImportError):
         render(document([]))
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.model.estimate import Estimate
@@ -178,7 +178,7 @@ def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
     assert badness(first.report) == max(map(badness, found.layers))
 
 
-@relaxed
+@settings(deadline=None, max_examples=50)  # each example renders a page
 @given(found=stacks())
 def test_every_report_names_the_same_layer_first(found: Result) -> None:
     first = view(found).first
@@ -194,7 +194,7 @@ def test_every_report_names_the_same_layer_first(found: Result) -> None:
         )
 
 
-@relaxed
+@settings(deadline=None, max_examples=50)
 @given(found=stacks())
 def test_every_report_has_each_finding(found: Result) -> None:
     shown, data = view(found), document([to_json(found, "t")])

@@ -11,8 +11,9 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from ..model.results import Judged, Quantity, Verdict
@@ -21,6 +22,9 @@ from .table import COUNTS, SPENT, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
 
+if TYPE_CHECKING:
+    import jinja2
+
 
 def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str:
     """Make the page for `document`, which `report.json.document` made.
@@ -28,18 +32,9 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
     `link` gives the path of a file of a profile as seen from the page; it is quoted here. Raises ImportError where
     Jinja2 is not installed.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pytest_mwbudget", "report/templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     style, script = _asset("report.css"), _asset("report.js")
     found = [(nodeid, view(result)) for nodeid, result in measured(document)]
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
         script=script,
@@ -49,6 +44,21 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         headline=_headline([shown.verdict for _, shown in found]),
         figure=figure,
     )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compile the template of the page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pytest_mwbudget", "report/templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
 
 
 def _asset(name: str) -> str:
