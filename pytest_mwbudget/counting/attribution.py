@@ -25,7 +25,7 @@ from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS, Owner, owner_of
-from .backend import Charger
+from .charger import Charger
 from .spawning import Spawning
 
 # Makes one request under an observer.

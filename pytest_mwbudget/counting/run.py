@@ -15,7 +15,8 @@ from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
 from ..model.stack import Owner
 from .attribution import Call, Charging
-from .backend import Backend, Tally
+from .backend import Backend
+from .python_core import Tally
 from .retained import retained
 
 # Fewer requests do not tell what is typical.

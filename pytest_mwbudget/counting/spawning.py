@@ -25,7 +25,7 @@ from ..errors import MeasurementError
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
 from ..model.stack import Owner
-from .backend import Charger
+from .charger import Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The ledger is exact: layers that create, spawn and pass on what is known, at every place and on every loop."""
+"""Counts are exact: layers that create, spawn and pass on what is known, at every place and on every loop."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def objects_of_whole_requests(app: Any, requests: int = 9) -> int:
             await call()
         _core.start(1)
         try:
-            _core.charge(0)
+            _core.callback(0, int)()
             found = []
             for _ in range(requests):
                 _core.take()
@@ -861,7 +861,7 @@ def ran_by_asyncio(app: Any) -> Measurement:
     return asyncio.run(main())
 
 
-def test_nothing_of_the_ledger_stays_behind() -> None:
+def test_nothing_of_a_counting_run_stays_behind() -> None:
     ran_by_asyncio(basic(PassThrough, SpawnsInAGroup))
 
 
@@ -880,7 +880,7 @@ class FailsLater(Noop):
         await self.app(scope, receive, send)
 
 
-def requests_until_the_ledger() -> int:
+def requests_until_the_counting() -> int:
     """So many requests come before the ledger opens: warm calls, two traces, the first."""
     return 1 + Schedule().brief_warm_calls + 2
 
@@ -894,7 +894,7 @@ def test_an_exception_in_a_counted_request_leaves_nothing_behind(
 ) -> None:
     # A task layer turns what it does not expect into something else.
     around = Noop if error is asyncio.CancelledError or loop == "trio" else PassThrough
-    app = basic(around, Noop, functools.partial(FailsLater, error=error, after=requests_until_the_ledger() + into))
+    app = basic(around, Noop, functools.partial(FailsLater, error=error, after=requests_until_the_counting() + into))
     with unchanged_code(), pytest.raises(BaseException, match="as the test wants it") as raised:
         counted(app, loop=loop, schedule=Schedule(brief_warm_ns=60 * 10**9))
     assert isinstance(of_the_app(raised.value), error)
@@ -906,7 +906,7 @@ INTERRUPTED = """
 import asyncio, os, signal
 from pytest_mwbudget.counting import _core
 from pytest_mwbudget.timing.schedule import Schedule
-from tests.test_ledger import Noop, basic, counted
+from tests.test_counting import Noop, basic, counted
 
 class Interrupts(Noop):
     calls = 0
@@ -922,13 +922,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tes
 try:
     counted(basic(Interrupts), schedule=Schedule(brief_warm_ns=60 * 10**9))
 except KeyboardInterrupt:
-    _core.start(1)  # which the ledger that was interrupted would refuse if it were still open
+    _core.start(1)  # refused if the run that was interrupted were still under way
     print("interrupted, and closed")
 """
 
 
 @needs_allocations
-def test_ctrl_c_closes_the_ledger() -> None:
+def test_ctrl_c_ends_the_counting_run() -> None:
     command = [sys.executable, "-c", INTERRUPTED]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=60)
     assert done.stdout == "interrupted, and closed\n", done.stderr
@@ -1005,7 +1005,7 @@ def test_without_the_extension_tasks_threads_and_messages_are_counted_all_the_sa
 
 IN_A_FRESH_PROCESS = """
 import json, sys
-from tests.test_ledger import PassThrough, SpawnsInAGroup, Creates, basic, counted
+from tests.test_counting import PassThrough, SpawnsInAGroup, Creates, basic, counted
 measurement = counted(basic(PassThrough, Creates, SpawnsInAGroup, PassThrough))
 print(json.dumps({
     report.name: [report.counts.objects.count, dict(report.counts.objects.kinds), dict(report.counts.tasks.kinds)]

@@ -1,0 +1,133 @@
+/* A callable round a callable. An *aside* runs it charged to nobody, so that probes written in Python leave no trace in
+   the figures. A *callback*, which the event loop calls, runs it for an owner and leaves the charge there, as the root of
+   a task does. */
+
+#include "core.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *callable;
+    int owner; /* of a callback */
+    unsigned generation;
+} Guard;
+
+/* callable(owner charged so far, *arguments); -1 for a caller who is not counted. */
+static PyObject *
+guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    Guard *self = (Guard *)op;
+    Py_ssize_t number = PyVectorcall_NARGS(flags);
+    Py_ssize_t all = number + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
+    PyObject *small[12], **with_owner = all < 12 ? small : malloc((size_t)(all + 1) * sizeof(PyObject *));
+    if (with_owner == NULL) {
+        return PyErr_NoMemory();
+    }
+    int before = hand_over(self->generation, counting.aside);
+    PyObject *result = NULL, *owner = PyLong_FromLong(before);
+    if (owner != NULL) {
+        with_owner[0] = owner;
+        for (Py_ssize_t i = 0; i < all; i++) {
+            with_owner[i + 1] = arguments[i];
+        }
+        result = PyObject_Vectorcall(self->callable, with_owner, (size_t)number + 1, names);
+        Py_DECREF(owner);
+    }
+    if (with_owner != small) {
+        free(with_owner);
+    }
+    give_back(self->generation, before);
+    return result;
+}
+
+static PyObject *
+guard_callback(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    Guard *self = (Guard *)op;
+    if (live(self->generation)) {
+        counting.current = self->owner;
+    }
+    return PyObject_Vectorcall(self->callable, arguments, flags, names);
+}
+
+/* An attribute of its own, looked up aside, or else that of the object inside. */
+PyObject *
+own_or_inner(PyObject *op, PyObject *name, unsigned generation, PyObject *inner)
+{
+    int before = hand_over(generation, counting.aside);
+    PyObject *found = PyObject_GenericGetAttr(op, name);
+    int missing = found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError);
+    if (missing) {
+        PyErr_Clear();
+    }
+    give_back(generation, before);
+    return missing ? PyObject_GetAttr(inner, name) : found;
+}
+
+static PyObject *
+guard_getattro(PyObject *op, PyObject *name)
+{
+    Guard *self = (Guard *)op;
+    return own_or_inner(op, name, self->generation, self->callable);
+}
+
+static int
+guard_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(((Guard *)op)->callable);
+    return 0;
+}
+
+static void
+guard_dealloc(PyObject *op)
+{
+    PyObject_GC_UnTrack(op);
+    Py_DECREF(((Guard *)op)->callable);
+    PyObject_GC_Del(op);
+}
+
+PyTypeObject GuardType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "pytest_mwbudget.counting._core.Guard",
+    .tp_doc = "A callable that is charged to somebody else than its caller.",
+    .tp_basicsize = sizeof(Guard),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Guard, vectorcall),
+    .tp_getattro = guard_getattro,
+    .tp_call = PyVectorcall_Call,
+    .tp_traverse = guard_traverse,
+    .tp_dealloc = guard_dealloc,
+};
+
+static PyObject *
+make_guard(vectorcallfunc vectorcall, PyObject *callable, int owner)
+{
+    unsigned generation = counting.generation; /* making an object may collect others, and that run any code */
+    Guard *self = PyObject_GC_New(Guard, &GuardType);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = vectorcall;
+    self->callable = Py_NewRef(callable);
+    self->owner = owner;
+    self->generation = generation;
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+PyObject *
+make_aside(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    return checked_owner(0) ? make_guard(guard_aside, callable, 0) : NULL;
+}
+
+PyObject *
+make_callback(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    int owner;
+    PyObject *callable;
+    if (!PyArg_ParseTuple(arguments, "iO:callback", &owner, &callable) || !checked_owner(owner)) {
+        return NULL;
+    }
+    return make_guard(guard_callback, callable, owner);
+}
