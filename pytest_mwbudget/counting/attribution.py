@@ -25,7 +25,7 @@ from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS, Owner, owner_of
-from .charger import Charger
+from .charger import NOBODY, Charger
 from .spawning import Spawning
 
 # Makes one request under an observer.
@@ -83,8 +83,9 @@ class Charging:
 
     def messages(self) -> tuple[Counter[Owner], Counter[Owner]]:
         """Received and sent by owner since the last time; begins anew."""
-        taken = self.received, self.sent
-        self.received, self.sent = Counter(), Counter()
+        taken = self.received.copy(), self.sent.copy()
+        self.received.clear()
+        self.sent.clear()
         return taken
 
     def _sites(self) -> list[_Site]:
@@ -106,7 +107,7 @@ class Charging:
 
         def entered(caller: Owner, *flat: Any) -> Any:
             positional, named, containers = reader.parameters.gathered(flat)
-            if caller < 0:
+            if caller == NOBODY:
                 return original(*positional, **named)
             for container in containers:
                 core.discount(caller, container)
@@ -114,51 +115,30 @@ class Charging:
             owner = None if call is None else site.owners.get(call.key)
             if call is None or owner is None:
                 return core.run(caller, original, *positional, **named)
-            receive = self._receive(caller, owner, call.receive)
-            send = self._send(caller, owner, call.send)
+            receive = self._stand_in(caller, call.receive, _receiving, partial(self.received.update, (owner,)))
+            send = self._stand_in(caller, call.send, _sending, partial(self.sent.update, (owner,)))
             positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
             return awaited_alike(answer, partial(core.coroutine_proxy, owner))
 
         return entered
 
-    def _receive(self, outer: Owner, owner: Owner, receive: Callable[[], Awaitable[Any]]) -> Callable[..., Any]:
-        """The layer's `receive`: what is done in it is the outer one's."""
+    def _stand_in(
+        self, outer: Owner, passed: Callable[..., Awaitable[Any]], maker: Callable[..., Any], count: Callable[[], None]
+    ) -> Callable[..., Any]:
+        """Return the layer's `receive` or `send`, whose work is the outer owner's; its return calls `count`."""
         core = self.core
 
-        def came() -> None:
-            self.received[owner] += 1
+        def called(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if caller == NOBODY:
+                return passed(*arguments, **named)
+            core.discount(caller, named)
+            if arguments:
+                core.discount(caller, arguments)
+            return core.coroutine_proxy(outer, core.run(outer, passed, *arguments, **named), False, count)
 
-        def asked(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            if caller < 0:
-                return ask(*arguments, **named)
-            self._discount(caller, arguments, named)
-            return core.coroutine_proxy(outer, core.run(outer, ask, *arguments, **named), False, came)
-
-        ask, stand_in = alike(receive, _receiving(core.aside(asked)))
+        passed, stand_in = alike(passed, maker(core.aside(called)))
         return stand_in
-
-    def _send(self, outer: Owner, owner: Owner, send: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
-        """The layer's `send`: what is done in it is the outer one's."""
-        core = self.core
-
-        def went() -> None:
-            self.sent[owner] += 1
-
-        def given(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            if caller < 0:
-                return give(*arguments, **named)
-            self._discount(caller, arguments, named)
-            return core.coroutine_proxy(outer, core.run(outer, give, *arguments, **named), False, went)
-
-        give, stand_in = alike(send, _sending(core.aside(given)))
-        return stand_in
-
-    def _discount(self, caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Take off the caller what a probe in its place made for its own arguments."""
-        self.core.discount(caller, named)
-        if arguments:
-            self.core.discount(caller, arguments)
 
 
 def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callable[..., Any]]:

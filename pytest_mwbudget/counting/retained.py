@@ -54,8 +54,8 @@ def _alive(core: PythonCore, periods: int, aside: Owner) -> list[dict[Owner, Cou
 def reachable(holders: list[Any]) -> Iterator[list[Any]]:
     """Yield the objects, with repetitions, what they refer to, and what is inside containers among that.
 
-    The collector stops tracking tuples and dicts in which nothing could be part of a cycle. Each of these is looked into
-    once: nested containers that share their parts have more paths than memory has room for.
+    The collector stops tracking tuples and dicts in which nothing could be part of a cycle. Each of these is looked
+    into once: nested containers that share their parts have more paths than memory has room for.
     """
     containers: dict[int, Any] = {}
     objects = inside = holders

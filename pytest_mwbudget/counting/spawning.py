@@ -25,7 +25,7 @@ from ..errors import MeasurementError
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
 from ..model.stack import Owner
-from .charger import Charger
+from .charger import NOBODY, Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
@@ -85,19 +85,29 @@ class Spawning:
             self.unseen.append(f"Calls of {work_name(function)} are not counted: it is not written in Python.")
             yield
             return
-        core, parameters, original = self.core, Parameters.of(function.__code__), twin(function, function.__code__)
+        parameters = Parameters.of(function.__code__)
+        shown = self._shown(twin(function, function.__code__), seen)
 
         def called(caller: Owner, *flat: Any) -> Any:
             arguments, named, containers = parameters.gathered(flat)
-            if caller < 0:
-                return original(*arguments, **named)
-            for container in containers:
-                core.discount(caller, container)
-            arguments, named = seen(caller, arguments, named)
-            return core.run(caller, original, *arguments, **named)
+            if caller != NOBODY:
+                for container in containers:
+                    self.core.discount(caller, container)
+            return shown(caller, *arguments, **named)
 
-        with patched_code(function, detour(function.__code__, core.aside(called))):
+        with patched_code(function, detour(function.__code__, self.core.aside(called))):
             yield
+
+    def _shown(self, function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+        """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller."""
+
+        def shown(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            if caller == NOBODY:
+                return function(*arguments, **named)
+            arguments, named = seen(caller, arguments, named)
+            return self.core.run(caller, function, *arguments, **named)
+
+        return shown
 
     # ---- threads --------------------------------------------------------------------------------------------------
 
@@ -129,46 +139,28 @@ class Spawning:
             strangers[watching] = self.aside
         with ExitStack() as stack:
             for name, position in SCHEDULING.items():
-                seen = self._scheduling(position + 1, strangers)
                 if isinstance(method := _method(loop, name), FunctionType):
-                    stack.enter_context(self._detoured(method, seen))
+                    stack.enter_context(self._detoured(method, self._scheduling(position + 1, strangers)))
                 else:
-                    stack.enter_context(_replaced(loop, name, self.core.aside(self._shown(loop, name, seen))))
+                    shown = self._shown(getattr(loop, name), self._scheduling(position, strangers))
+                    stack.enter_context(_replaced(loop, name, self.core.aside(shown)))
             constructor = internals.eager_constructor(loop.get_task_factory())
             if loop.get_task_factory() is not None and (why := internals.why_no_eager_constructor()) is not None:
                 self.unseen.append(f"{why}.")
             if constructor is not None:
                 stack.enter_context(self._eager_factory(loop, constructor))
             elif isinstance(method := _method(loop, "create_task"), FunctionType):
-                stack.enter_context(self._detoured(method, self._creating))
+                stack.enter_context(self._detoured(method, self._creating(1)))
             else:
                 stack.enter_context(self._task_factory(loop))
             yield
-
-    def _shown(self, loop: asyncio.AbstractEventLoop, name: str, seen: Seen) -> Callable[..., Any]:
-        """What shows every call of a method in C to `seen`, and calls it with what that returns."""
-        method = getattr(loop, name)
-
-        def called(caller: Owner, *arguments: Any, **named: Any) -> Any:
-            if caller < 0:
-                return method(*arguments, **named)
-            (_, *arguments), named = seen(caller, (loop, *arguments), named)  # type: ignore[assignment]
-            return self.core.run(caller, method, *arguments, **named)
-
-        return called
 
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
         """A factory like the loop's eager one: anyio goes round `create_task`, and calls what the factory calls."""
         own = loop.get_task_factory()
-
-        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
-            if caller < 0:
-                return constructor(*arguments, **named)
-            (_, *arguments), named = self._creating(caller, (loop, *arguments), named)  # type: ignore[assignment]
-            return self.core.run(caller, constructor, *arguments, **named)
-
-        loop.set_task_factory(asyncio.create_eager_task_factory(self.core.aside(make)))  # type: ignore[attr-defined, unused-ignore]
+        watching = self.core.aside(self._shown(constructor, self._creating(0)))
+        loop.set_task_factory(asyncio.create_eager_task_factory(watching))  # type: ignore[attr-defined, unused-ignore]
         try:
             yield
         finally:
@@ -182,7 +174,7 @@ class Spawning:
         the factory that it has set itself.
         """
         own, set_factory = loop.get_task_factory(), loop.set_task_factory
-        shown = self._shown(loop, "create_task", self._creating)
+        shown = self._shown(loop.create_task, self._creating(0))
 
         def set_own(factory: Any) -> None:
             nonlocal own
@@ -190,12 +182,8 @@ class Spawning:
             set_factory(watching)
             own = factory
 
-        def make(caller: Owner, its_loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> Any:
-            factory: Callable[..., Any] = own or _plain_task
-            if caller < 0:
-                return factory(its_loop, coro, **named)
-            (_, coro), named = self._creating(caller, (its_loop, coro), named)
-            return self.core.run(caller, factory, its_loop, coro, **named)
+        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            return self._shown(own or _plain_task, self._creating(1))(caller, *arguments, **named)
 
         def create_task(caller: Owner, *arguments: Any, **named: Any) -> Any:
             set_factory(own)
@@ -216,26 +204,27 @@ class Spawning:
         finally:
             set_factory(own)
 
-    def _creating(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-        """For a call of `create_task`, the loop being its first argument."""
-        if "coro" in named:
-            arguments = (*arguments, named.pop("coro"))
-        if len(arguments) > 1 and asyncio.iscoroutine(arguments[1]):
-            loop, coro, *rest = arguments
-            self.tasks[caller][coroutine_name(coro)] += 1
-            arguments = (loop, self.core.coroutine_proxy(caller, coro, True), *rest)
-        return arguments, named
-
-    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
-        """For a method whose argument at `position` is a callback."""
+    def _creating(self, position: int) -> Seen:
+        """For a function whose argument at `position`, or named `coro`, is the coroutine of the new task."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-            if len(arguments) > position and callable(arguments[position]):
-                callback = arguments[position]
+            if "coro" in named:
+                arguments = (*arguments, named.pop("coro"))
+            if len(arguments) > position and asyncio.iscoroutine(coro := arguments[position]):
+                self.tasks[caller][coroutine_name(coro)] += 1
+                arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
+            return arguments, named
+
+        return seen
+
+    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
+        """For a function whose argument at `position` is a callback."""
+
+        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+            if len(arguments) > position and callable(callback := arguments[position]):
                 task = getattr(callback, "__self__", None)
                 owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
-                guarded = self.core.callback(owner, callback)
-                arguments = (*arguments[:position], guarded, *arguments[position + 1 :])
+                arguments = _with(arguments, position, self.core.callback(owner, callback))
             return arguments, named
 
         return seen
@@ -270,9 +259,13 @@ class Spawning:
                 self.tasks[caller][coroutine_name(coro)] += 1
                 return self.core.coroutine_proxy(caller, coro, True)
 
-            return (*arguments[:position], self.core.aside(rooted), *arguments[position + 1 :]), named
+            return _with(arguments, position, self.core.aside(rooted)), named
 
         return seen
+
+
+def _with(arguments: Arguments, position: int, value: object) -> Arguments:
+    return (*arguments[:position], value, *arguments[position + 1 :])
 
 
 @contextmanager
@@ -335,11 +328,12 @@ def _given_coroutine(coroutine: Any) -> Any:
         return None
     arguments = dict(frame.f_locals)
     values = [*arguments.values(), *_attributes(arguments.get("self"))]
-    found = [value for value in values if type(value) is CoroutineType and inspect.getcoroutinestate(value) == _NEW]
+    found = [
+        value
+        for value in values
+        if type(value) is CoroutineType and inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    ]
     return found[0] if len(set(map(id, found))) == 1 else None
-
-
-_NEW = inspect.CORO_CREATED
 
 
 def _attributes(instance: object) -> Iterator[object]:
@@ -355,11 +349,8 @@ def _attributes(instance: object) -> Iterator[object]:
 
 def work_name(work: Any) -> str:
     """`module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
-    while True:
-        if isinstance(work, functools.partial):
-            in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
-            work = work.args[0] if in_context else work.func
-        else:
-            break
+    while isinstance(work, functools.partial):
+        in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
+        work = work.args[0] if in_context else work.func
     named = work if hasattr(work, "__qualname__") else type(work)
     return f"{getattr(named, '__module__', None) or '?'}.{named.__qualname__}"
