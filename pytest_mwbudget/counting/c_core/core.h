@@ -124,13 +124,22 @@ give_back(unsigned generation, int before)
 
 int checked_owner(long owner);
 
-/* ---- proxy.c and guard.c ---- */
+/* ---- guard.c and proxy.c ---- */
+
+/* What a guard and a coroutine proxy begin with. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *inner; /* the callable or awaitable inside */
+    int owner;
+    unsigned generation;
+} Wrapper;
 
 extern PyTypeObject ProxyType, GuardType;
 
+void *new_wrapper(PyTypeObject *type, int owner, PyObject *inner);
+PyObject *wrapper_getattro(PyObject *op, PyObject *name);
 PyObject *make_proxy(PyObject *module, PyObject *arguments);
 PyObject *make_aside(PyObject *module, PyObject *callable);
 PyObject *make_callback(PyObject *module, PyObject *arguments);
-PyObject *own_or_inner(PyObject *op, PyObject *name, unsigned generation, PyObject *inner);
 
 #endif

@@ -5,32 +5,59 @@
 #include "core.h"
 
 typedef struct {
-    PyObject_HEAD
+    Wrapper base;
     vectorcallfunc vectorcall;
-    PyObject *callable;
-    int owner; /* of a callback */
-    unsigned generation;
 } Guard;
+
+/* The caller has to set the other fields, and to have the collector track it. */
+void *
+new_wrapper(PyTypeObject *type, int owner, PyObject *inner)
+{
+    unsigned generation = counting.generation; /* making an object may collect others, and that run any code */
+    Wrapper *self = PyObject_GC_New(Wrapper, type);
+    if (self != NULL) {
+        self->inner = Py_NewRef(inner);
+        self->owner = owner;
+        self->generation = generation;
+    }
+    return self;
+}
+
+/* An attribute of its own, looked up aside. All others (cr_frame, cr_running, __qualname__, ...) are those of the object
+   inside. */
+PyObject *
+wrapper_getattro(PyObject *op, PyObject *name)
+{
+    Wrapper *self = (Wrapper *)op;
+    int before = hand_over(self->generation, counting.aside);
+    PyObject *found = PyObject_GenericGetAttr(op, name);
+    int missing = found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError);
+    if (missing) {
+        PyErr_Clear();
+    }
+    give_back(self->generation, before);
+    return missing ? PyObject_GetAttr(self->inner, name) : found;
+}
 
 /* callable(owner charged so far, *arguments); -1 for a caller who is not counted. */
 static PyObject *
 guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
 {
-    Guard *self = (Guard *)op;
+    Wrapper *self = (Wrapper *)op;
     Py_ssize_t number = PyVectorcall_NARGS(flags);
     Py_ssize_t all = number + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
     PyObject *small[12], **with_owner = all < 12 ? small : malloc((size_t)(all + 1) * sizeof(PyObject *));
     if (with_owner == NULL) {
         return PyErr_NoMemory();
     }
-    int before = hand_over(self->generation, counting.aside);
+    int before = hand_over(self->generation, self->owner);
     PyObject *result = NULL, *owner = PyLong_FromLong(before);
     if (owner != NULL) {
         with_owner[0] = owner;
         for (Py_ssize_t i = 0; i < all; i++) {
             with_owner[i + 1] = arguments[i];
         }
-        result = PyObject_Vectorcall(self->callable, with_owner, (size_t)number + 1, names);
+        result = PyObject_Vectorcall(self->inner, with_owner, (size_t)number + 1, names);
         Py_DECREF(owner);
     }
     if (with_owner != small) {
@@ -43,38 +70,17 @@ guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *na
 static PyObject *
 guard_callback(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
 {
-    Guard *self = (Guard *)op;
+    Wrapper *self = (Wrapper *)op;
     if (live(self->generation)) {
         counting.current = self->owner;
     }
-    return PyObject_Vectorcall(self->callable, arguments, flags, names);
-}
-
-/* An attribute of its own, looked up aside, or else that of the object inside. */
-PyObject *
-own_or_inner(PyObject *op, PyObject *name, unsigned generation, PyObject *inner)
-{
-    int before = hand_over(generation, counting.aside);
-    PyObject *found = PyObject_GenericGetAttr(op, name);
-    int missing = found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError);
-    if (missing) {
-        PyErr_Clear();
-    }
-    give_back(generation, before);
-    return missing ? PyObject_GetAttr(inner, name) : found;
-}
-
-static PyObject *
-guard_getattro(PyObject *op, PyObject *name)
-{
-    Guard *self = (Guard *)op;
-    return own_or_inner(op, name, self->generation, self->callable);
+    return PyObject_Vectorcall(self->inner, arguments, flags, names);
 }
 
 static int
 guard_traverse(PyObject *op, visitproc visit, void *arg)
 {
-    Py_VISIT(((Guard *)op)->callable);
+    Py_VISIT(((Wrapper *)op)->inner);
     return 0;
 }
 
@@ -82,7 +88,7 @@ static void
 guard_dealloc(PyObject *op)
 {
     PyObject_GC_UnTrack(op);
-    Py_DECREF(((Guard *)op)->callable);
+    Py_DECREF(((Wrapper *)op)->inner);
     PyObject_GC_Del(op);
 }
 
@@ -93,32 +99,27 @@ PyTypeObject GuardType = {
     .tp_basicsize = sizeof(Guard),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Guard, vectorcall),
-    .tp_getattro = guard_getattro,
+    .tp_getattro = wrapper_getattro,
     .tp_call = PyVectorcall_Call,
     .tp_traverse = guard_traverse,
     .tp_dealloc = guard_dealloc,
 };
 
 static PyObject *
-make_guard(vectorcallfunc vectorcall, PyObject *callable, int owner)
+make_guard(vectorcallfunc vectorcall, int owner, PyObject *callable)
 {
-    unsigned generation = counting.generation; /* making an object may collect others, and that run any code */
-    Guard *self = PyObject_GC_New(Guard, &GuardType);
-    if (self == NULL) {
-        return NULL;
+    Guard *self = new_wrapper(&GuardType, owner, callable);
+    if (self != NULL) {
+        self->vectorcall = vectorcall;
+        PyObject_GC_Track(self);
     }
-    self->vectorcall = vectorcall;
-    self->callable = Py_NewRef(callable);
-    self->owner = owner;
-    self->generation = generation;
-    PyObject_GC_Track(self);
     return (PyObject *)self;
 }
 
 PyObject *
 make_aside(PyObject *Py_UNUSED(module), PyObject *callable)
 {
-    return checked_owner(0) ? make_guard(guard_aside, callable, 0) : NULL;
+    return checked_owner(0) ? make_guard(guard_aside, counting.aside, callable) : NULL;
 }
 
 PyObject *
@@ -129,5 +130,5 @@ make_callback(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "iO:callback", &owner, &callable) || !checked_owner(owner)) {
         return NULL;
     }
-    return make_guard(guard_callback, callable, owner);
+    return make_guard(guard_callback, owner, callable);
 }

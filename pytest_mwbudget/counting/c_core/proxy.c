@@ -6,20 +6,18 @@
 #include "core.h"
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *awaitable;
+    Wrapper base;
     PyObject *steps;    /* the iterator that is stepped; NULL before the first step */
     PyObject *returned; /* called aside when the coroutine has returned; NULL when nobody wants to know */
     PyObject *weakrefs;
-    int owner, root;
-    unsigned generation;
+    int root;
 } Proxy;
 
 /* Begin a step: whom to charge again at its end, NOBODY when this proxy is of a run that has stopped. */
 static inline int
 enter(Proxy *self)
 {
-    int before = hand_over(self->generation, self->owner);
+    int before = hand_over(self->base.generation, self->base.owner);
     if (before != NOBODY) {
         counting.suspender = NOBODY;
     }
@@ -29,17 +27,17 @@ enter(Proxy *self)
 static inline void
 leave(Proxy *self, int before, int suspended)
 {
-    if (before == NOBODY || !live(self->generation)) {
+    if (before == NOBODY || !live(self->base.generation)) {
         return;
     }
     if (!suspended) {
         counting.suspender = NOBODY;
-        counting.current = self->root ? self->owner : before;
+        counting.current = self->root ? self->base.owner : before;
         return;
     }
     if (counting.suspender == NOBODY) { /* the innermost proxy comes first */
-        counting.suspender = self->owner;
-        counting.tallies[self->owner].suspensions++;
+        counting.suspender = self->base.owner;
+        counting.tallies[self->base.owner].suspensions++;
     }
     if (self->root) {
         counting.current = counting.suspender;
@@ -94,7 +92,7 @@ static PyObject *
 steps_begun(Proxy *self)
 {
     if (self->steps == NULL) {
-        PyObject *steps = steps_of(self->awaitable);
+        PyObject *steps = steps_of(self->base.inner);
         if (steps == NULL) {
             return NULL;
         }
@@ -107,12 +105,12 @@ steps_begun(Proxy *self)
 static int
 told(Proxy *self, int before)
 {
-    if (self->returned == NULL || before == NOBODY || !live(self->generation)) {
+    if (self->returned == NULL || before == NOBODY || !live(self->base.generation)) {
         return 1;
     }
-    int charged_now = hand_over(self->generation, counting.aside);
+    int charged_now = hand_over(self->base.generation, counting.aside);
     PyObject *answer = PyObject_CallNoArgs(self->returned);
-    give_back(self->generation, charged_now);
+    give_back(self->base.generation, charged_now);
     Py_XDECREF(answer);
     return answer != NULL;
 }
@@ -141,7 +139,7 @@ proxy_am_send(PyObject *op, PyObject *value, PyObject **result)
 static void
 raise_stop(Proxy *self, PyObject *value)
 {
-    int before = hand_over(self->generation, counting.aside);
+    int before = hand_over(self->base.generation, counting.aside);
     /* Not PyErr_SetObject(StopIteration, value): it would take a tuple apart. */
     PyObject *stop = value == Py_None ? PyObject_CallNoArgs(PyExc_StopIteration)
                                       : PyObject_CallOneArg(PyExc_StopIteration, value);
@@ -149,7 +147,7 @@ raise_stop(Proxy *self, PyObject *value)
         PyErr_SetObject(PyExc_StopIteration, stop);
         Py_DECREF(stop);
     }
-    give_back(self->generation, before);
+    give_back(self->base.generation, before);
 }
 
 static PyObject *
@@ -174,14 +172,14 @@ proxy_iternext(PyObject *op)
 static PyObject *
 method_of(Proxy *self, PyObject *object, const char *name)
 {
-    int before = hand_over(self->generation, counting.aside);
+    int before = hand_over(self->base.generation, counting.aside);
     Py_INCREF(object);
     PyObject *found = PyObject_GetAttrString(object, name);
     Py_DECREF(object);
     if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
     }
-    give_back(self->generation, before);
+    give_back(self->base.generation, before);
     return found;
 }
 
@@ -193,9 +191,9 @@ ending(Proxy *self, const char *name)
     if (self->steps != NULL) {
         return method_of(self, self->steps, name);
     }
-    PyObject *method = method_of(self, self->awaitable, "throw");
+    PyObject *method = method_of(self, self->base.inner, "throw");
     if (method != NULL && strcmp(name, "throw") != 0) {
-        Py_SETREF(method, method_of(self, self->awaitable, name));
+        Py_SETREF(method, method_of(self, self->base.inner, name));
     }
     return method;
 }
@@ -269,19 +267,11 @@ proxy_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
-/* Everything else that may be asked of a coroutine (cr_frame, cr_running, __qualname__, ...) is the inner one's. */
-static PyObject *
-proxy_getattro(PyObject *op, PyObject *name)
-{
-    Proxy *self = (Proxy *)op;
-    return own_or_inner(op, name, self->generation, self->awaitable);
-}
-
 static int
 proxy_traverse(PyObject *op, visitproc visit, void *arg)
 {
     Proxy *self = (Proxy *)op;
-    Py_VISIT(self->awaitable);
+    Py_VISIT(self->base.inner);
     Py_VISIT(self->steps);
     Py_VISIT(self->returned);
     return 0;
@@ -305,7 +295,7 @@ proxy_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     Py_XDECREF(self->steps);
-    Py_DECREF(self->awaitable);
+    Py_DECREF(self->base.inner);
     Py_XDECREF(self->returned);
     PyObject_GC_Del(op);
 }
@@ -321,7 +311,7 @@ static PyMethodDef proxy_methods[] = {
 static PyObject *
 proxy_class(PyObject *op, void *Py_UNUSED(closure))
 {
-    return Py_NewRef((PyObject *)Py_TYPE(((Proxy *)op)->awaitable));
+    return Py_NewRef((PyObject *)Py_TYPE(((Wrapper *)op)->inner));
 }
 
 static PyGetSetDef proxy_getset[] = {
@@ -339,7 +329,7 @@ PyTypeObject ProxyType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_methods = proxy_methods,
     .tp_getset = proxy_getset,
-    .tp_getattro = proxy_getattro,
+    .tp_getattro = wrapper_getattro,
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = proxy_iternext,
     .tp_as_async = &proxy_async,
@@ -358,17 +348,13 @@ make_proxy(PyObject *Py_UNUSED(module), PyObject *arguments)
         !checked_owner(owner)) {
         return NULL;
     }
-    unsigned generation = counting.generation; /* making an object may collect others, and that run any code */
-    Proxy *self = PyObject_GC_New(Proxy, &ProxyType);
+    Proxy *self = new_wrapper(&ProxyType, owner, awaitable);
     if (self == NULL) {
         return NULL;
     }
-    self->awaitable = Py_NewRef(awaitable);
     self->returned = returned == Py_None ? NULL : Py_NewRef(returned);
     self->steps = self->weakrefs = NULL;
-    self->owner = owner;
     self->root = root;
-    self->generation = generation;
     PyObject_GC_Track(self);
     return (PyObject *)self;
 }
