@@ -1,9 +1,9 @@
-"""Charge whatever a request does to the layer that does it.
+"""Charge the work of a request to the layer that does it.
 
-A probe stands at every boundary, as for timing, but this one switches the owner that is charged. What a call makes
-before the callee's function has control is the caller's; the coroutine of the callee, and everything done in it, is
-the callee's; what is inside a deeper boundary is that layer's. A task is its spawner's until it enters a boundary. The
-event loop's work on a suspended task is the owner's who suspended.
+A probe at every boundary switches the owner that is charged. Objects made before the callee's function has control are
+the caller's. The callee's coroutine and the work in it are the callee's, up to the next boundary. A task is charged to
+its spawner until it enters a boundary. The event loop's work on a suspended task is charged to the owner that
+suspended.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ class _Site:
 
 
 def owner_count(stack: Stack) -> int:
-    """How many owners a stack has: the harness, the entries, tasks that were there before, and nobody."""
+    """Return the number of owners of a stack: the harness, the entries, tasks that were there before, and nobody."""
     return len(stack.entries) + 3
 
 
 class Charging:
-    """The owners of one stack. Entry `i` is owner `i + 1`; `background` is charged for tasks that were there before.
+    """Charge the owners of one stack: entry `i` is owner `i + 1`.
 
-    `aside` is charged for what is nobody's. `received` and `sent` are messages through an owner's outer boundary.
+    `background` is charged for tasks that were there before, `aside` for work that is nobody's. `received` and `sent`
+    are messages through an owner's outer boundary.
     """
 
     def __init__(self, stack: Stack, core: Charger, library: Library) -> None:
@@ -74,15 +75,15 @@ class Charging:
             yield
 
     async def request(self, call: Call) -> None:
-        """Make a request. What is done here round it is charged to nobody, whoever was charged before a suspension."""
+        """Make a request. The work round it is charged to nobody, whoever was charged before a suspension."""
         await self.core.coroutine_proxy(self.aside, call(self._watch), True)
 
     async def _watch(self, app: Any, scope: Any, receive: Any, send: Any) -> Any:
-        """Call the app, and charge whom it concerns."""
+        """Call the app, and charge its owners."""
         return await self.core.coroutine_proxy(HARNESS, self.core.run(HARNESS, app, scope, receive, send))
 
     def messages(self) -> tuple[Counter[Owner], Counter[Owner]]:
-        """Received and sent by owner since the last time; begins anew."""
+        """Return the numbers received and sent by owner since the last call."""
         taken = self.received.copy(), self.sent.copy()
         self.received.clear()
         self.sent.clear()
@@ -142,7 +143,7 @@ class Charging:
 
 
 def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callable[..., Any]]:
-    """The maker of a function that, asked whether it is a coroutine function, says yes: it is awaited as one."""
+    """Return the maker of a function that passes for a coroutine function, because its callers await its results."""
     code = maker.__code__
     constants = (
         one.replace(co_flags=one.co_flags | inspect.CO_COROUTINE) if isinstance(one, CodeType) else one

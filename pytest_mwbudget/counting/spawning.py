@@ -1,8 +1,8 @@
-"""See who hands work to a task or to a thread, and keep charging what a task does to whoever spawned it.
+"""Count the tasks and threads that each owner spawns, and charge the work of a task to its spawner.
 
-asyncio: the loop's `create_task`, `call_soon` and their like. uvloop, which is in C: attributes of the loop in their
-place, and a task factory. trio: the functions that spawn. Threads: the functions that hand work to one. Each sees the
-owner that is charged at that moment.
+Calls of these are watched: on asyncio the loop's `create_task`, `call_soon` and the like; on uvloop, which is in C,
+attributes of the loop in their place and a task factory; on trio the functions that spawn; everywhere the functions
+that hand work to a thread. The owner charged at the time of the call is the spawner.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from .charger import NOBODY, Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
-# Is shown a call that an owner makes, and returns the arguments with which to make it.
+# Is shown the caller and the arguments of a call, and returns the arguments to make the call with.
 Seen: TypeAlias = Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
 
-# The modules in which pools of threads are written. What these hand on was counted where it was handed to them; what
-# they export, such as `anyio.from_thread.run`, is work like any other.
+# The modules of thread pools. Work that a pool hands on was counted when the pool got it. Functions that these packages
+# export, such as `anyio.from_thread.run`, are work like any other.
 POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.", "trio._")
 # The event loop's methods that take a callback, and the place of the callback among the arguments.
 SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
 
 
 class Spawning:
-    """Counts tasks and threads by owner and name.
+    """Count tasks and threads by owner and name.
 
-    `background` is charged for tasks that were there before, but for the one that watches, which works `aside`.
+    `background` is charged for tasks that were there before, except the task that counts, which is charged to `aside`.
     """
 
     def __init__(self, core: Charger, background: Owner, aside: Owner) -> None:
@@ -55,7 +55,7 @@ class Spawning:
         self.unseen: list[str] = []
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
-        """Tasks and threads by owner since the last time; begins anew."""
+        """Return tasks and threads by owner since the last call."""
         taken = dict(self.tasks), dict(self.threads)
         self.tasks.clear()
         self.threads.clear()
@@ -63,7 +63,7 @@ class Spawning:
 
     @contextmanager
     def watched(self, library: Library) -> Iterator[None]:
-        """Watch the running loop, which is one of `library`, and every way to a worker thread."""
+        """Watch the running loop, which is of this library, and every way to a worker thread."""
         with ExitStack() as stack:
             stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
             stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
@@ -80,7 +80,7 @@ class Spawning:
 
     @contextmanager
     def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
-        """Show every call of `function` to `seen`, which returns the arguments to call it with."""
+        """Show every call of `function` to `seen`."""
         if type(function) is not FunctionType:
             self.unseen.append(f"Calls of {work_name(function)} are not counted: it is not written in Python.")
             yield
@@ -112,7 +112,7 @@ class Spawning:
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _handing(self, position: int) -> Seen:
-        """For a function whose argument at `position` is to run in a worker thread."""
+        """Watch a function whose argument at `position` is to run in a worker thread."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if len(arguments) > position and not _of_a_pool(arguments[position]):
@@ -132,7 +132,7 @@ class Spawning:
 
     @contextmanager
     def _asyncio_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Watch what makes tasks and takes callbacks; the code of a method is also seen by who keeps it bound."""
+        """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method."""
         strangers = dict.fromkeys(asyncio.all_tasks(loop), self.background)
         watching = asyncio.current_task(loop)
         if watching is not None:
@@ -157,7 +157,7 @@ class Spawning:
 
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
-        """A factory like the loop's eager one: anyio goes round `create_task`, and calls what the factory calls."""
+        """Replace the loop's eager factory: anyio bypasses `create_task` and calls the constructor in the factory."""
         own = loop.get_task_factory()
         watching = self.core.aside(self._shown(constructor, self._creating(0)))
         loop.set_task_factory(asyncio.create_eager_task_factory(watching))  # type: ignore[attr-defined, unused-ignore]
@@ -168,9 +168,9 @@ class Spawning:
 
     @contextmanager
     def _task_factory(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Watch a `create_task` in C: by an attribute of the loop, and by a factory for who keeps the bound method.
+        """Watch a `create_task` in C: by an attribute of the loop, and by a factory where the app has kept the method.
 
-        The factory is out while the attribute is called: what a factory is called with would be counted. The app sees
+        While the attribute is called, the factory is removed: the arguments of a factory would be counted. The app sees
         the factory that it has set itself.
         """
         own, set_factory = loop.get_task_factory(), loop.set_task_factory
@@ -205,7 +205,7 @@ class Spawning:
             set_factory(own)
 
     def _creating(self, position: int) -> Seen:
-        """For a function whose argument at `position`, or named `coro`, is the coroutine of the new task."""
+        """Watch a function whose argument at `position`, or named `coro`, is the coroutine of the new task."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if "coro" in named:
@@ -218,7 +218,7 @@ class Spawning:
         return seen
 
     def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
-        """For a function whose argument at `position` is a callback."""
+        """Watch a function whose argument at `position` is a callback."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if len(arguments) > position and callable(callback := arguments[position]):
@@ -243,7 +243,7 @@ class Spawning:
             stack.enter_context(self._detoured(_function(function), self._spawning(position)))
 
     def _spawning(self, position: int) -> Seen:
-        """For a function of trio whose argument at `position` makes the coroutine of the new task."""
+        """Watch a function of trio whose argument at `position` makes the coroutine of the new task."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if len(arguments) <= position:
@@ -270,7 +270,7 @@ def _with(arguments: Arguments, position: int, value: object) -> Arguments:
 
 @contextmanager
 def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
-    """An attribute of the loop object stands before the method of its class, also for asyncio's code in C."""
+    """Set an attribute of the loop, which asyncio's code in C finds before the method of its class."""
     if not hasattr(loop, "__dict__"):
         raise MeasurementError(
             f"nothing can be counted on a loop of {type(loop).__module__}.{type(loop).__qualname__}: its {name} is not"
@@ -287,12 +287,12 @@ def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iter
 
 
 def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
-    """What a loop without a task factory makes."""
+    """Make the task that a loop without a task factory makes."""
     return asyncio.Task(coro, loop=loop, **named)
 
 
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
-    """The function behind a method of the loop's class."""
+    """Return the function behind a method of the loop's class."""
     return inspect.unwrap(getattr(type(loop), name))
 
 
@@ -301,7 +301,7 @@ def _of_a_pool(work: object) -> bool:
 
 
 def _function(callee: Any) -> Function:
-    """The Python function behind it: some decorators keep it."""
+    """Return the Python function behind decorators that keep it."""
     found: Function = inspect.unwrap(callee)
     return found
 
@@ -310,9 +310,9 @@ def _function(callee: Any) -> Function:
 
 
 def coroutine_name(coroutine: Any) -> str:
-    """`module.qualname` of the coroutine that a new task is for.
+    """Return `module.qualname` of the coroutine that a new task is for.
 
-    Libraries spawn a coroutine of theirs round the one they were given; then it is that one's name.
+    If a library spawns its own coroutine round the app's, this is the name of the app's.
     """
     given = _given_coroutine(coroutine)
     named = coroutine if given is None else given
@@ -322,7 +322,7 @@ def coroutine_name(coroutine: Any) -> str:
 
 
 def _given_coroutine(coroutine: Any) -> Any:
-    """The one coroutine, not yet begun, among the arguments of `coroutine` or what its `self` holds."""
+    """Return the only coroutine not yet begun among the arguments of `coroutine` and the attributes of its `self`."""
     frame = getattr(coroutine, "cr_frame", None)
     if frame is None:
         return None
@@ -348,7 +348,7 @@ def _attributes(instance: object) -> Iterator[object]:
 
 
 def work_name(work: Any) -> str:
-    """`module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
+    """Return `module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
     while isinstance(work, functools.partial):
         in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
         work = work.args[0] if in_context else work.func
