@@ -5,13 +5,22 @@ MWBUDGET_REQUIRE_EXTENSION=1 turns a failed build into an error.
 """
 
 import os
+from glob import glob
 
 from setuptools import Extension, setup
 
-required = os.environ.get("MWBUDGET_REQUIRE_EXTENSION", "") not in ("", "0")
+optional = os.environ.get("MWBUDGET_REQUIRE_EXTENSION", "") in ("", "0")
+core = "pytest_mwbudget/counting/c_core"
 setup(
     ext_modules=[
-        Extension(f"pytest_mwbudget.{name}", [f"pytest_mwbudget/{name.replace('.', '/')}.c"], optional=not required)
-        for name in ("counting._core", "interpreter._tracing")
+        Extension(
+            "pytest_mwbudget.counting._core",
+            sorted(glob(f"{core}/*.c")),
+            depends=[f"{core}/core.h"],
+            optional=optional,
+        ),
+        Extension(
+            "pytest_mwbudget.interpreter._tracing", ["pytest_mwbudget/interpreter/_tracing.c"], optional=optional
+        ),
     ]
 )

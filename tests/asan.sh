@@ -22,28 +22,29 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cp -r "$root/pytest_mwbudget" "$root/tests" "$root/pyproject.toml" "$work"
+cd "$work"
 of_python() { "$python" -c "import sysconfig; print($1)"; }
-for extension in counting/_core interpreter/_tracing; do
-    rm -f "$work/pytest_mwbudget/$extension".*.so
+suffix=$(of_python 'sysconfig.get_config_var("EXT_SUFFIX")')
+build() { # the extension's path, then its sources
+    rm -f "$1".*.so
     "$compiler" -shared -fPIC -g -O1 -fno-omit-frame-pointer -Wall -Wextra \
         -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-        -isystem "$(of_python 'sysconfig.get_path("include")')" "$work/pytest_mwbudget/$extension.c" \
-        -o "$work/pytest_mwbudget/$extension$(of_python 'sysconfig.get_config_var("EXT_SUFFIX")')"
-done
-
-cd "$work"
+        -isystem "$(of_python 'sysconfig.get_path("include")')" "${@:2}" -o "$1$suffix"
+}
+build pytest_mwbudget/counting/_core pytest_mwbudget/counting/c_core/*.c
+build pytest_mwbudget/interpreter/_tracing pytest_mwbudget/interpreter/_tracing.c
 export PYTHONMALLOC=malloc PYTHONPATH=$work UBSAN_OPTIONS=print_stacktrace=1
 run_tests() {
     # The tests start processes of their own: those inherit all of this.
     LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libubsan.so)" \
         "$python" -m pytest -q -p no:cacheprovider "$@"
 }
-core_tests=(tests/test_ledger_core.py tests/test_counters.py tests/test_instruments.py)
+core_tests=(tests/test_c_core.py tests/test_cores.py tests/test_instruments.py)
 if [ "${LEAKS:-0}" = 1 ]; then
     ASAN_OPTIONS=exitcode=0:log_path=report run_tests "${core_tests[@]}" -k "not (process or interpreter or tracer)" "$@"
     ls report.* >/dev/null  # without a report there was no search: the interpreter always leaves something behind
     # In every report, frame 0 is malloc() or the like and frame 1 its caller. The counting hooks call on behalf of others.
-    if grep -hE '^ *#1 .*/_(core|tracing)\.c' report.* | grep -v ' in counting_'; then
+    if grep -hE '^ *#1 .*/(c_core/[a-z]+|_tracing)\.c' report.* | grep -v ' in counting_'; then
         echo "leaked by an extension" >&2
         exit 1
     fi

@@ -311,9 +311,9 @@ def test_a_core_that_counts_already_is_not_disturbed() -> None:
     core = pytest.importorskip("pytest_mwbudget.counting._core")
     core.start(2)
     try:
-        core.charge(1)
+        core.callback(1, int)()
         assert counting_backend().core is core
-        assert core.charge(0) == 1
+        assert core.aside(int)() == 1
     finally:
         core.stop()
 

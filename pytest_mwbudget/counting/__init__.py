@@ -1,4 +1,4 @@
-"""What each layer allocates and spawns: the counting backends in C and Python, and who is charged.
+"""What each layer allocates and spawns: the counting backends in C (`c_core/`) and Python, and who is charged.
 
 May import: `asgi`, `interpreter`, `model`, `errors`.
 """

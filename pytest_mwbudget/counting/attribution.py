@@ -1,9 +1,9 @@
-"""Charge whatever a request does to the layer that does it.
+"""Charge the work of a request to the layer that does it.
 
-A probe stands at every boundary, as for timing, but this one switches the owner that is charged. What a call makes
-before the callee's function has control is the caller's; the coroutine of the callee, and everything done in it, is
-the callee's; what is inside a deeper boundary is that layer's. A task is its spawner's until it enters a boundary. The
-event loop's work on a suspended task is the owner's who suspended.
+A probe at every boundary switches the owner that is charged. Objects made before the callee's function has control are
+the caller's. The callee's coroutine and the work in it are the callee's, up to the next boundary. A task is charged to
+its spawner until it enters a boundary. The event loop's work on a suspended task is charged to the owner that
+suspended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike
 from ..model.stack import HARNESS, Owner, owner_of
-from .backend import Charger
+from .charger import NOBODY, Charger
 from .spawning import Spawning
 
 # Makes one request under an observer.
@@ -42,14 +42,15 @@ class _Site:
 
 
 def owner_count(stack: Stack) -> int:
-    """How many owners a stack has: the harness, the entries, tasks that were there before, and nobody."""
+    """Return the number of owners of a stack: the harness, the entries, tasks that were there before, and nobody."""
     return len(stack.entries) + 3
 
 
 class Charging:
-    """The owners of one stack. Entry `i` is owner `i + 1`; `background` is charged for tasks that were there before.
+    """Charge the owners of one stack: entry `i` is owner `i + 1`.
 
-    `aside` is charged for what is nobody's. `received` and `sent` are messages through an owner's outer boundary.
+    `background` is charged for tasks that were there before, `aside` for work that is nobody's. `received` and `sent`
+    are messages through an owner's outer boundary.
     """
 
     def __init__(self, stack: Stack, core: Charger, library: Library) -> None:
@@ -74,17 +75,18 @@ class Charging:
             yield
 
     async def request(self, call: Call) -> None:
-        """Make a request. What is done here round it is charged to nobody, whoever was charged before a suspension."""
+        """Make a request. The work round it is charged to nobody, whoever was charged before a suspension."""
         await self.core.coroutine_proxy(self.aside, call(self._watch), True)
 
     async def _watch(self, app: Any, scope: Any, receive: Any, send: Any) -> Any:
-        """Call the app, and charge whom it concerns."""
+        """Call the app, and charge its owners."""
         return await self.core.coroutine_proxy(HARNESS, self.core.run(HARNESS, app, scope, receive, send))
 
     def messages(self) -> tuple[Counter[Owner], Counter[Owner]]:
-        """Received and sent by owner since the last time; begins anew."""
-        taken = self.received, self.sent
-        self.received, self.sent = Counter(), Counter()
+        """Return the numbers received and sent by owner since the last call."""
+        taken = self.received.copy(), self.sent.copy()
+        self.received.clear()
+        self.sent.clear()
         return taken
 
     def _sites(self) -> list[_Site]:
@@ -106,7 +108,7 @@ class Charging:
 
         def entered(caller: Owner, *flat: Any) -> Any:
             positional, named, containers = reader.parameters.gathered(flat)
-            if caller < 0:
+            if caller == NOBODY:
                 return original(*positional, **named)
             for container in containers:
                 core.discount(caller, container)
@@ -114,55 +116,34 @@ class Charging:
             owner = None if call is None else site.owners.get(call.key)
             if call is None or owner is None:
                 return core.run(caller, original, *positional, **named)
-            receive = self._receive(caller, owner, call.receive)
-            send = self._send(caller, owner, call.send)
+            receive = self._stand_in(caller, call.receive, _receiving, partial(self.received.update, (owner,)))
+            send = self._stand_in(caller, call.send, _sending, partial(self.sent.update, (owner,)))
             positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
             return awaited_alike(answer, partial(core.coroutine_proxy, owner))
 
         return entered
 
-    def _receive(self, outer: Owner, owner: Owner, receive: Callable[[], Awaitable[Any]]) -> Callable[..., Any]:
-        """The layer's `receive`: what is done in it is the outer one's."""
+    def _stand_in(
+        self, outer: Owner, passed: Callable[..., Awaitable[Any]], maker: Callable[..., Any], count: Callable[[], None]
+    ) -> Callable[..., Any]:
+        """Return the layer's `receive` or `send`, whose work is the outer owner's; its return calls `count`."""
         core = self.core
 
-        def came() -> None:
-            self.received[owner] += 1
+        def called(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if caller == NOBODY:
+                return passed(*arguments, **named)
+            core.discount(caller, named)
+            if arguments:
+                core.discount(caller, arguments)
+            return core.coroutine_proxy(outer, core.run(outer, passed, *arguments, **named), False, count)
 
-        def asked(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            if caller < 0:
-                return ask(*arguments, **named)
-            self._discount(caller, arguments, named)
-            return core.coroutine_proxy(outer, core.run(outer, ask, *arguments, **named), False, came)
-
-        ask, stand_in = alike(receive, _receiving(core.aside(asked)))
+        passed, stand_in = alike(passed, maker(core.aside(called)))
         return stand_in
-
-    def _send(self, outer: Owner, owner: Owner, send: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
-        """The layer's `send`: what is done in it is the outer one's."""
-        core = self.core
-
-        def went() -> None:
-            self.sent[owner] += 1
-
-        def given(caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            if caller < 0:
-                return give(*arguments, **named)
-            self._discount(caller, arguments, named)
-            return core.coroutine_proxy(outer, core.run(outer, give, *arguments, **named), False, went)
-
-        give, stand_in = alike(send, _sending(core.aside(given)))
-        return stand_in
-
-    def _discount(self, caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Take off the caller what a probe in its place made for its own arguments."""
-        self.core.discount(caller, named)
-        if arguments:
-            self.core.discount(caller, arguments)
 
 
 def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callable[..., Any]]:
-    """The maker of a function that, asked whether it is a coroutine function, says yes: it is awaited as one."""
+    """Return the maker of a function that passes for a coroutine function, because its callers await its results."""
     code = maker.__code__
     constants = (
         one.replace(co_flags=one.co_flags | inspect.CO_COROUTINE) if isinstance(one, CodeType) else one

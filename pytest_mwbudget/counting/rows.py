@@ -1,4 +1,4 @@
-"""From the charges of requests to what is typical of each row. Pure."""
+"""Find the typical charge of each row from the charges of requests. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
 
 
 def row_counts(charges: Sequence[RequestCharges], owners: Iterable[Owner], why_not: Mapping[str, str]) -> Counts:
-    """What a row, one owner or several, was charged with in the typical request. `charges` has at least one."""
+    """Return the typical charges of a row, which is one owner or several. `charges` is not empty."""
     own = list(owners)
 
     def number(of: Callable[[RequestCharges, Owner], int]) -> Count:
@@ -40,7 +40,7 @@ def row_counts(charges: Sequence[RequestCharges], owners: Iterable[Owner], why_n
 
 
 def with_own_types(rows: Mapping[Any, Counts]) -> dict[Any, Counts]:
-    """The same rows, each with the types that no other of them created."""
+    """Return the same rows, each with the types that no other row created."""
     created = Counter(kind for counts in rows.values() if counts.objects for kind in counts.objects.kinds)
     return {
         name: replace(counts, own_types=tuple(kind for kind in counts.objects.kinds if created[kind] == 1))
@@ -60,12 +60,12 @@ def _merged(by_owner: Mapping[Owner, Kinds], owners: Sequence[Owner]) -> Kinds:
 
 
 def _count(values: Sequence[int]) -> Count:
-    """The lower median: a number that a request really had."""
+    """Return the lower median, which a request really had, with the least and the greatest."""
     return Count(median_low(values), min(values), max(values))
 
 
 def _typical(values: Sequence[Kinds]) -> Kinds:
-    if all(kinds == values[0] for kinds in values):  # as most often, and a deep stack has thousands of medians
+    if all(kinds == values[0] for kinds in values):  # usual, and much faster than a median for each kind
         return values[0]
     return {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
 

@@ -1,4 +1,4 @@
-"""Make requests whose every object, task and message is charged to the layer that caused it."""
+"""Make requests, and charge their objects, tasks and messages to the layers that cause them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected
 from ..model.stack import Owner
 from .attribution import Call, Charging
-from .backend import Backend, Tally
+from .backend import Backend
+from .python_core import Tally
 from .retained import retained
 
-# Fewer requests do not tell what is typical.
+# With fewer requests there is no typical request.
 FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCharges:
-    """What one request was charged, by owner: those of `model.stack`, then those that are not of the request.
+    """Hold what one request was charged, by owner: those of `model.stack`, then those outside the request.
 
-    `tallies` are objects, allocations, bytes and suspensions. `types` are the objects by the name of their type,
-    `retained` those of them that stayed alive. `received` and `sent` are messages through an owner's outer boundary.
+    `types` are the objects by the name of their type, `retained` those of them that stayed alive. `received` and `sent`
+    are messages through an owner's outer boundary.
     """
 
     tallies: list[Tally]
@@ -40,11 +41,11 @@ class RequestCharges:
 
 
 class CountingRun:
-    """Counts requests to one stack."""
+    """Count requests to one stack."""
 
     def __init__(self, stack: Stack, backend: Backend, library: Library) -> None:
         self.core = backend.core
-        # What cannot be counted, by quantity; more when another tool takes the events away.
+        # Why a quantity cannot be counted. Grows when another tool takes the events away.
         self.why_not = dict(backend.why_not)
         self.charging = Charging(stack, backend.core, library)
         self.other_tracer = False
@@ -83,7 +84,7 @@ class CountingRun:
         yield from dict.fromkeys(self.charging.spawning.unseen)
 
     async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[RequestCharges]:
-        """Return the charges of `requests` requests, made after `settle` others; of FEWEST when the time is over."""
+        """Return the charges of `requests` requests, made after `settle` others; of fewer at the time limit."""
         with uncollected(), self.opened():
             begin = clock()
             for _ in range(settle):
@@ -97,7 +98,7 @@ class CountingRun:
                 self._take()
                 await self.charging.request(call)
                 charges.append(self._take())
-            # What stays alive only until the next request comes is no leak.
+            # An object that stays alive only until the next request is no leak.
             self.core.period(-1)
             await self.charging.request(call)
             return self._with_retained(charges)
@@ -116,8 +117,7 @@ class CountingRun:
         """Return what was charged since the last call."""
         tallies, made = self.core.take()
         types: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
-        # All owners create much the same types. The names are not kept longer: that would keep the types alive.
-        # By identity: a metaclass may have its own idea of equality.
+        # By identity: a metaclass may define equality. Not kept longer than this call, which would keep classes alive.
         kinds = {id(kind): kind for _, kind, _ in made}
         names = {key: type_name(kind) for key, kind in kinds.items()}
         self.made_classes |= any(issubclass(kind, type) for kind in kinds.values())
@@ -127,5 +127,5 @@ class CountingRun:
 
 
 def type_name(kind: type) -> str:
-    """`module.qualname` of a class."""
+    """Return `module.qualname` of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,8 +1,8 @@
-"""See who hands work to a task or to a thread, and keep charging what a task does to whoever spawned it.
+"""Count the tasks and threads that each owner spawns, and charge the work of a task to its spawner.
 
-asyncio: the loop's `create_task`, `call_soon` and their like. uvloop, which is in C: attributes of the loop in their
-place, and a task factory. trio: the functions that spawn. Threads: the functions that hand work to one. Each sees the
-owner that is charged at that moment.
+Calls of these are watched: on asyncio the loop's `create_task`, `call_soon` and the like; on uvloop, which is in C,
+attributes of the loop in their place and a task factory; on trio the functions that spawn; everywhere the functions
+that hand work to a thread. The owner charged at the time of the call is the spawner.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ..errors import MeasurementError
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
 from ..model.stack import Owner
-from .backend import Charger
+from .charger import NOBODY, Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
-# Is shown a call that an owner makes, and returns the arguments with which to make it.
+# Is shown the caller and the arguments of a call, and returns the arguments to make the call with.
 Seen: TypeAlias = Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
 
-# The modules in which pools of threads are written. What these hand on was counted where it was handed to them; what
-# they export, such as `anyio.from_thread.run`, is work like any other.
+# The modules of thread pools. Work that a pool hands on was counted when the pool got it. Functions that these packages
+# export, such as `anyio.from_thread.run`, are work like any other.
 POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.", "trio._")
 # The event loop's methods that take a callback, and the place of the callback among the arguments.
 SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
 
 
 class Spawning:
-    """Counts tasks and threads by owner and name.
+    """Count tasks and threads by owner and name.
 
-    `background` is charged for tasks that were there before, but for the one that watches, which works `aside`.
+    `background` is charged for tasks that were there before, except the task that counts, which is charged to `aside`.
     """
 
     def __init__(self, core: Charger, background: Owner, aside: Owner) -> None:
@@ -55,7 +55,7 @@ class Spawning:
         self.unseen: list[str] = []
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
-        """Tasks and threads by owner since the last time; begins anew."""
+        """Return tasks and threads by owner since the last call."""
         taken = dict(self.tasks), dict(self.threads)
         self.tasks.clear()
         self.threads.clear()
@@ -63,7 +63,7 @@ class Spawning:
 
     @contextmanager
     def watched(self, library: Library) -> Iterator[None]:
-        """Watch the running loop, which is one of `library`, and every way to a worker thread."""
+        """Watch the running loop, which is of this library, and every way to a worker thread."""
         with ExitStack() as stack:
             stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
             stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
@@ -80,29 +80,39 @@ class Spawning:
 
     @contextmanager
     def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
-        """Show every call of `function` to `seen`, which returns the arguments to call it with."""
+        """Show every call of `function` to `seen`."""
         if type(function) is not FunctionType:
             self.unseen.append(f"Calls of {work_name(function)} are not counted: it is not written in Python.")
             yield
             return
-        core, parameters, original = self.core, Parameters.of(function.__code__), twin(function, function.__code__)
+        parameters = Parameters.of(function.__code__)
+        shown = self._shown(twin(function, function.__code__), seen)
 
         def called(caller: Owner, *flat: Any) -> Any:
             arguments, named, containers = parameters.gathered(flat)
-            if caller < 0:
-                return original(*arguments, **named)
-            for container in containers:
-                core.discount(caller, container)
-            arguments, named = seen(caller, arguments, named)
-            return core.run(caller, original, *arguments, **named)
+            if caller != NOBODY:
+                for container in containers:
+                    self.core.discount(caller, container)
+            return shown(caller, *arguments, **named)
 
-        with patched_code(function, detour(function.__code__, core.aside(called))):
+        with patched_code(function, detour(function.__code__, self.core.aside(called))):
             yield
+
+    def _shown(self, function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+        """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller."""
+
+        def shown(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            if caller == NOBODY:
+                return function(*arguments, **named)
+            arguments, named = seen(caller, arguments, named)
+            return self.core.run(caller, function, *arguments, **named)
+
+        return shown
 
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _handing(self, position: int) -> Seen:
-        """For a function whose argument at `position` is to run in a worker thread."""
+        """Watch a function whose argument at `position` is to run in a worker thread."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if len(arguments) > position and not _of_a_pool(arguments[position]):
@@ -122,53 +132,35 @@ class Spawning:
 
     @contextmanager
     def _asyncio_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Watch what makes tasks and takes callbacks; the code of a method is also seen by who keeps it bound."""
+        """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method."""
         strangers = dict.fromkeys(asyncio.all_tasks(loop), self.background)
         watching = asyncio.current_task(loop)
         if watching is not None:
             strangers[watching] = self.aside
         with ExitStack() as stack:
             for name, position in SCHEDULING.items():
-                seen = self._scheduling(position + 1, strangers)
                 if isinstance(method := _method(loop, name), FunctionType):
-                    stack.enter_context(self._detoured(method, seen))
+                    stack.enter_context(self._detoured(method, self._scheduling(position + 1, strangers)))
                 else:
-                    stack.enter_context(_replaced(loop, name, self.core.aside(self._shown(loop, name, seen))))
+                    shown = self._shown(getattr(loop, name), self._scheduling(position, strangers))
+                    stack.enter_context(_replaced(loop, name, self.core.aside(shown)))
             constructor = internals.eager_constructor(loop.get_task_factory())
             if loop.get_task_factory() is not None and (why := internals.why_no_eager_constructor()) is not None:
                 self.unseen.append(f"{why}.")
             if constructor is not None:
                 stack.enter_context(self._eager_factory(loop, constructor))
             elif isinstance(method := _method(loop, "create_task"), FunctionType):
-                stack.enter_context(self._detoured(method, self._creating))
+                stack.enter_context(self._detoured(method, self._creating(1)))
             else:
                 stack.enter_context(self._task_factory(loop))
             yield
 
-    def _shown(self, loop: asyncio.AbstractEventLoop, name: str, seen: Seen) -> Callable[..., Any]:
-        """What shows every call of a method in C to `seen`, and calls it with what that returns."""
-        method = getattr(loop, name)
-
-        def called(caller: Owner, *arguments: Any, **named: Any) -> Any:
-            if caller < 0:
-                return method(*arguments, **named)
-            (_, *arguments), named = seen(caller, (loop, *arguments), named)  # type: ignore[assignment]
-            return self.core.run(caller, method, *arguments, **named)
-
-        return called
-
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
-        """A factory like the loop's eager one: anyio goes round `create_task`, and calls what the factory calls."""
+        """Replace the loop's eager factory: anyio bypasses `create_task` and calls the constructor in the factory."""
         own = loop.get_task_factory()
-
-        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
-            if caller < 0:
-                return constructor(*arguments, **named)
-            (_, *arguments), named = self._creating(caller, (loop, *arguments), named)  # type: ignore[assignment]
-            return self.core.run(caller, constructor, *arguments, **named)
-
-        loop.set_task_factory(asyncio.create_eager_task_factory(self.core.aside(make)))  # type: ignore[attr-defined, unused-ignore]
+        watching = self.core.aside(self._shown(constructor, self._creating(0)))
+        loop.set_task_factory(asyncio.create_eager_task_factory(watching))  # type: ignore[attr-defined, unused-ignore]
         try:
             yield
         finally:
@@ -176,13 +168,13 @@ class Spawning:
 
     @contextmanager
     def _task_factory(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Watch a `create_task` in C: by an attribute of the loop, and by a factory for who keeps the bound method.
+        """Watch a `create_task` in C: by an attribute of the loop, and by a factory where the app has kept the method.
 
-        The factory is out while the attribute is called: what a factory is called with would be counted. The app sees
+        While the attribute is called, the factory is removed: the arguments of a factory would be counted. The app sees
         the factory that it has set itself.
         """
         own, set_factory = loop.get_task_factory(), loop.set_task_factory
-        shown = self._shown(loop, "create_task", self._creating)
+        shown = self._shown(loop.create_task, self._creating(0))
 
         def set_own(factory: Any) -> None:
             nonlocal own
@@ -190,12 +182,8 @@ class Spawning:
             set_factory(watching)
             own = factory
 
-        def make(caller: Owner, its_loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> Any:
-            factory: Callable[..., Any] = own or _plain_task
-            if caller < 0:
-                return factory(its_loop, coro, **named)
-            (_, coro), named = self._creating(caller, (its_loop, coro), named)
-            return self.core.run(caller, factory, its_loop, coro, **named)
+        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
+            return self._shown(own or _plain_task, self._creating(1))(caller, *arguments, **named)
 
         def create_task(caller: Owner, *arguments: Any, **named: Any) -> Any:
             set_factory(own)
@@ -216,26 +204,27 @@ class Spawning:
         finally:
             set_factory(own)
 
-    def _creating(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-        """For a call of `create_task`, the loop being its first argument."""
-        if "coro" in named:
-            arguments = (*arguments, named.pop("coro"))
-        if len(arguments) > 1 and asyncio.iscoroutine(arguments[1]):
-            loop, coro, *rest = arguments
-            self.tasks[caller][coroutine_name(coro)] += 1
-            arguments = (loop, self.core.coroutine_proxy(caller, coro, True), *rest)
-        return arguments, named
-
-    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
-        """For a method whose argument at `position` is a callback."""
+    def _creating(self, position: int) -> Seen:
+        """Watch a function whose argument at `position`, or named `coro`, is the coroutine of the new task."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-            if len(arguments) > position and callable(arguments[position]):
-                callback = arguments[position]
+            if "coro" in named:
+                arguments = (*arguments, named.pop("coro"))
+            if len(arguments) > position and asyncio.iscoroutine(coro := arguments[position]):
+                self.tasks[caller][coroutine_name(coro)] += 1
+                arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
+            return arguments, named
+
+        return seen
+
+    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
+        """Watch a function whose argument at `position` is a callback."""
+
+        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+            if len(arguments) > position and callable(callback := arguments[position]):
                 task = getattr(callback, "__self__", None)
                 owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
-                guarded = self.core.callback(owner, callback)
-                arguments = (*arguments[:position], guarded, *arguments[position + 1 :])
+                arguments = _with(arguments, position, self.core.callback(owner, callback))
             return arguments, named
 
         return seen
@@ -254,7 +243,7 @@ class Spawning:
             stack.enter_context(self._detoured(_function(function), self._spawning(position)))
 
     def _spawning(self, position: int) -> Seen:
-        """For a function of trio whose argument at `position` makes the coroutine of the new task."""
+        """Watch a function of trio whose argument at `position` makes the coroutine of the new task."""
 
         def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
             if len(arguments) <= position:
@@ -270,14 +259,18 @@ class Spawning:
                 self.tasks[caller][coroutine_name(coro)] += 1
                 return self.core.coroutine_proxy(caller, coro, True)
 
-            return (*arguments[:position], self.core.aside(rooted), *arguments[position + 1 :]), named
+            return _with(arguments, position, self.core.aside(rooted)), named
 
         return seen
 
 
+def _with(arguments: Arguments, position: int, value: object) -> Arguments:
+    return (*arguments[:position], value, *arguments[position + 1 :])
+
+
 @contextmanager
 def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
-    """An attribute of the loop object stands before the method of its class, also for asyncio's code in C."""
+    """Set an attribute of the loop, which asyncio's code in C finds before the method of its class."""
     if not hasattr(loop, "__dict__"):
         raise MeasurementError(
             f"nothing can be counted on a loop of {type(loop).__module__}.{type(loop).__qualname__}: its {name} is not"
@@ -294,12 +287,12 @@ def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iter
 
 
 def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
-    """What a loop without a task factory makes."""
+    """Make the task that a loop without a task factory makes."""
     return asyncio.Task(coro, loop=loop, **named)
 
 
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
-    """The function behind a method of the loop's class."""
+    """Return the function behind a method of the loop's class."""
     return inspect.unwrap(getattr(type(loop), name))
 
 
@@ -308,7 +301,7 @@ def _of_a_pool(work: object) -> bool:
 
 
 def _function(callee: Any) -> Function:
-    """The Python function behind it: some decorators keep it."""
+    """Return the Python function behind decorators that keep it."""
     found: Function = inspect.unwrap(callee)
     return found
 
@@ -317,9 +310,9 @@ def _function(callee: Any) -> Function:
 
 
 def coroutine_name(coroutine: Any) -> str:
-    """`module.qualname` of the coroutine that a new task is for.
+    """Return `module.qualname` of the coroutine that a new task is for.
 
-    Libraries spawn a coroutine of theirs round the one they were given; then it is that one's name.
+    If a library spawns its own coroutine round the app's, this is the name of the app's.
     """
     given = _given_coroutine(coroutine)
     named = coroutine if given is None else given
@@ -329,17 +322,18 @@ def coroutine_name(coroutine: Any) -> str:
 
 
 def _given_coroutine(coroutine: Any) -> Any:
-    """The one coroutine, not yet begun, among the arguments of `coroutine` or what its `self` holds."""
+    """Return the only coroutine not yet begun among the arguments of `coroutine` and the attributes of its `self`."""
     frame = getattr(coroutine, "cr_frame", None)
     if frame is None:
         return None
     arguments = dict(frame.f_locals)
     values = [*arguments.values(), *_attributes(arguments.get("self"))]
-    found = [value for value in values if type(value) is CoroutineType and inspect.getcoroutinestate(value) == _NEW]
+    found = [
+        value
+        for value in values
+        if type(value) is CoroutineType and inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    ]
     return found[0] if len(set(map(id, found))) == 1 else None
-
-
-_NEW = inspect.CORO_CREATED
 
 
 def _attributes(instance: object) -> Iterator[object]:
@@ -354,12 +348,9 @@ def _attributes(instance: object) -> Iterator[object]:
 
 
 def work_name(work: Any) -> str:
-    """`module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
-    while True:
-        if isinstance(work, functools.partial):
-            in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
-            work = work.args[0] if in_context else work.func
-        else:
-            break
+    """Return `module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
+    while isinstance(work, functools.partial):
+        in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
+        work = work.args[0] if in_context else work.func
     named = work if hasattr(work, "__qualname__") else type(work)
     return f"{getattr(named, '__module__', None) or '?'}.{named.__qualname__}"

@@ -9,7 +9,7 @@ from typing import Any
 class CoroutineProxy(Coroutine[Any, Any, Any]):
     """A coroutine that steps an awaitable; a subclass says what to do before a step begins and after it has ended.
 
-    `counting/_core.c` has the same in C, where a step must not create an object.
+    `counting/c_core/proxy.c` has the same in C, where a step must not create an object.
     """
 
     def __init__(self, awaitable: Awaitable[Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from ..analysis import profile_stacks
 from ..asgi.loops import Library
-from ..counting.backend import NOBODY
+from ..counting.charger import NOBODY
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, twin
 from ..interpreter.coroutine_proxy import CoroutineProxy, awaiting

@@ -1,0 +1,145 @@
+/* The counting core of pytest-mwbudget: who created how much, exactly. PythonCore describes the interface.
+
+   At every moment one *owner*, a small integer, is charged: a layer, the endpoint, the server's end. events.c adds what
+   is created to that owner's tally. proxy.c and guard.c switch the owner; in C, because a switch must not create
+   anything that could be counted.
+
+   There is one counting run in a process, because allocators and the reference tracer are the process's own. The run
+   counts the thread that started it. Other threads of the main interpreter have one owner in common; other interpreters
+   are not counted. Everything here runs with the main interpreter's GIL held, except the hooks: an interpreter with a
+   GIL of its own may enter them at any time, so they touch nothing before they know which interpreter it is. */
+
+#ifndef MWBUDGET_CORE_H
+#define MWBUDGET_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __GNUC__
+#pragma GCC visibility push(hidden)
+#endif
+
+#if PY_VERSION_HEX >= 0x030D0000
+#define HAVE_TRACER 1
+#else
+#define HAVE_TRACER 0
+#define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
+#endif
+
+#define NOBODY (-1)
+
+/* ---- tables.c ---- */
+
+/* What the slots of a table begin with. */
+typedef struct {
+    void *address; /* NULL in a free slot */
+    int owner;
+} Key;
+
+/* Open addressing: the size is a power of two, and at most half the slots are used. In memory of the C library, past
+   the allocators that are being counted. */
+typedef struct {
+    char *slots;
+    size_t width, first_size, size, used;
+} Table;
+
+/* By class and owner. The table holds the class from its first object on, so that no other class gets its address. */
+typedef struct {
+    Key key;
+    long long count, remembered;
+} TypeCount;
+
+/* By the object's address, which is never followed; the owner is in `owner`, not in the key. */
+typedef struct {
+    Key key;
+    PyTypeObject *type; /* borrowed from a TypeCount; NULL for an object that is forgotten */
+    int owner, period;
+} Birth;
+
+void *slot_at(const Table *table, size_t index);
+void *slot_of(const Table *table, void *address, int owner);
+int renew_types(Table *taken);
+void release_types(Table *types);
+TypeCount *count_type(PyTypeObject *type, int owner, int number);
+void remember(PyObject *object, TypeCount *kind);
+void forget(PyObject *object);
+
+/* ---- events.c ---- */
+
+typedef struct {
+    long long objects, allocations, bytes, suspensions;
+} Tally;
+
+void forget_allocations(void);
+void discount_object(int owner, PyObject *object);
+int hook(void);
+void unhook(int *objects_lost, int *allocations_lost);
+
+/* ---- module.c: the counting run ---- */
+
+typedef struct {
+    int active;
+    unsigned generation;          /* the number of the run */
+    PyThreadState *thread;        /* to compare: of the counted thread in the main interpreter */
+    int owners, aside, elsewhere; /* owners from 0; then what probes do; then other threads */
+    int current, suspender;
+    Tally *tallies;
+    Table types, births;
+    int period; /* objects are remembered under this number; -1 for none */
+    int out_of_memory;
+} Run;
+
+extern Run counting;
+
+static inline int
+live(unsigned generation)
+{
+    return counting.active && generation == counting.generation && PyThreadState_GetUnchecked() == counting.thread;
+}
+
+/* Charge an owner until give_back(). Returns who was charged, or NOBODY where nothing is counted. What runs in between
+   may stop the run and start another, so both need to know which run is meant. */
+static inline int
+hand_over(unsigned generation, int owner)
+{
+    if (!live(generation)) {
+        return NOBODY;
+    }
+    int before = counting.current;
+    counting.current = owner;
+    return before;
+}
+
+static inline void
+give_back(unsigned generation, int before)
+{
+    if (before != NOBODY && live(generation)) {
+        counting.current = before;
+    }
+}
+
+int checked_owner(long owner);
+
+/* ---- guard.c and proxy.c ---- */
+
+/* What a guard and a coroutine proxy begin with. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *inner; /* the callable or awaitable inside */
+    int owner;
+    unsigned generation;
+} Wrapper;
+
+extern PyTypeObject ProxyType, GuardType;
+
+void *new_wrapper(PyTypeObject *type, int owner, PyObject *inner);
+PyObject *wrapper_getattro(PyObject *op, PyObject *name);
+PyObject *make_proxy(PyObject *module, PyObject *arguments);
+PyObject *make_aside(PyObject *module, PyObject *callable);
+PyObject *make_callback(PyObject *module, PyObject *arguments);
+
+#endif

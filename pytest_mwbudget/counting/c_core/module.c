@@ -1,0 +1,274 @@
+/* The module: begin and end a counting run, charge a call, and tell what was counted. */
+
+#include "core.h"
+
+#define MAX_OWNERS 100000
+
+Run counting;
+
+int
+checked_owner(long owner)
+{
+    if (!counting.active) {
+        PyErr_SetString(PyExc_RuntimeError, "no counting run is under way");
+        return 0;
+    }
+    if (owner < 0 || owner > counting.elsewhere) {
+        PyErr_Format(PyExc_ValueError, "owner %ld, but this counting run has 0 to %d", owner, counting.elsewhere);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *
+run_as(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t number, PyObject *names)
+{
+    if (number < 2) {
+        PyErr_SetString(PyExc_TypeError, "run(owner, callable, ...)");
+        return NULL;
+    }
+    long owner = PyLong_AsLong(arguments[0]);
+    if (owner == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    unsigned generation = counting.generation;
+    if (!live(generation)) {
+        return PyObject_Vectorcall(arguments[1], arguments + 2, (size_t)number - 2, names);
+    }
+    if (!checked_owner(owner)) {
+        return NULL;
+    }
+    int before = hand_over(generation, (int)owner);
+    PyObject *result = PyObject_Vectorcall(arguments[1], arguments + 2, (size_t)number - 2, names);
+    give_back(generation, before);
+    return result;
+}
+
+/* A container that a probe's own arguments were put into: it was charged to its caller, who did not ask for it. */
+static PyObject *
+discount(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    int owner;
+    PyObject *object;
+    if (!PyArg_ParseTuple(arguments, "iO:discount", &owner, &object) || !checked_owner(owner)) {
+        return NULL;
+    }
+    discount_object(owner, object);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+start(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    int owners;
+    if (!PyArg_ParseTuple(arguments, "i:start", &owners)) {
+        return NULL;
+    }
+    if (counting.active) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "counting is under way already: there can be one counting run in a process");
+        return NULL;
+    }
+    if (owners < 1 || owners > MAX_OWNERS) {
+        return PyErr_Format(PyExc_ValueError, "%d owners, but a counting run has 1 to %d", owners, MAX_OWNERS);
+    }
+    Tally *tallies = calloc((size_t)owners + 2, sizeof(Tally));
+    if (tallies == NULL) {
+        return PyErr_NoMemory();
+    }
+    counting = (Run){
+        .generation = counting.generation + 1,
+        .thread = PyThreadState_Get(),
+        .owners = owners,
+        .aside = owners,
+        .elsewhere = owners + 1,
+        .current = owners,
+        .suspender = NOBODY,
+        .tallies = tallies,
+        .types = {.width = sizeof(TypeCount), .first_size = 1024},
+        .births = {.width = sizeof(Birth), .first_size = 16384},
+        .period = -1,
+    };
+    forget_allocations();
+    int other_tracer = hook();
+    if (other_tracer < 0) {
+        free(tallies);
+        return NULL;
+    }
+    counting.active = 1;
+    return PyBool_FromLong(other_tracer);
+}
+
+static PyObject *
+stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    if (!checked_owner(0)) {
+        return NULL;
+    }
+    int objects_lost, allocations_lost;
+    unhook(&objects_lost, &allocations_lost);
+    counting.active = 0;
+    Table types = counting.types;
+    free(counting.tallies);
+    free(counting.births.slots);
+    counting.tallies = NULL;
+    counting.types = counting.births = (Table){0};
+    release_types(&types); /* last: by now another run may have started */
+    return Py_BuildValue("(NN)", PyBool_FromLong(objects_lost), PyBool_FromLong(allocations_lost));
+}
+
+/* Append a new row to a new list, either of which may be NULL with an exception. Returns the list. */
+static PyObject *
+with_row(PyObject *rows, PyObject *row)
+{
+    if (rows != NULL && (row == NULL || PyList_Append(rows, row) < 0)) {
+        Py_CLEAR(rows);
+    }
+    Py_XDECREF(row);
+    return rows;
+}
+
+static PyObject *
+tally_rows(const Tally *tallies, int owners)
+{
+    PyObject *rows = PyList_New(0);
+    for (int i = 0; rows != NULL && i < owners; i++) {
+        const Tally *tally = &tallies[i];
+        rows = with_row(
+            rows, Py_BuildValue("(LLLL)", tally->objects, tally->allocations, tally->bytes, tally->suspensions));
+    }
+    return rows;
+}
+
+static PyObject *
+type_rows(const Table *types)
+{
+    PyObject *rows = PyList_New(0);
+    for (size_t i = 0; rows != NULL && i < types->size; i++) {
+        const TypeCount *kind = slot_at(types, i);
+        if (kind->count != 0) {
+            rows = with_row(rows, Py_BuildValue("(iOL)", kind->key.owner, (PyObject *)kind->key.address, kind->count));
+        }
+    }
+    return rows;
+}
+
+/* Takes the tables away before it makes objects: those are counted too, aside, in the new ones. */
+static PyObject *
+take(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    if (!checked_owner(0)) {
+        return NULL;
+    }
+    unsigned generation = counting.generation;
+    int owners = counting.elsewhere + 1;
+    Tally *taken = counting.tallies, *tallies = calloc((size_t)owners, sizeof(Tally));
+    Table types;
+    if (tallies == NULL || !renew_types(&types)) {
+        free(tallies);
+        return PyErr_NoMemory();
+    }
+    counting.tallies = tallies;
+    int before = hand_over(generation, counting.aside);
+    PyObject *tally_list = tally_rows(taken, owners), *type_list = type_rows(&types), *result = NULL;
+    if (tally_list != NULL && type_list != NULL) {
+        result = PyTuple_Pack(2, tally_list, type_list);
+    }
+    Py_XDECREF(tally_list);
+    Py_XDECREF(type_list);
+    free(taken);
+    release_types(&types);
+    give_back(generation, before);
+    return result;
+}
+
+static PyObject *
+begin_period(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    int period;
+    if (!PyArg_Parse(value, "i:period", &period) || !checked_owner(0)) {
+        return NULL;
+    }
+    counting.period = period;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+born(PyObject *Py_UNUSED(module), PyObject *objects)
+{
+    if (!checked_owner(0)) {
+        return NULL;
+    }
+    if (!PyList_CheckExact(objects)) {
+        return PyErr_Format(PyExc_TypeError, "born() takes a list, not %.100s", Py_TYPE(objects)->tp_name);
+    }
+    unsigned generation = counting.generation;
+    int before = hand_over(generation, counting.aside);
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && counting.births.used && i < PyList_GET_SIZE(objects); i++) {
+        /* A copy: what is made here may be remembered, and move the table. */
+        Birth birth = *(Birth *)slot_of(&counting.births, PyList_GET_ITEM(objects, i), 0);
+        if (birth.type == NULL) {
+            continue;
+        }
+        PyObject *id = PyLong_FromVoidPtr(birth.key.address);
+        PyObject *row = Py_BuildValue("(iiO)", birth.period, birth.owner, (PyObject *)birth.type);
+        if (id == NULL || row == NULL || PyDict_SetItem(found, id, row) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(id);
+        Py_XDECREF(row);
+    }
+    give_back(generation, before);
+    return found;
+}
+
+/* PythonCore says what they do. */
+static PyMethodDef functions[] = {
+    {"start", start, METH_VARARGS, NULL},
+    {"stop", stop, METH_NOARGS, NULL},
+    {"take", take, METH_NOARGS, NULL},
+    {"run", (PyCFunction)(void (*)(void))run_as, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"coroutine_proxy", make_proxy, METH_VARARGS, NULL},
+    {"aside", make_aside, METH_O, NULL},
+    {"callback", make_callback, METH_VARARGS, NULL},
+    {"discount", discount, METH_VARARGS, NULL},
+    {"period", begin_period, METH_O, NULL},
+    {"born", born, METH_O, NULL},
+    {0},
+};
+
+static int
+execute(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "pytest_mwbudget.counting._core counts in the main interpreter only");
+        return -1;
+    }
+    if (PyType_Ready(&ProxyType) < 0 || PyType_Ready(&GuardType) < 0) {
+        return -1;
+    }
+    return PyModule_AddIntConstant(module, "COUNTS_OBJECTS", HAVE_TRACER);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "pytest_mwbudget.counting._core",
+    .m_doc = "Objects, allocations and bytes by owner.",
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC
+PyInit__core(void)
+{
+    return PyModuleDef_Init(&definition);
+}

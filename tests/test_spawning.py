@@ -1,0 +1,448 @@
+"""Tasks and threads are charged to who spawns them, however and on whichever loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from pytest_mwbudget import engine
+from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.counting.spawning import Spawning
+from pytest_mwbudget.interpreter.foreign_tools import uncollected
+from pytest_mwbudget.model.results import LoopName, Measurement
+from pytest_mwbudget.timing.run import Environment
+
+from .apps import Noop, hello
+from .counted import (
+    COROUTINE,
+    COUNT_ONLY,
+    COUNTS_OBJECTS,
+    OWN,
+    Own,
+    PassThrough,
+    SpawnsInAGroup,
+    basic,
+    counted,
+    counts,
+    every_loop,
+    everything_as_before,
+    needs_objects,
+    number,
+)
+
+# ---- tasks --------------------------------------------------------------------------------------------------------
+
+
+@every_loop
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_each_nested_task_layer_spawns_its_one_task(loop: LoopName, depth: int) -> None:
+    measurement = counted(basic(Noop, *[PassThrough] * depth, Noop), loop=loop)
+    assert measurement.loop == loop
+    layers = [report for report in measurement.layers if report.name.startswith("PassThrough")]
+    assert len(layers) == depth
+    for report in measurement.layers:
+        assert report.counts is not None
+        expected = {COROUTINE: 1} if report in layers else {}
+        assert dict(report.counts.tasks.kinds) == expected
+        assert report.counts.tasks.exact
+
+
+@every_loop
+@pytest.mark.parametrize("around", [(), (PassThrough,), (PassThrough, PassThrough)], ids=len)
+@pytest.mark.parametrize("inside", [(), (PassThrough,)], ids=len)
+def test_what_child_tasks_spawn_and_create_is_their_layers(loop: LoopName, around: Any, inside: Any) -> None:
+    measurement = counted(basic(*around, SpawnsInAGroup, *inside), loop=loop)
+    own = counts(measurement, "SpawnsInAGroup")
+    place = f"{SpawnsInAGroup.__module__}.SpawnsInAGroup"
+    assert dict(own.tasks.kinds) == {f"{place}.child": 1, f"{place}.grandchild": 2}
+    assert own.tasks.exact
+    for report in measurement.layers:
+        if report.name != "SpawnsInAGroup":
+            assert report.counts is not None
+            assert number(report.counts.tasks) == report.name.startswith("PassThrough")
+    if COUNTS_OBJECTS:
+        assert own.objects is not None
+        assert own.objects.kinds[OWN] == 14
+        assert OWN in own.own_types
+
+
+class Ways(Noop):
+    """Every way in which asyncio makes a task."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.create_task(self.direct())
+        await asyncio.ensure_future(self.ensured())
+        await asyncio.get_running_loop().create_task(self.by_the_loop(), name="named")
+        await asyncio.gather(self.gathered(), self.gathered())
+        await asyncio.wait_for(asyncio.shield(self.shielded()), 5)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.grouped())
+        await self.app(scope, receive, send)
+
+    async def direct(self) -> None: ...
+    async def ensured(self) -> None: ...
+    async def by_the_loop(self) -> None: ...
+    async def gathered(self) -> None: ...
+    async def shielded(self) -> None: ...
+    async def grouped(self) -> None: ...
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_tasks_are_seen_however_they_are_made(loop: LoopName) -> None:
+    found = counts(counted(Noop(Ways(hello)), loop=loop), "Ways").tasks
+    names = {"direct": 1, "ensured": 1, "by_the_loop": 1, "gathered": 2, "shielded": 1, "grouped": 1}
+    assert dict(found.kinds) == {f"{__name__}.Ways.{name}": number for name, number in names.items()}
+
+
+class Keeps(Noop):
+    """What makes a task was kept by the app, long before anything is counted."""
+
+    kept: tuple[Callable[..., Any], ...] = ()
+    factories: tuple[Any, ...] = ()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        loop = asyncio.get_running_loop()
+        if not self.kept:
+            self.kept = (
+                loop.create_task,
+                functools.partial(loop.create_task),
+                lambda coro: type(loop).create_task(loop, coro, name="named"),
+                asyncio.tasks.create_task,
+                asyncio.tasks.ensure_future,
+                asyncio.create_task,
+            )
+        for keep in self.kept:
+            await keep(self.child())
+        await self.app(scope, receive, send)
+
+    async def child(self) -> None:
+        [Own() for _ in range(5)]
+
+
+def own_factory(loop: Any, coro: Any, **named: Any) -> Any:
+    """A task factory of the app's."""
+    return asyncio.Task(coro, loop=loop, **named)
+
+
+@pytest.mark.parametrize("factory", [None, own_factory])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: Any) -> None:
+    pytest.importorskip(loop)
+
+    async def main() -> Measurement:
+        running = asyncio.get_running_loop()
+        running.set_task_factory(factory)
+        request = server.build_request("GET", "/", {})
+        with everything_as_before(running):
+            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment())
+
+    measurement = loops.run(loop, main)
+    found = counts(measurement, "Keeps")
+    assert dict(found.tasks.kinds) == {f"{__name__}.Keeps.child": 6}
+    assert found.tasks.exact
+    if COUNTS_OBJECTS:
+        assert found.objects is not None
+        assert found.objects.kinds[OWN] == 30
+        assert found.objects.kinds["_asyncio.Task"] == 6
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_app_sees_and_sets_its_own_task_factory_while_it_is_counted(loop: LoopName) -> None:
+    pytest.importorskip(loop)
+    seen: list[Any] = []
+
+    class Sets(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            running = asyncio.get_running_loop()
+            seen.append(running.get_task_factory())
+            with pytest.raises(TypeError):
+                running.set_task_factory(5)  # type: ignore[arg-type]
+            running.set_task_factory(own_factory)
+            seen.append(running.get_task_factory())
+            await running.create_task(self.child())
+            running.set_task_factory(None)
+            await running.create_task(self.child())
+            await self.app(scope, receive, send)
+
+        async def child(self) -> None: ...
+
+    measurement = counted(Noop(Sets(hello)), loop=loop)
+    assert seen == [None, own_factory] * (len(seen) // 2)
+    assert number(counts(measurement, "Sets").tasks) == 2
+
+
+def test_a_callback_is_its_layers_where_call_soon_was_kept() -> None:
+    class Soon(Noop):
+        soon: Callable[..., Any] | None = None
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            loop = asyncio.get_running_loop()
+            self.soon = self.soon or loop.call_soon
+            done = loop.create_future()
+            self.soon(self.later, done)
+            # The endpoint is suspended last: without the callback's own owner, this is its task.
+            await self.app(scope, receive, send)
+            await done
+
+        def later(self, done: asyncio.Future[None]) -> None:
+            task = asyncio.ensure_future(self.child())
+            task.add_done_callback(lambda _: done.set_result(None))
+
+        async def child(self) -> None: ...
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.001)
+        await hello(scope, receive, send)
+
+    found = counts(counted(Noop(Soon(Noop(waits)))), "Soon").tasks
+    assert (found.count, found.low, found.high) == (1, 1, 1)
+
+
+@needs_objects
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
+    pytest.importorskip(loop)
+    from pytest_mwbudget.counting import _core as core
+
+    async def child() -> None: ...
+
+    def spawns() -> None:
+        asyncio.create_task(child())  # noqa: RUF006
+
+    def schedules() -> None:
+        running = asyncio.get_running_loop()
+        running.call_soon(bool)
+        running.call_later(100, bool).cancel()
+        running.call_at(running.time() + 100, bool).cancel()
+        running.call_soon_threadsafe(bool)
+
+    def made_by(function: Callable[[], None]) -> dict[type, int]:
+        for _ in range(50):  # until the bytecode is specialised
+            core.take()
+            core.run(0, function)
+            _, made = core.take()
+        return {kind: number for owner, kind, number in made if owner == 0}
+
+    async def main() -> None:
+        # How uvloop reaches its own methods is known to nobody outside.
+        for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
+            found = []
+            for watched in (False, True):
+                with uncollected():
+                    core.start(4)
+                    try:
+                        with Spawning(core, 2, 3).watched("asyncio") if watched else nullcontext():
+                            found.append(made_by(function))
+                    finally:
+                        core.stop()
+                await asyncio.sleep(0)
+            assert found[0] == found[1]
+
+    loops.run(loop, main)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+def test_eager_tasks_are_charged_to_their_layer() -> None:
+    async def main() -> Measurement:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        request = server.build_request("GET", "/", {})
+        found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment())
+        assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
+        return found
+
+    measurement = asyncio.run(main())
+    assert number(counts(measurement, "SpawnsInAGroup").tasks) == 3
+    assert number(counts(measurement, "PassThrough").tasks) == 1
+
+
+class SpawnsForTrio(Noop):
+    """Every way in which trio makes a task."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        import trio
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.soon)
+            await nursery.start(self.started)
+            nursery.start_soon(functools.partial(self.soon), name="named")
+        done = trio.Event()
+        trio.lowlevel.spawn_system_task(self.system, done)
+        await done.wait()
+        await self.app(scope, receive, send)
+
+    async def soon(self) -> None: ...
+
+    async def started(self, task_status: Any) -> None:
+        task_status.started()
+
+    async def system(self, done: Any) -> None:
+        done.set()
+
+
+def test_trios_tasks_are_seen_however_they_are_made() -> None:
+    pytest.importorskip("trio")
+    found = counts(counted(Noop(SpawnsForTrio(hello)), loop="trio"), "SpawnsForTrio").tasks
+    place = f"{__name__}.SpawnsForTrio"
+    assert dict(found.kinds) == {f"{place}.soon": 2, f"{place}.started": 1, f"{place}.system": 1}
+
+
+@needs_objects
+def test_what_the_measurement_does_after_a_layer_spawned_a_system_task_is_nobodys() -> None:
+    pytest.importorskip("trio")
+
+    class Spawns(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            import trio
+
+            trio.lowlevel.spawn_system_task(trio.lowlevel.checkpoint)
+            await self.app(scope, receive, send)
+
+    measurement = counted(Noop(Spawns(Noop(hello))), loop="trio")
+    found = counts(measurement, "Spawns")
+    assert found.tasks.high == 1
+    assert found.objects is not None
+    assert found.objects.high < 120
+    assert not any(kind.startswith("pytest_mwbudget") for kind in found.objects.kinds)
+
+
+def test_a_task_that_was_there_before_is_nobodys() -> None:
+    async def busy_elsewhere() -> None:
+        while True:
+            [Own() for _ in range(50)]
+            await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
+
+    class Waits(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.002)
+            await self.app(scope, receive, send)
+
+    async def main() -> Measurement:
+        other = asyncio.create_task(busy_elsewhere())
+        request = server.build_request("GET", "/", {})
+        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment())
+        other.cancel()
+        return found
+
+    measurement = asyncio.run(main())
+    assert measurement.ledger is not None
+    for row in (*(report.counts for report in measurement.layers), measurement.ledger.endpoint):
+        assert row is not None
+        assert row.tasks.high == 0
+        if COUNTS_OBJECTS:
+            assert row.objects is not None
+            assert OWN not in row.objects.kinds
+
+
+# ---- threads -------------------------------------------------------------------------------------------------------
+
+
+def work(number: int = 0) -> int:
+    return number
+
+
+class HandsOver(Noop):
+    """Every way to have something done by a worker thread under asyncio."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await anyio.to_thread.run_sync(work, 1)
+        await anyio.to_thread.run_sync(functools.partial(work, 1))
+        await asyncio.to_thread(work, 1)
+        await asyncio.get_running_loop().run_in_executor(None, work, 1)
+        thread = threading.Thread(target=self.own)
+        thread.start()
+        thread.join()
+        await self.app(scope, receive, send)
+
+    def own(self) -> None: ...
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_what_a_library_of_threads_exports_is_work_like_any_other(loop: LoopName) -> None:
+    class ComesBack(Noop):
+        """As adapters of WSGI do: a worker thread calls back into the event loop."""
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await anyio.to_thread.run_sync(anyio.from_thread.run, anyio.sleep, 0)
+            await self.app(scope, receive, send)
+
+    found = counts(counted(ComesBack(hello), loop=loop), "ComesBack").threads
+    assert dict(found.kinds) == {"anyio.from_thread.run": 1}
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_work_for_threads_is_seen_however_it_gets_there(loop: LoopName) -> None:
+    measurement = counted(Noop(HandsOver(Noop(hello))), loop=loop)
+    found = counts(measurement, "HandsOver").threads
+    assert dict(found.kinds) == {f"{__name__}.work": 4, f"{__name__}.HandsOver.own": 1}
+    assert found.exact
+    assert counts(measurement, "Noop#1").threads.high == 0
+
+
+@every_loop
+def test_a_sync_endpoint_is_one_thread_of_the_endpoints(loop: LoopName) -> None:
+    def page(request: Any) -> Any:
+        return PlainTextResponse("ok")
+
+    measurement = counted(Noop(PassThrough(Starlette(routes=[Route("/", page)]))), loop=loop)
+    ledger = measurement.ledger
+    assert ledger is not None
+    assert ledger.endpoint is not None
+    name = f"{__name__}.{test_a_sync_endpoint_is_one_thread_of_the_endpoints.__name__}.<locals>.page"
+    assert dict(ledger.endpoint.threads.kinds) == {name: 1}
+    assert counts(measurement, "PassThrough").threads.high == 0
+
+
+@needs_objects
+def test_what_other_threads_create_is_nobodys() -> None:
+    stop = threading.Event()
+
+    def elsewhere() -> None:
+        while not stop.wait(0.0005):
+            [Own() for _ in range(100)]
+
+    class Waits(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.005)
+            await self.app(scope, receive, send)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    try:
+        measurement = counted(Noop(Waits(hello)))
+    finally:
+        stop.set()
+        thread.join()
+    ledger = measurement.ledger
+    assert ledger is not None
+    assert ledger.total.objects is not None
+    assert OWN not in ledger.total.objects.kinds
+
+
+def test_asyncios_debug_mode_is_suspended() -> None:
+    async def main(*, debug: bool) -> Measurement:
+        asyncio.get_running_loop().set_debug(debug)
+        request = server.build_request("GET", "/", {})
+        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment())
+        assert asyncio.get_running_loop().get_debug() == debug
+        return measurement
+
+    measurement = asyncio.run(main(debug=True))
+    assert measurement.verdict == "pass"
+    assert "asyncio's debug mode was suspended" in " ".join(measurement.notes)
+    plain = asyncio.run(main(debug=False))
+    assert [report.counts and report.counts.objects for report in measurement.layers] == [
+        report.counts and report.counts.objects for report in plain.layers
+    ]
