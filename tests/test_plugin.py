@@ -1142,7 +1142,7 @@ def test_an_async_test_on_another_loop_than_it_says_is_explained(shop: pytest.Py
     shop.makepyfile(ASYNC.format(marker="asyncio", us="2000, loop='trio'", fixtures=""))
     result = run(shop)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["this test runs on asyncio, but its loop is to be 'trio'; *"])
+    result.stdout.fnmatch_lines(["loop='trio' was requested, but this test runs on asyncio; *"])
 
 
 # ---- async tests ------------------------------------------------------------------------------------------------

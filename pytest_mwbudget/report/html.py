@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import quote
 
+from ..errors import explain_command
 from ..model.results import Judged, Quantity, Verdict
 from .json import measured
 from .table import COUNTS, SPENT, US, Column, Figure, Row
@@ -47,6 +48,8 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         created=document.get("created"),
         sections=[_section(number, nodeid, shown, link) for number, (nodeid, shown) in enumerate(found, 1)],
         headline=_headline([shown.verdict for _, shown in found]),
+        ids_shown=any(shown.has_ids for _, shown in found),
+        explain=explain_command("ID"),
         figure=figure,
     )
 

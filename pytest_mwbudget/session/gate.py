@@ -382,7 +382,7 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
         sentences = [*(finding.sentence for finding in view(result).undecided), *_unbound(result, budgets)]
         try:
             if sentences:
-                item.warn(BudgetWarning(f"{printable(str(result.request))}: {printable(' '.join(sentences))}"))
+                item.warn(BudgetWarning(printable(f"{result.request}: {' '.join(sentences)}")))
         except BudgetWarning as warning:
             errors.append(str(warning))
     if errors:
