@@ -133,7 +133,7 @@ def test_a_result_of_a_run_that_does_not_enforce_has_an_empty_view() -> None:
 def test_a_report_says_once_what_ids_in_brackets_are_for(render: Callable[..., str], note: str, times: int) -> None:
     if render is html:
         pytest.importorskip("jinja2")
-    found = replace(result(PASSING), notes=(note, note))
+    found = replace(timed(counted(PASSING)), notes=(note, note))
     text = render(document([to_json(found, "t")] * 2))
     assert text.count("mwbudget explain ID") == times
 

@@ -81,8 +81,8 @@ class MwBudget:
         wanted = self.settings.loop
         if wanted is not None and wanted != running:
             raise MeasurementError(
-                f"loop={wanted!r} was requested, but this test runs on {running}; run the test on {wanted} (for anyio, by"
-                f" the fixture anyio_backend), use the methods without `a` in a sync test, or omit loop",
+                f"loop={wanted!r} was requested, but this test runs on {running}; run the test on {wanted} (anyio: by the"
+                f" fixture anyio_backend), use the methods without `a` in a sync test, or omit loop",
                 message_id="wrong-loop",
             )
 
