@@ -117,7 +117,8 @@ def _worst(row: Row, name: str) -> str:
 def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
     """Say how to go on with a row over its budget, and which budget it would keep."""
     if row.report is None:
-        return f"Next: begin with the costliest row; if the cost is intended, set total_us={_enough(row, 'us')} in the marker."
+        intended = f"if the cost is intended, set total_us={_enough(row, 'us')} in the marker."
+        return f"Next: begin with the costliest row; {intended}"
     enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}
     budgets = (
         enough["us"] if list(enough) == ["us"] else f"{{{', '.join(f'{q!r}: {most}' for q, most in enough.items())}}}"
