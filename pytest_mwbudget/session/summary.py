@@ -12,7 +12,7 @@ import pytest
 
 from ..errors import SettingError, report_of, tagged
 from .artifacts import JSON, RENDERED, Output, check_distinct
-from .gate import enforced
+from .configuration import enforced
 
 # What pytest itself says of a test; with these of --tb it shows no failure in full.
 OUTCOMES = ("passed", "failed", "skipped")
