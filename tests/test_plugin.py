@@ -488,6 +488,7 @@ def test_a_parameter_sets_marker_wins_over_that_of_its_function(shop: pytest.Pyt
 @pytest.mark.parametrize(
     ("ini", "message"),
     [
+        ("mw_budget = perhaps", "*mw_budget in the configuration: * 'perhaps'; give true or false"),
         ("mw_budget_us = many", "*mw_budget_us is 'many', which is not a number*"),
         ("mw_budget_undecided = maybe", "*mw_budget_undecided is 'maybe'*The choices are: warn, fail, pass*"),
         ("mw_budget_lifespan = perhaps", "*mw_budget_lifespan is 'perhaps'*"),
