@@ -20,12 +20,12 @@ from .session.artifacts import RENDERED, check_distinct, put
 ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
 # Wider text is hard to read.
 MOST_COLUMNS = 100
-# What reading and rendering find in data that is of another shape.
+# The errors that reading and rendering raise for data of another shape.
 MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit status, 2 for what cannot be done."""
+    """Run a command and return the exit status: 2 after an error."""
     said = _parser().parse_args(arguments)
     try:
         if said.command == "explain":
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {report_of(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Who reads has seen enough, as `head` has; what is left goes nowhere when Python flushes it at its end.
+        # The reader, such as `head`, has closed the pipe. Python flushes the rest of the output to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(message_id: str | None) -> None:
-    """Print the page of an id, or all ids."""
+    """Print the page of an id, or the list of all ids."""
     width = min(shutil.get_terminal_size().columns - 1, MOST_COLUMNS)
     if message_id is None:
         for line in pages.listed():
@@ -70,7 +70,7 @@ def _explain(message_id: str | None) -> None:
 
 
 def _render(source: Path, said: Mapping[str, str]) -> None:
-    """Write or print what is asked for, once all of it is there."""
+    """Write the files, or print the tables, after everything has been rendered."""
     options = {output: f"--{output.name}={said[output.name]!r}" for output in RENDERED if output.name in said}
     paths = {output: Path(said[output.name]) for output in options}
     check_distinct({repr(str(source)): source} | {options[output]: path for output, path in paths.items()})
@@ -102,7 +102,7 @@ def _tables(document: Mapping[str, Any]) -> list[str]:
 
 
 def _stored(source: Path) -> Mapping[str, Any]:
-    """The document in a file; MwBudgetError where there is none that this version reads."""
+    """Read the document in a file; MwBudgetError if this version cannot read it."""
     remedy = "give a file that --mw-budget-json wrote"
     try:
         found = json.loads(source.read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ def _stored(source: Path) -> Mapping[str, Any]:
 
 
 def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as this version writes it; an error of MISSHAPEN where too much is missing."""
+    """Return the document as this version writes it; raises an error of MISSHAPEN if parts are missing."""
     environment = {key: found["environment"][key] for key in ENVIRONMENT}
     measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
     return cast("dict[str, Any]", encodable({**found, "environment": environment, "measurements": measurements}))

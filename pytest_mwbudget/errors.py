@@ -1,7 +1,7 @@
-"""What can go wrong between a test and its numbers, in words for the person who reads the test report.
+"""Errors and warnings, in words for the person who reads the test report.
 
-Every message states the value, the choices and the remedy. `plugin` turns these into a pytest usage error or a
-failed test; none of them reaches the user as an internal traceback.
+Every message states the value, the choices and the remedy. `session` turns an error into a usage error of pytest or a
+failed test, so no user sees an internal traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 class MwBudgetError(Exception):
     """Base of every error that pytest-mwbudget raises on purpose.
 
-    `message_id` names the page that `mwbudget explain` prints, None where there is none.
+    `message_id` is the id of its page for `mwbudget explain`, None if it has none.
     """
 
     message_id: str | None = None
@@ -43,13 +43,13 @@ class LifespanError(MwBudgetError):
 
 
 class ResponseError(MwBudgetError):
-    """The app answered, but not in a way on which a measurement could stand."""
+    """The app answered, but its response cannot be measured."""
 
     message_id = "response"
 
 
 class RepetitionError(ResponseError):
-    """The app raised in a call after the first one; its exception is the cause."""
+    """The app raised in a repetition of the request; its exception is the cause."""
 
     message_id = "repetition"
 
@@ -61,20 +61,20 @@ class LayerNameError(MwBudgetError):
 
 
 class MeasurementError(MwBudgetError):
-    """The app answers, but cannot be measured. Each kind has a `message_id` of its own."""
+    """The app answers, but cannot be measured. The `message_id` tells the kinds apart."""
 
 
 class BudgetWarning(UserWarning):
-    """A verdict is undecided, and the settings say that this is only worth a warning."""
+    """A verdict is undecided, and the settings make that a warning."""
 
 
 def of_the_app(error: BaseException) -> BaseException:
-    """The app's own exception where `error` says in what call it was raised, else `error`."""
+    """Return the app's own exception if `error` wraps it, else `error`."""
     return error.__cause__ or error if isinstance(error, RepetitionError) else error
 
 
 def tagged(text: str, message_id: str) -> str:
-    """`text` with the id that `mwbudget explain` takes."""
+    """Return `text` with the id that `mwbudget explain` takes."""
     return f"{text} [{message_id}]"
 
 
@@ -89,21 +89,21 @@ def more_about(message_id: str) -> str:
 
 
 def report_of(error: Exception) -> str:
-    """Return what an error says, its notes, and the command for its page."""
+    """Return the message of an error, its notes, and the command for its page."""
     lines = [str(error), *getattr(error, "__notes__", ())]
     if isinstance(error, MwBudgetError) and error.message_id is not None:
         lines.append(more_about(error.message_id))
     return "\n".join(lines)
 
 
-# A shorter text is part of too many names.
+# A shorter text is a part of too many names.
 SHORTEST_PART = 3
 
 
 def near_miss(value: str, choices: Iterable[str]) -> str:
-    """`" Did you mean 'x'?"` for the choice nearest to `value`, or an empty string when none is near.
+    """Return `" Did you mean 'x'?"` for the choice nearest to `value`, or an empty string if none is near.
 
-    Near is what is spelt alike, or else what `value` is a part of: `GZip` is near `GZipMiddleware`.
+    A choice is near if it is spelt alike, or else if it contains `value`: `GZip` is near `GZipMiddleware`.
     """
     folded, by_folded = value.casefold(), {choice.casefold(): choice for choice in choices}
     close = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)

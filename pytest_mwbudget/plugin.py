@@ -48,8 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def _addressed(config: pytest.Config) -> bool:
     """Whether the command line or the configuration sets anything of this plugin."""
     options = [value for name, value in vars(config.option).items() if name.startswith("mw_budget")]
-    keys = ["mw_budget", *(setting.key for setting in table.SETTINGS.values() if table.INI in setting.places)]
-    return any(value is not None for value in options) or any(map(config.getini, keys))
+    keys = [setting.key for setting in table.SETTINGS.values() if table.INI in setting.places]
+    try:
+        switch = config.getini("mw_budget")
+    except (ValueError, pytest.UsageError) as error:  # neither names the key
+        raise pytest.UsageError(f"mw_budget in the configuration: {error}; give true or false") from None
+    return switch or any(value is not None for value in options) or any(map(config.getini, keys))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -200,9 +200,9 @@ def test_a_page_says_what_was_seen_why_and_what_to_do(
         "**Why.** A layer outside of it answered: authentication, a\n"
         "redirect, a cache, CORS for a preflight request.\n"
         "\n"
-        "**What to do.** Measure a request that comes through, with\n"
-        "the headers that the outer layers want. Or remove the\n"
-        "budget of this layer from this test.\n"
+        "**What to do.** Send the headers that the outer layers\n"
+        "require, so that the request reaches this layer. Or remove\n"
+        "the budget of this layer from this test.\n"
     )
 
 

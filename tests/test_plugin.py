@@ -27,8 +27,10 @@ import pytest_mwbudget.report.terminal
 import pytest_mwbudget.session.artifacts
 import pytest_mwbudget.session.captured_output
 import pytest_mwbudget.session.client
+import pytest_mwbudget.session.configuration
 import pytest_mwbudget.session.gate
 import pytest_mwbudget.session.profiles
+import pytest_mwbudget.session.progress
 import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
@@ -487,6 +489,7 @@ def test_a_parameter_sets_marker_wins_over_that_of_its_function(shop: pytest.Pyt
 @pytest.mark.parametrize(
     ("ini", "message"),
     [
+        ("mw_budget = perhaps", "*mw_budget in the configuration: * 'perhaps'; give true or false"),
         ("mw_budget_us = many", "*mw_budget_us is 'many', which is not a number*"),
         ("mw_budget_undecided = maybe", "*mw_budget_undecided is 'maybe'*The choices are: warn, fail, pass*"),
         ("mw_budget_lifespan = perhaps", "*mw_budget_lifespan is 'perhaps'*"),
@@ -938,7 +941,7 @@ def test_a_test_with_a_budget_of_a_count_passes_without_enforcement(with_task: p
 
 def test_what_the_failure_suggests_makes_the_test_pass(with_task: pytest.Pytester) -> None:
     with_task.makepyfile(marked("tasks=0"))
-    suggested = re.search(r"say\s+(layers=\{.*?\}\})", run(with_task, "--mw-budget").stdout.str(), re.DOTALL)
+    suggested = re.search(r"set\s+(layers=\{.*?\}\})", run(with_task, "--mw-budget").stdout.str(), re.DOTALL)
     assert suggested is not None
     with_task.makepyfile(marked(f"tasks=0, {' '.join(suggested[1].split())}"))
     run(with_task, "--mw-budget").assert_outcomes(passed=1)
@@ -1143,7 +1146,7 @@ def test_an_async_test_on_another_loop_than_it_says_is_explained(shop: pytest.Py
     shop.makepyfile(ASYNC.format(marker="asyncio", us="2000, loop='trio'", fixtures=""))
     result = run(shop)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["this test runs on asyncio, but its loop is to be 'trio'; *"])
+    result.stdout.fnmatch_lines(["loop='trio' was requested, but this test runs on asyncio; *"])
 
 
 # ---- async tests ------------------------------------------------------------------------------------------------
@@ -1378,7 +1381,7 @@ def test_an_attempt_is_not_judged_by_the_requests_of_the_one_before(run_again: p
 @pytest.mark.parametrize(("option", "read"), [("--junitxml=junit.xml", True), ("--strict-markers", False)])
 def test_figures_of_a_junit_file_are_precise(pytester: pytest.Pytester, option: str, read: bool) -> None:
     config = pytester.parseconfigure("--mw-budget", option)
-    assert pytest_mwbudget.session.gate._figures_read(config) is read
+    assert pytest_mwbudget.session.configuration.figures_read(config) is read
 
 
 @pytest.mark.usefixtures("github")

@@ -666,7 +666,7 @@ def test_a_layer_with_advice_is_told_to_follow_it() -> None:
     text = flat(failure(found, 79))
     (advice,) = advise(found)
     assert f"advice: {advice.text}" in text
-    assert "Next: the advice above; or, if this is intended, say layers={'AuthMiddleware': 160}." in text
+    assert "Next: the advice above; or, if this is intended, set layers={'AuthMiddleware': 160} in the marker." in text
 
 
 def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> None:
@@ -757,7 +757,7 @@ def test_a_count_over_its_budget_says_what_how_many_and_what_is_allowed(
     text = text_of(failing(quantity, same(number), most))
     assert text.startswith(f"GET /health: Auth {shown}, budget {allowed} (1 of 1 layers over budget)")
     assert f"Auth {verb} {shown} per request, its budget is {allowed}." in text
-    assert "Next: profile shop.middleware.Auth on this request; if this is intended, say layers={'Auth':" in text
+    assert "Next: profile shop.middleware.Auth on this request; if this is intended, set layers={'Auth':" in text
 
 
 def test_a_count_that_varies_is_shown_with_its_range() -> None:

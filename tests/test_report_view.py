@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,16 @@ def test_a_result_of_a_run_that_does_not_enforce_has_an_empty_view() -> None:
     shown = view(Result(request=RequestLine("GET", "/"), status=200))
     assert (shown.layers, shown.first, shown.findings, shown.advice) == ([], None, (), ())
     assert list(table(Result(request=RequestLine("GET", "/"), status=200), 80)) == []
+
+
+@pytest.mark.parametrize("render", [html, markdown])
+@pytest.mark.parametrize(("note", "times"), [("The machine was slow. [slow-machine]", 1), ("No id.", 0)])
+def test_a_report_says_once_what_ids_in_brackets_are_for(render: Callable[..., str], note: str, times: int) -> None:
+    if render is html:
+        pytest.importorskip("jinja2")
+    found = replace(timed(counted(PASSING)), notes=(note, note))
+    text = render(document([to_json(found, "t")] * 2))
+    assert text.count("mwbudget explain ID") == times
 
 
 # ---- the layer to look at first ----------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ from filelock import FileLock
 import pytest_mwbudget.engine
 import pytest_mwbudget.session.captured_output
 import pytest_mwbudget.session.client
+import pytest_mwbudget.session.configuration
 import pytest_mwbudget.session.gate
 import pytest_mwbudget.session.profiles
+import pytest_mwbudget.session.progress
 import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns

@@ -22,6 +22,7 @@ from .table import SETTINGS
 # Deadlines are integers of nanoseconds, and timers of event loops accept only a limited number of seconds.
 MOST_SECONDS = 86_400
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -44,11 +45,10 @@ def microseconds(value: object, where: str) -> Microseconds:
 
 def count(value: object, where: str) -> int:
     """Check a budget of something counted: a whole number from zero."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    number = _int(value)
+    if number is None or number < 0:
         raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")
-    return value
+    return number
 
 
 def size(value: object, where: str) -> int:
@@ -66,20 +66,18 @@ def size(value: object, where: str) -> int:
 
 def status_code(value: object, where: str) -> int:
     """Check an HTTP status code: 100 to 599."""
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 599:
+    number = _int(value)
+    if number is None or not 100 <= number <= 599:
         raise SettingError(f"{where} is {value!r}; give an HTTP status code from 100 to 599, for example 404")
-    return int(value)
+    return number
 
 
 def truth(value: object, where: str) -> bool:
     """Check a truth value: a bool, or one of the words that ini files use."""
-    if isinstance(value, str) and value.casefold() in ("true", "false", "1", "0", "yes", "no", "on", "off"):
-        return value.casefold() in ("true", "1", "yes", "on")
-    if not isinstance(value, bool):
+    found = TRUTHS.get(value.casefold()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
         raise SettingError(f"{where} is {value!r}; give True or False")
-    return value
+    return found
 
 
 def seconds(value: object, where: str) -> Seconds:
@@ -101,6 +99,13 @@ def _float(value: Any) -> float | None:
         return None
     except OverflowError:
         return math.inf
+
+
+def _int(value: object) -> int | None:
+    """Convert to a whole number; None for what is not one, and for more digits than any budget has."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def choice(choices: Sequence[Any], value: object, where: str) -> Any:

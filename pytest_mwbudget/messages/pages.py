@@ -1,6 +1,7 @@
-"""Read the pages, and show them in a terminal. A page is Markdown: a heading with its id, a summary, and the rest.
+"""Read the pages, and show them in a terminal.
 
-Links in a page lead from the folder docs of the project, or to another id (`#near-budget`).
+A page is Markdown: a heading with its id, a summary, and the rest. Links are relative to the folder `docs`, or lead to
+another id (`#near-budget`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ ITEM = re.compile(r"^(?=- )", re.MULTILINE)
 
 
 def ids() -> list[str]:
-    """The ids that have a page, sorted."""
+    """List the ids that have a page, sorted."""
     folder = files(__package__)
     return sorted(file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md"))
 
 
 def page(message_id: str) -> str:
-    """The Markdown of a page; MwBudgetError where there is none of that id."""
+    """Read the Markdown of a page; MwBudgetError if no page has the id."""
     known = ids()
     if message_id not in known:
         raise MwBudgetError(
@@ -36,12 +37,12 @@ def page(message_id: str) -> str:
 
 
 def summary(message_id: str) -> str:
-    """What a message means, in one line."""
+    """Return the meaning of a message, in one line."""
     return page(message_id).split("\n\n")[1]
 
 
 def listed() -> Iterator[str]:
-    """A line for each id."""
+    """Yield a line for each id, with its meaning."""
     known = ids()
     width = max(map(len, known))
     for one in known:
@@ -49,7 +50,7 @@ def listed() -> Iterator[str]:
 
 
 def shown(message_id: str, width: int) -> str:
-    """A page as a terminal of `width` columns shows it: no links, tables as lists, lines wrapped."""
+    """Format a page for a terminal of `width` columns: no links, tables as lists, lines wrapped."""
     blocks = (block for block in BLOCKS.split(page(message_id)) if block and block.strip())
     return "\n\n".join(_shown(block.strip("\n"), width) for block in blocks) + "\n"
 
@@ -63,7 +64,7 @@ def _shown(block: str, width: int) -> str:
         return "\n".join([_filled(heads, width), *(_filled(f"- {row}", width, "  ") for row in rows)])
     if text.startswith(">"):
         return textwrap.indent(_filled(re.sub(r"^> ?", "", text, flags=re.MULTILINE), width - 4), "    ")
-    # A list may stand directly below a sentence.
+    # A list may follow a sentence without a blank line.
     parts = [part for part in ITEM.split(text) if part]
     return "\n".join(_filled(part, width, "  " if part.startswith("- ") else "") for part in parts)
 

@@ -1,25 +1,14 @@
 """A document as JSON of pytest-benchmark, for trackers that chart it: a benchmark for each layer and whole request.
 
-What the trackers read: github-action-benchmark (tool `pytest`) charts `ops` and shows `stddev`, `mean` and `rounds`;
-Bencher (adapter `python_pytest`) charts `mean` and `mean ± stddev`, or `median` and `median ± iqr`. Times are in
-seconds.
+pytest-benchmark stores every duration. A result has a median and its interval, so the numbers describe the median and
+not single requests; docs/how-to/ci-reports.md defines each of them. Rows without an interval are left out.
 
-pytest-benchmark stores every duration. Here there are a median and its interval, so the numbers describe the median and
-not single requests:
-
-- `mean` and `median` are the estimate. An estimate below the detection limit is replaced by the limit: a layer that
-  costs nothing is a flat line in a chart and does not jump to infinite operations per second.
-- `stddev` is the larger distance from the estimate to an end of the interval, so `mean ± stddev` covers the interval.
-  `min`, `q1` and `ld15iqr` are its lower end, `max`, `q3` and `hd15iqr` its upper end, `iqr` its width. No outliers are
-  counted.
-- `rounds` is the number of requests that were timed, `total` is `rounds × mean`, `ops` is `1 / mean`.
-
-`extra_info` has the unchanged estimate and interval in microseconds. Rows without an interval are left out.
+github-action-benchmark (tool `pytest`) charts `ops` and shows `stddev`, `mean` and `rounds`. Bencher (adapter
+`python_pytest`) charts `mean` and `mean ± stddev`, or `median` and `median ± iqr`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,6 +16,7 @@ from typing import Any
 from ..model.estimate import Microseconds
 from ..model.results import Effort, Result
 from .json import measured
+from .json import render as as_json
 from .table import Figure
 from .text import shortened
 from .view import view
@@ -56,7 +46,7 @@ def render(document: Mapping[str, Any]) -> str:
         "datetime": document.get("created"),
         "version": VERSION,
     }
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return as_json(data)
 
 
 def _numbered(groups: list[str]) -> list[str]:
@@ -91,7 +81,11 @@ def _least_us(limit_us: Microseconds | None) -> Microseconds:
 
 
 def _stats(us: Figure, least_us: Microseconds, effort: Effort) -> dict[str, Any]:
-    """Give the numbers of `us` in seconds, under the names of pytest-benchmark."""
+    """Give the numbers of `us` in seconds, under the names of pytest-benchmark.
+
+    An estimate below the detection limit is replaced by the limit, so that a layer that costs nothing is a flat line in
+    a chart of operations per second.
+    """
     assert us.low is not None
     assert us.high is not None
     middle = max(us.value, least_us)

@@ -117,12 +117,13 @@ def _worst(row: Row, name: str) -> str:
 def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
     """Say how to go on with a row over its budget, and which budget it would keep."""
     if row.report is None:
-        return f"Next: begin with the costliest row; if the cost is intended, say total_us={_enough(row, 'us')}."
+        intended = f"if the cost is intended, set total_us={_enough(row, 'us')} in the marker."
+        return f"Next: begin with the costliest row; {intended}"
     enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}
     budgets = (
         enough["us"] if list(enough) == ["us"] else f"{{{', '.join(f'{q!r}: {most}' for q, most in enough.items())}}}"
     )
-    intended = f"if this is intended, say layers={{{row.name!r}: {budgets}}}."
+    intended = f"if this is intended, set layers={{{row.name!r}: {budgets}}} in the marker."
     if advised:
         return f"Next: the advice above; or, {intended}"
     if profiled:
@@ -135,7 +136,7 @@ def next_step_uncountable(quantities: Sequence[Quantity]) -> str:
     named, without = " and ".join(quantities), ", ".join(f"{quantity}=None" for quantity in quantities)
     return (
         f"Next: run this test where {named} can be counted, or skip it here; if the budget is not to be enforced here,"
-        f" say undecided='warn', or {without} in the marker."
+        f" set undecided='warn', or {without} in the marker."
     )
 
 

@@ -1,6 +1,6 @@
 """A profile as files: an interactive flamegraph, pyinstrument's own page, speedscope's JSON.
 
-The session has a block for each layer and below it the layer's own frames: see `analysis.profile_stacks`.
+The pyinstrument session has a block for each layer, and the layer's own frames below it: see `analysis.profile_stacks`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ..model.stack import Layer
 Key: TypeAlias = tuple[str, str, int]
 
 US_PER_S = 1e6
-# Of the whole. What is thinner can be seen by nobody, and fills files.
+# The smallest share of the session that a frame may have. Thinner frames are invisible, and make files large.
 THINNEST = 0.0003
 MOST_BYTES = 2_000_000
-# A "less than" that a script element takes for more than that.
+# A "<" that begins markup inside a script element.
 ENDS_SCRIPT = re.compile("<(?=!--|/?script)", re.IGNORECASE)
 PLACEHOLDER = "/*DATA*/null"
-# What ends a script element, or a line of JavaScript, must not stand in one.
+# Characters that can end a script element or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
-    """One self-contained page for a session of `requests` calls of the request that `result` is about.
+    """Renders a session of `requests` calls of the request of `result` as one self-contained page.
 
-    `request_us` is what a request took under the profiler.
+    `request_us` is the time of a request under the profiler.
     """
 
     output_file_extension = "html"
@@ -53,17 +53,17 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
         self.request_us = request_us
 
     def default_processors(self) -> ProcessorList:
-        """Equal calls together; how long a function ran alone is a number of it, and no frame."""
+        """Merge equal calls. Self time is a number of a frame, not a frame of its own."""
         return [processors.remove_importlib, processors.aggregate_repeated_calls]
 
     def render(self, session: Session) -> str:
-        """The page; its data is what `window.flamegraph` shows."""
+        """Make the page."""
         page = files(__package__).joinpath("flamegraph.html").read_text(encoding="utf-8")
         data = json.dumps(self.data(session), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return page.replace(PLACEHOLDER, data.translate(ESCAPES))
 
     def data(self, session: Session) -> dict[str, Any]:
-        """What the page shows: the layers, and a tree of nodes with µs per request."""
+        """Collect the data of the page: the layers, and a tree of nodes with µs per request."""
         result = self.result
         root = self.preprocess(session.root_frame(trim_stem=False))
         tops = _tops(root)
@@ -119,20 +119,20 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
 
 
 def hottest(session: Session, layer: Layer, requests: int, count: int = 3) -> tuple[HotFunction, ...]:
-    """The functions of a layer that took the most time themselves, without those of the layers inside it."""
+    """Return the functions with the largest self time in a layer, without those of the layers inside it."""
     own_us: dict[Key, float] = {}
     total_us: dict[Key, float] = {}
     for frame, outer in _own_frames(session, layer):
         key = _key(frame)
         own_us[key] = own_us.get(key, 0.0) + frame.total_self_time / requests * US_PER_S
-        if key not in outer:  # what calls itself has its time once
+        if key not in outer:  # a recursive function has its time once
             total_us[key] = total_us.get(key, 0.0) + frame.time / requests * US_PER_S
     ordered = sorted(own_us, key=lambda key: (-own_us[key], key))[:count]
     return tuple(HotFunction(*key, own_us[key], total_us[key]) for key in ordered)
 
 
 def pyinstrument_page(session: Session) -> str:
-    """The page that pyinstrument makes itself. It writes names into a script element as they are."""
+    """Make pyinstrument's own page, with names that are harmless in its script element."""
     told = session.to_json()
     records = [([_harmless(frame) for frame in stack], seconds) for stack, seconds in session.frame_records]
     about = {"frame_records": records, "target_description": _harmless(session.target_description)}
@@ -140,19 +140,19 @@ def pyinstrument_page(session: Session) -> str:
 
 
 def speedscope(session: Session) -> str:
-    """JSON that speedscope opens, and the viewers that read its format."""
+    """Make JSON in the format of speedscope."""
     return str(SpeedscopeRenderer().render(session))
 
 
 def thinned(session: Session, share: float = THINNEST) -> Session:
-    """The session without the frames that take less than this share of it: their time is their callers'."""
+    """Return the session without frames below this share of it; their time goes to their callers."""
     least = share * math.fsum(seconds for _, seconds in session.frame_records)
     found: Session = Session.from_json(session.to_json() | {"frame_records": pruned(session.frame_records, least)})
     return found
 
 
 def bounded(render: Callable[[Session], str], session: Session) -> str:
-    """The session rendered, its thinnest frames left out until the text has at most `MOST_BYTES`."""
+    """Render the session, without its thinnest frames as far as needed to stay within `MOST_BYTES`."""
     share, text = THINNEST, render(session)
     while len(text.encode()) > MOST_BYTES and share < 1:
         share *= 2
@@ -165,14 +165,14 @@ def _harmless(text: str) -> str:
 
 
 def function_name(frame: Frame) -> str:
-    """`Class.function` of a method, else `function`."""
+    """Return `Class.function` for a method, else `function`."""
     return f"{frame.class_name}.{frame.function}" if frame.class_name else frame.function
 
 
 def short_path(frame: Frame) -> str | None:
-    """The file below the working directory, or below where it was imported from.
+    """Return the file relative to the working directory, else to the directory it was imported from.
 
-    The latter also for what is in a virtual environment below the working directory.
+    A file in a virtual environment is relative to the latter, also below the working directory.
     """
     path = frame.file_path
     if path is None:
@@ -184,19 +184,19 @@ def short_path(frame: Frame) -> str | None:
 
 
 def _tops(root: Frame | None) -> list[Frame]:
-    """The outermost blocks: pyinstrument leaves out a root that has but one child."""
+    """Return the outermost blocks: pyinstrument leaves out a root that has only one child."""
     if root is None:
         return []
     return [root] if root.file_path == BLOCK else _calls(root)
 
 
 def _calls(frame: Frame) -> list[Frame]:
-    """What it calls, without pyinstrument's frames for the time that is its own."""
+    """Return the frames that a frame calls, without pyinstrument's frames for self time."""
     return [child for child in frame.children if not child.is_synthetic]
 
 
 def _own_frames(session: Session, layer: Layer) -> Iterator[tuple[Frame, frozenset[Key]]]:
-    """The frames of a layer, each with the keys of those round it."""
+    """Yield the frames of a layer, each with the keys of its callers."""
     root = processors.aggregate_repeated_calls(session.root_frame(trim_stem=False), options={})
     blocks = _tops(root)
     while blocks:

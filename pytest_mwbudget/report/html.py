@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +15,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from ..model.results import Judged, Quantity, Verdict
+from ..errors import explain_command
+from ..model.results import Quantity, Verdict
 from .json import measured
+from .picture import picture
 from .table import COUNTS, SPENT, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
@@ -42,6 +43,8 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         created=document.get("created"),
         sections=[_section(number, nodeid, shown, link) for number, (nodeid, shown) in enumerate(found, 1)],
         headline=_headline([shown.verdict for _, shown in found]),
+        ids_shown=any(shown.has_ids for _, shown in found),
+        explain=explain_command("ID"),
         figure=figure,
     )
 
@@ -87,44 +90,23 @@ def _headline(verdicts: Sequence[Verdict | None]) -> str:
 # ---- one request -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """One measured request, as the template shows it.
-
-    `first` says why to look at the first layer, `left` has row, kind, number and name of what outlives a step of the
-    event loop, `links` has title and address of each file of a profile.
-    """
-
-    id: str
-    nodeid: str
-    view: View
-    first: str
-    picture: _Picture | None
-    tables: Sequence[_Table]
-    total: _Cell
-    left: Sequence[tuple[str, str, int, str]]
-    sentences: Sequence[str]
-    missing: Mapping[str, Sequence[str]]
-    links: Sequence[tuple[str, str]]
-    facts: Sequence[tuple[str, str]]
-
-
-def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str]) -> _Section:
+def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str]) -> dict[str, Any]:
+    """Collect what the template shows of a request; `links` has title and address of each file of a profile."""
     titles = {"flamegraph": "flamegraph", "pyinstrument": "pyinstrument's own page", "speedscope": "for speedscope"}
-    return _Section(
-        id=f"m{number}",
-        nodeid=nodeid,
-        view=shown,
-        first=_first(shown.first) if shown.first else "",
-        picture=_picture(shown.rows),
-        tables=[*_tables(shown)],
-        total=_cell(shown.total, US),
-        left=[*_left(shown.rows)],
-        sentences=[*_sentences(shown)],
-        missing=_missing(shown),
-        links=[(title, quote(link(getattr(shown.profile, key)))) for key, title in titles.items() if shown.profile],
-        facts=[*_facts(shown)],
-    )
+    return {
+        "id": f"m{number}",
+        "nodeid": nodeid,
+        "view": shown,
+        "first": _first(shown.first) if shown.first else "",
+        "picture": picture(shown.rows),
+        "tables": [*_tables(shown)],
+        "total": _cell(shown.total, US),
+        "left": [*_left(shown.rows)],
+        "sentences": [*_sentences(shown)],
+        "missing": _missing(shown),
+        "links": [(title, quote(link(getattr(shown.profile, key)))) for key, title in titles.items() if shown.profile],
+        "facts": [*_facts(shown)],
+    }
 
 
 def _first(row: Row) -> str:
@@ -137,6 +119,7 @@ def _first(row: Row) -> str:
 
 
 def _left(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, str]]:
+    """List row, kind, number and name of each task, call in a thread and retained object."""
     for row in rows[:-1]:
         for key, what in (("tasks", "task"), ("threads", "call in a thread"), ("retained", "object retained")):
             for name, number in row.figures[key].kinds.items() if key in row.figures else ():
@@ -208,44 +191,29 @@ def _cell(row: Row, column: Column) -> _Cell:
     return _Cell(found.text, found.value, found.span if found.varies else "", budget, verdict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
-    """The head of a column; `first` is the order of its first sorting."""
+def _tables(shown: View) -> Iterator[dict[str, Any]]:
+    """Make the table of times and the table of counts, whose last row is the total.
 
-    title: str
-    meaning: str
-    first: str = "descending"
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of all rows; the last row is the total, which stays below the others however they are sorted."""
-
-    id: str
-    title: str
-    columns: Sequence[_Heading]
-    lines: Sequence[tuple[Row, Sequence[_Cell]]]
-
-
-def _tables(shown: View) -> Iterator[_Table]:
-    """Make the table of times, against the budgets, and that of counts."""
+    `columns` has the title of each column, its meaning, and the order of its first sorting.
+    """
     if shown.effort is not None:
         spent, total = _known(SPENT, shown.rows), shown.total.figures.get("us")
-        columns = (
-            _Heading("µs", "microseconds per request, the median"),
-            _Heading("interval", "the confidence interval of the median"),
-            _Heading("share", "of the whole request"),
-            _Heading("budget µs", "the most microseconds per request that are allowed"),
-            _Heading("verdict", "on the budget of time", "ascending"),
-            *(_Heading(column.title, column.meaning) for column in spent),
-            _Heading("method", "how it was measured", "ascending"),
-        )
-        yield _Table("time", "Time", columns, [(row, [*_time_cells(row, total, spent)]) for row in shown.rows])
+        columns = [
+            ("µs", "microseconds per request, the median", "descending"),
+            ("interval", "the confidence interval of the median", "descending"),
+            ("share", "of the whole request", "descending"),
+            ("budget µs", "the most microseconds per request that are allowed", "descending"),
+            ("verdict", "on the budget of time", "ascending"),
+            *((column.title, column.meaning, "descending") for column in spent),
+            ("method", "how it was measured", "ascending"),
+        ]
+        lines = [(row, [*_time_cells(row, total, spent)]) for row in shown.rows]
+        yield {"id": "time", "title": "Time", "columns": columns, "lines": lines}
     counted = _known(COUNTS, shown.rows)
     if counted:
-        headings = [_Heading(column.title, column.meaning) for column in counted]
+        columns = [(column.title, column.meaning, "descending") for column in counted]
         lines = [(row, [_cell(row, column) for column in counted]) for row in shown.rows]
-        yield _Table("counts", "Counts", headings, lines)
+        yield {"id": "counts", "title": "Counts", "columns": columns, "lines": lines}
 
 
 def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column]) -> Iterator[_Cell]:
@@ -264,170 +232,3 @@ def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column]) -> Iter
 def _known(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     """Keep the columns in which there is anything, if only a budget."""
     return [column for column in columns if any(column.key in {*row.figures, *row.judged} for row in rows)]
-
-
-# ---- the picture -------------------------------------------------------------------------------------------------
-
-# A mark that would make the scale this many times as long as the whole stack is shown at the end of the scale.
-FARTHEST = 2.0
-MOST_TICKS = 6
-BINARY = (1024**2, 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """A row of the picture: positions on its scale are texts such as `12.5%`.
-
-    `enclosed` is the width of its box, which holds its own part and all that is inside it. `over` is the part above the
-    budget. `beyond` says that the budget is off the scale.
-    """
-
-    row: Row
-    text: str
-    remark: str
-    verdict: Verdict | None
-    start: str
-    own: str
-    enclosed: str
-    over_start: str | None
-    over: str
-    interval: tuple[str, str] | None
-    budget: str | None
-    budget_text: str
-    beyond: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Tick:
-    """A number on the scale; `anchor` is the part of its text that stands at its place."""
-
-    at: str
-    text: str
-    anchor: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    """The stack, nested as the layers are. Heights are shares of the rows."""
-
-    quantity: str
-    bars: Sequence[_Bar]
-    total: _Bar
-    ticks: Sequence[_Tick]
-
-    def top(self, number: int) -> str:
-        """Give the place where the box of a row begins."""
-        return _percent(number / len(self.bars))
-
-    def height(self, number: int) -> str:
-        """Give the height of the box of a row, which reaches down to the innermost row."""
-        return _percent(1 - number / len(self.bars))
-
-
-def _picture(rows: Sequence[Row]) -> _Picture | None:
-    """Draw the stack by time, or where nothing was timed by what it creates; None where there is nothing to show."""
-    column = _pictured(rows)
-    if column is None:
-        return None
-    starts = [0.0]
-    for row in rows[:-1]:
-        found = row.figures.get(column.key)
-        starts.append(starts[-1] + max(0.0, found.value if found else 0.0))
-    whole = starts.pop()
-    scale = _Scale.of(rows, starts, whole, column)
-    bars = [scale.bar(row, start) for row, start in zip(rows[:-1], starts, strict=True)]
-    return _Picture(f"{column.title} per request", bars, scale.bar(rows[-1], 0.0), [*scale.ticks()])
-
-
-def _pictured(rows: Sequence[Row]) -> Column | None:
-    """Choose the quantity of the picture: time, else a count that has a budget, else one that is known."""
-    counts = [column for column in COUNTS if column.key in ("objects", "allocations", "bytes", "tasks")]
-    budgeted = [column for column in counts if any(column.key in row.judged for row in rows)]
-    for column in (US, *budgeted, *counts):
-        found = [row.figures[column.key] for row in rows[:-1] if column.key in row.figures]
-        if column.key in rows[-1].figures and any(one.value > 0 for one in found):
-            return column
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """From 0 at the left to `end` at the right, in the unit of `column`; the stack ends at `whole`."""
-
-    column: Column
-    whole: float
-    end: float
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], starts: Sequence[float], whole: float, column: Column) -> _Scale:
-        """Make one on which everything has room that is not too far away."""
-        marks = [whole]
-        for row, start in zip(rows, [*starts, 0.0], strict=True):
-            found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
-            marks += [start + end for end in (found.value, found.high) if end is not None] if found else []
-            marks += [start + judged.bound] if judged else []
-        return cls(column, whole, 1.02 * max(mark for mark in marks if mark <= FARTHEST * whole))
-
-    def at(self, value: float) -> str:
-        """Give the place of a value."""
-        return _percent(min(max(value / self.end, 0.0), 1.0))
-
-    def ticks(self) -> Iterator[_Tick]:
-        """Yield round numbers along the scale."""
-        unit = next((unit for unit in BINARY if self.column.key == "bytes" and unit <= self.end), 1)
-        rough = self.end / unit / MOST_TICKS
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = unit * next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-        if self.column.counted:
-            step = max(1.0, step)
-        for number in range(int(self.end / step) + 1):
-            value = number * step
-            anchor = "start" if not number else "end" if value > 0.95 * self.end else "middle"
-            yield _Tick(self.at(value), self.column.show(value) if self.column.counted else bound(value), anchor)
-
-    def bar(self, row: Row, start: float) -> _Bar:
-        """Draw the bar of a row that begins at `start`."""
-        quantity = cast("Quantity", self.column.key)
-        found, judged = row.figures.get(quantity), row.judged.get(quantity)
-        value = max(0.0, found.value) if found else 0.0
-        most = judged.bound if judged else math.inf
-        kept = min(value, most) if judged and judged.verdict != "pass" else value
-        own_end = start + kept
-        return _Bar(
-            row=row,
-            text=self._text(found.value) if found else "",
-            remark=self._remark(row, value, judged),
-            verdict=judged.verdict if judged else None,
-            start=self.at(start),
-            own=self.at(kept),
-            enclosed=self.at(self.whole - start),
-            over_start=self.at(own_end) if value > kept else None,
-            over=self.at(value - kept),
-            interval=self._interval(found, start) if found else None,
-            budget=self.at(start + most) if judged else None,
-            budget_text=amount(quantity, most) if judged else "",
-            beyond=start + most > self.end,
-        )
-
-    def _interval(self, found: Figure, start: float) -> tuple[str, str] | None:
-        """Give the places where it begins and ends; None where it is a point."""
-        if found.low is None or found.high is None or not found.varies:
-            return None
-        return self.at(start + max(0.0, found.low)), self.at(start + max(0.0, found.high))
-
-    def _text(self, value: float) -> str:
-        return f"{self.column.show(value)}{'' if self.column.counted else ' µs'}"
-
-    def _remark(self, row: Row, value: float, judged: Judged | None) -> str:
-        """Say what the bar cannot show."""
-        if not row.entered:
-            return "not entered"
-        if row.merged_with:
-            return f"measured with {row.merged_with}"
-        if judged and judged.verdict == "fail":
-            return f"{self._text(value - judged.bound)} over"
-        return "undecided" if judged and judged.verdict == "undecided" else ""
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}%"

@@ -1,12 +1,7 @@
 """The results of a test as properties of its testcase in JUnit XML.
 
-`mw_budget.verdict` is the worst of the test's requests. `mw_budget.request` is the request with this verdict; of
-several, the one that takes the most time. Of this request there are `mw_budget.total_us`, `mw_budget.worst_layer` (the
-layer to look at first: see `view.View`), `mw_budget.worst_layer_us` and the counts of that layer:
-`mw_budget.worst_layer_objects`, `…_allocations`, `…_bytes`, `…_tasks`, `…_threads`, `…_retained`.
-
-A test with several requests has the same for each of them, numbered in the order in which they were made:
-`mw_budget.1.request`, `mw_budget.1.verdict`, …. What is not known has no property.
+docs/how-to/ci-reports.md lists them. The worst request has the worst verdict and, among several, takes the most time.
+The worst layer is `View.first`.
 """
 
 from __future__ import annotations

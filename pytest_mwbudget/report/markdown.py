@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..model.results import Profile, Result, Verdict
+from ..errors import explain_command
+from ..model.results import Profile, Verdict
 from .json import measured
 from .table import Row
 from .text import amount, figure, printable
@@ -19,6 +20,7 @@ UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # Functions that a profile names for each layer.
 HOTTEST = 3
+IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
 
 # What means something to Markdown, or to GitHub and GitLab, which make links and mentions of plain text. An underscore
 # means nothing inside a word; a number or a dash begins a list only at the start of a line.
@@ -32,9 +34,10 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     It is empty where there is no room for even that.
     """
     found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
-    head = _head([result for _, result in found])
-    sections = ["\n".join(_section(nodeid, view(result))) for nodeid, result in found]
-    foot = _foot(document["environment"])
+    shown = [(nodeid, view(result)) for nodeid, result in found]
+    head = _head([one.verdict for _, one in shown])
+    sections = ["\n".join(_section(nodeid, one)) for nodeid, one in shown]
+    foot = _foot(document["environment"], has_ids=any(one.has_ids for _, one in shown))
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
         return text
@@ -58,15 +61,15 @@ def _left_out(number: int, of: int) -> str:
     return f"{number} of {of} requests are left out: there is no room here for more. The JSON has them all."
 
 
-def _head(results: Sequence[Result]) -> str:
-    verdicts = [result.verdict for result in results]
+def _head(verdicts: Sequence[Verdict | None]) -> str:
     numbers = [f"{verdicts.count(one)} {one or 'without a budget'}" for one in ORDER if one in verdicts]
     return f"## mw-budget: {', '.join(numbers) or 'nothing was measured'}"
 
 
-def _foot(environment: Mapping[str, Any]) -> str:
+def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> str:
     words = (environment["implementation"], environment["python"], "on", environment["platform"])
-    return f"{plain(' '.join(words))}, loop {plain(environment['loop'])}"
+    machine = f"{plain(' '.join(words))}, loop {plain(environment['loop'])}"
+    return f"{machine}\n\n{IDS}" if has_ids else machine
 
 
 # ---- one request -------------------------------------------------------------------------------------------------

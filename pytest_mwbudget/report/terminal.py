@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -12,7 +11,7 @@ from ..model.estimate import Estimate
 from ..model.results import Result, Verdict, worst
 from .findings import Finding, exceeded
 from .table import COUNTS, SPENT, Column, Row
-from .text import bound, figure, printable, shortened, wrapped
+from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
 
 # The names of pytest's own markup.
@@ -28,8 +27,6 @@ MIN_NAME = 12
 NAME_SHARE = 0.3
 # In place of a space at which a line must not end: a command is pasted from one line.
 TIE = "␣"
-# How a message ends that has an id.
-TAGGED = re.compile(r" \[[a-z-]+\]\.?$")
 # What an item of a list begins with. An item is not wrapped, so a name stays beside its number.
 ITEM = "    "
 
@@ -57,7 +54,7 @@ def run(
     results whose table stands elsewhere, `repeated` those of attempts that were repeated: these have no table, and
     their line says so.
     """
-    has_ids = False
+    ids_shown = False
     for place, (nodeid, result) in enumerate(measured):
         line = one_line(result)
         again = " (attempt was repeated)" if place in repeated else ""
@@ -65,13 +62,13 @@ def run(
         if verbosity >= -1 and place not in told and place not in repeated:
             lines = [*table(result, width, verbose=verbosity > 0)]
             texts = [*(line.text for line in lines), *(finding.sentence for finding in view(result).undecided)]
-            has_ids = has_ids or any(map(TAGGED.search, texts))
+            ids_shown = ids_shown or any(map(has_id, texts))
             yield from lines
             yield Line("")
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
     yield Line(printable(f"{python}, loop {loops}{unit}"))
-    if has_ids:
+    if ids_shown:
         yield Line(f"{more_about('ID')}, for an ID in [brackets]")
 
 
@@ -118,7 +115,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += wrapped(shown.next_step_uncountable, width)
     if shown.profile is not None:
         lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
-    has_ids = any(map(TAGGED.search, lines))
+    has_ids = any(map(has_id, lines))
     more = more_about("over-budget" if result.verdict == "fail" else "undecided")
     lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
     return "\n".join(lines)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 
 from ..model.results import Quantity
 
+# The id at the end of a message: `errors.tagged` writes it.
+ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
 # The unit of a count, in the singular and the plural, where the quantity's own name is not the unit.
 UNITS = {"tasks": ("task", "tasks"), "threads": ("call", "calls"), "retained": ("object", "objects")}
 
@@ -50,6 +53,11 @@ def printable(text: str) -> str:
     """
     shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
     return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
+
+
+def has_id(text: str) -> bool:
+    """Whether a message ends with an id that `mwbudget explain` takes."""
+    return ID_AT_END.search(text) is not None
 
 
 def shortened(text: str, width: int) -> str:

@@ -13,7 +13,7 @@ from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Resu
 from .advice import advise
 from .findings import Finding, exceeded, headline, next_step, next_step_uncountable, undecided
 from .table import Row, rows
-from .text import figure
+from .text import figure, has_id
 
 # A kept budget is no worse than none.
 GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}
@@ -64,6 +64,11 @@ class View:
     def undecided(self) -> list[Finding]:
         """The findings on what is undecided."""
         return [finding for finding in self.findings if finding.verdict == "undecided"]
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether a note or a finding ends with the id of a message."""
+        return any(map(has_id, (*self.notes, *(finding.sentence for finding in self.findings))))
 
     @property
     def hottest(self) -> list[tuple[str, tuple[HotFunction, ...]]]:

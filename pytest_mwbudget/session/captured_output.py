@@ -1,7 +1,7 @@
-"""Keep what repeated requests log, warn of and print away from pytest, which would keep all of it.
+"""Keep log records, warnings and output of repeated requests away from pytest.
 
-An app that writes an access log is called some ten thousand times. pytest formats and keeps every record that reaches
-its handlers, in the time and the objects of the layer that logs, and a failing test would show them all.
+An app that writes an access log is called some ten thousand times. pytest would format and keep every log record. That
+work would be charged to the layer that logs, and a failing test would show all the records.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-# Of what repeated requests print so much is shown, from its end: what they printed last.
+# A failing test shows at most this much of the output of repeated requests: its end.
 SHOWN_CHARACTERS = 1000
-# The ways to capture that show nothing before the end.
+# The values of --capture with which nothing is printed before the test ends.
 SILENT = ("fd", "sys")
 # A level above every other: a handler of this level takes no record.
 NOTHING = sys.maxsize
@@ -25,18 +25,18 @@ NOTHING = sys.maxsize
 
 @contextmanager
 def set_apart(config: pytest.Config) -> Iterator[None]:
-    """Inside, pytest's handlers take no record, and warnings are ignored; of what is printed the end is kept.
+    """Ignore log records and warnings inside the block, and keep the end of the output.
 
-    The handlers of the app are left alone: they are what its logging costs.
+    The app's own log handlers stay at work, because they are part of what its logging costs.
     """
-    # As without pytest, which shows all that Python by itself ignores or shows once.
+    # Without pytest, Python ignores most warnings or shows them once.
     with _logs_ignored(), warnings.catch_warnings(action="ignore"), _shortened(config):
         yield
 
 
 @contextmanager
 def _logs_ignored() -> Iterator[None]:
-    # They stay in their loggers: a logger without any handler would print to stderr.
+    # The handlers stay in their loggers: a logger without a handler would print to stderr.
     levels = {handler: handler.level for handler in _handlers_of_pytest()}
     try:
         for handler in levels:
@@ -58,8 +58,8 @@ def _handlers_of_pytest() -> Iterator[logging.Handler]:
 def _shortened(config: pytest.Config) -> Iterator[None]:
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     streams = (sys.stdout, sys.stderr)
-    # What is printed may also go to the terminal at once, to a fixture like capsys, to a subtest's part of the report,
-    # or to where the test sends it.
+    # Output may also go to the terminal at once, to a fixture such as capsys, to the report of a subtest, or to a
+    # stream that the test has set.
     if config.getoption("capture", None) not in SILENT or streams != _files(capture):
         yield
         return
@@ -73,7 +73,7 @@ def _shortened(config: pytest.Config) -> Iterator[None]:
 
 
 def _files(capture: Any) -> tuple[Any, Any]:
-    """What pytest has put in the place of stdout and stderr for the whole run."""
+    """Return the files with which pytest replaces stdout and stderr for the whole run."""
     both = getattr(capture, "_global_capturing", None)
     out, err = getattr(both, "out", None), getattr(both, "err", None)
     return getattr(out, "tmpfile", None), getattr(err, "tmpfile", None)
@@ -83,5 +83,5 @@ def _end_of(text: str) -> str:
     if len(text) <= SHOWN_CHARACTERS:
         return text
     end = text[-SHOWN_CHARACTERS:]
-    end = end[end.find("\n", 0, -1) + 1 :]  # whole lines, but for one that is longer than all of this
+    end = end[end.find("\n", 0, -1) + 1 :]  # whole lines, except a line longer than SHOWN_CHARACTERS
     return f"[mw-budget: {len(text) - len(end)} characters of repeated requests are left out here]\n{end}"

@@ -22,9 +22,11 @@ class MwBudget:
     `request` and its shorthands take what `httpx` takes to build a request: `params`, `headers`, `cookies`, `json`,
     `data`, `files`, `content`; and `expect_status` for this request. They return a `Measurement` with the response.
     The methods that begin with `a` do the same on the running event loop. A budget that is not kept fails the test
-    when the test function ends, so that everything after a request still runs. `publisher` says what keeps the profile
-    of the request with that number, `current` the settings at the time of a request. `tried` says whether a request was
-    asked for, `made` counts those that were sent, `reported` the results that a report has taken along.
+    when the test function ends, so that everything after a request still runs.
+
+    `publisher` gives the function that keeps the profile of a request, by the number of the request. `current` gives
+    the test's settings at the time of a request. `tried` is whether the test has called a method, `made` is the number
+    of requests sent, `reported` the number of results that are in a report.
     """
 
     app: object
@@ -81,9 +83,8 @@ class MwBudget:
         wanted = self.settings.loop
         if wanted is not None and wanted != running:
             raise MeasurementError(
-                f"this test runs on {running}, but its loop is to be {wanted!r}; run it on {wanted} (for anyio, the"
-                f" fixture anyio_backend), use the methods without `a` in a test that is not async, or say nothing"
-                f" of loop",
+                f"loop={wanted!r} was requested, but this test runs on {running}; run it on {wanted} (for anyio, by the"
+                f" fixture anyio_backend), use the methods without `a` in a sync test, or omit loop",
                 message_id="wrong-loop",
             )
 

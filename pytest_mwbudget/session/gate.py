@@ -1,22 +1,19 @@
-"""The hooks of tests that use the plugin: their client, settings, explained errors and verdict."""
+"""The hooks of tests that use the plugin: their client, explained errors and verdict."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..config.settings import MARKER_KEYS, Settings, WhenUndecided, merge
-from ..config.table import INI, OPTION, SETTINGS
+from ..config.settings import Settings, WhenUndecided, merge
 from ..errors import BudgetWarning, MwBudgetError, SettingError, more_about, report_of, tagged
-from .artifacts import JSON, RENDERED
-from .markers import closest_first, note_start
+from .configuration import check_flamegraphs, configured, enforced, figures_read, flamegraph_folder, settings_of
+from .markers import note_start
+from .progress import Progress
 from .tracebacks import Tracebacks, entered, raise_at
 
 if TYPE_CHECKING:
@@ -39,33 +36,12 @@ _turns: pytest.StashKey[Turns] = pytest.StashKey()
 def configure(config: pytest.Config) -> None:
     """Check the command line and the configuration; in a run that measures, register the hooks."""
     try:
-        merge([], _configured(config))
-        _check_flamegraphs(config)
+        merge([], configured(config))
+        check_flamegraphs(config)
     except SettingError as error:
         raise pytest.UsageError(report_of(error)) from None
     if enforced(config):
         take_part(config)
-
-
-def _check_flamegraphs(config: pytest.Config) -> None:
-    """Raise SettingError if an option asks for flamegraphs that cannot be drawn or written."""
-    for setting in (SETTINGS["dir"], SETTINGS["flamegraph"]):
-        value = config.getoption(setting.key)
-        said = f"{setting.flag}={value!r}"
-        if value is not None and not enforced(config):
-            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
-        if value is not None and setting.name == "dir":
-            from .profiles import check
-
-            check(_folder(config), said)
-
-
-def _folder(config: pytest.Config) -> Path:
-    """Return the directory of flamegraphs: the option's is relative to the working directory, else to rootdir."""
-    said: str | None = config.getoption("mw_budget_dir")
-    if said is not None:
-        return config.invocation_params.dir / said
-    return config.rootpath / str(config.getini("mw_budget_dir") or SETTINGS["dir"].default)
 
 
 def take_part(config: pytest.Config) -> None:
@@ -78,7 +54,7 @@ def take_part(config: pytest.Config) -> None:
     if enforced(config) and _turns not in config.stash:
         from .turns import TakesTurns, Turns
 
-        alone, told = not hasattr(config, "workerinput"), _Progress(config).waiting
+        alone, told = not hasattr(config, "workerinput"), Progress(config).waiting
         config.stash[_turns] = Turns(alone=alone, told=told)
         config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
 
@@ -88,7 +64,7 @@ def _times(item: pytest.Item) -> bool:
     if _skipped(item):
         return False
     try:
-        return "mw_budget" in getattr(item, "fixturenames", ()) and _settings_of(item).budgets.need_clock
+        return "mw_budget" in getattr(item, "fixturenames", ()) and settings_of(item).budgets.need_clock
     except SettingError:
         return False
 
@@ -101,18 +77,6 @@ def _skipped(item: pytest.Item) -> bool:
         for condition in (marker.args or (marker.kwargs.get("condition"),))
     ]
     return item.get_closest_marker("skip") is not None or any(condition is True for condition in conditions)
-
-
-def enforced(config: pytest.Config) -> bool:
-    """Whether this run measures."""
-    return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
-
-
-def _configured(config: pytest.Config) -> dict[str, Any]:
-    """Return the command line's values, then the configuration's, by setting; None where nothing was set."""
-    ini = {name: config.getini(setting.key) or None for name, setting in SETTINGS.items() if INI in setting.places}
-    options = {name: config.getoption(setting.key) for name, setting in SETTINGS.items() if OPTION in setting.places}
-    return ini | {name: value for name, value in options.items() if value is not None}
 
 
 # ---- the client -------------------------------------------------------------------------------------------------
@@ -130,28 +94,21 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
     environment = Environment(
         machine=_shared_machine(config),
-        progress=_Progress(config),
+        progress=Progress(config),
         apart=lambda: set_apart(config),
-        precise=_figures_read(config),
+        precise=figures_read(config),
         schedule=config.stash.get(SCHEDULE, Schedule()),
     )
     if enforced(config):
         environment = replace(environment, turns=config.stash[_turns].measuring)
     try:
-        settings = _settings_of(item)
+        settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
-    publisher = Publisher(_folder(config), item.nodeid, config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: _settings_of(item))
+    publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
+    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
     item.stash[_client] = client
     return client
-
-
-def _figures_read(config: pytest.Config) -> bool:
-    """Whether the terminal or a file will show the figures of requests within their budgets."""
-    files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
-    junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
-    return config.get_verbosity() > 0 or any([*files, junit]) or _configured(config)["flamegraph"] == "always"
 
 
 def _shared_machine(config: pytest.Config) -> Machine:
@@ -160,39 +117,6 @@ def _shared_machine(config: pytest.Config) -> Machine:
     if _machine not in config.stash:
         config.stash[_machine] = machine(config)
     return config.stash[_machine]
-
-
-class _Progress:
-    """Shows the progress of a long measurement on a terminal; elsewhere it prints nothing."""
-
-    # A measurement that takes less of the time limit shows nothing.
-    FROM_SHARE = 0.1
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.plugins = config.pluginmanager
-        self.shown = 0
-
-    def __call__(self, share: float | None) -> None:
-        if share is None or share >= self.FROM_SHARE:
-            self._show("" if share is None else f" measuring, {share:.0%} of the time limit")
-
-    def waiting(self, waits: bool) -> None:
-        """Show that a test waits for a measurement in another process, or remove this."""
-        self._show(" waiting for another process that measures" if waits else "")
-
-    def _show(self, text: str) -> None:
-        """Show the text in place of the previous one, and return the cursor: the next output overwrites it."""
-        # Looked up here because pytest registers the reporter after it has configured the plugins.
-        reporter = self.plugins.getplugin("terminalreporter")
-        padded = text.ljust(self.shown)
-        if not padded or reporter is None or not reporter.isatty:
-            return
-        self.shown = len(text)
-        # Not through the reporter, which counts the characters it writes to know where the line ends.
-        capture = self.plugins.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            sys.stdout.write(padded + "\b" * len(padded))
-            sys.stdout.flush()
 
 
 # ---- running a test ---------------------------------------------------------------------------------------------
@@ -211,7 +135,7 @@ class Gate:
         note_start(item)
         return (yield from _explained(item))
 
-    # With trylast, the wrappers of conftest files stand outside this one and see the verdict.
+    # With trylast, wrappers in conftest files run outside this one and see the verdict.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""
@@ -245,9 +169,9 @@ class Gate:
         if client is not None and client.enforce:
             from ..report.json import to_json
 
-            # Attributes of plain data travel with the report from pytest-xdist's workers. Each result travels once,
-            # because subtests have reports of their own. `mw_budget_told` has the numbers of the test's requests whose
-            # tables stand in this report.
+            # pytest-xdist sends attributes of plain data from its workers along with the report. Each result is sent
+            # once, because subtests have reports of their own. `mw_budget_told` has the numbers of the requests whose
+            # tables are in this report.
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
             report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
@@ -275,7 +199,7 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
         return (yield)
     try:
         if check_settings:
-            _settings_of(item)
+            settings_of(item)
         return (yield)
     except MwBudgetError as error:
         failure = pytest.fail.Exception(report_of(error), pytrace=False)
@@ -382,7 +306,7 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
         sentences = [*(finding.sentence for finding in view(result).undecided), *_unbound(result, budgets)]
         try:
             if sentences:
-                item.warn(BudgetWarning(f"{printable(str(result.request))}: {printable(' '.join(sentences))}"))
+                item.warn(BudgetWarning(printable(f"{result.request}: {' '.join(sentences)}")))
         except BudgetWarning as warning:
             errors.append(str(warning))
     if errors:
@@ -392,15 +316,3 @@ def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets
             f" test.\n{more_about('undecided')}"
         )
         raise_at(item, pytest.fail.Exception("\n\n".join([*errors, remedy]), pytrace=False))
-
-
-def _settings_of(item: pytest.Item) -> Settings:
-    """Merge the test's markers, the command line and the configuration; SettingError if a value is unusable."""
-    markers = list(closest_first(item))
-    for marker in markers:
-        if marker.args:
-            raise SettingError(
-                f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
-                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
-            )
-    return merge([marker.kwargs for marker in markers], _configured(item.config))

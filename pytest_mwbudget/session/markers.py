@@ -2,14 +2,14 @@
 
 The closest marker wins, keyword by keyword. From the closest on:
 
-1. added to the test while it runs, by itself or by a fixture (`request.node.add_marker`): the last one first;
+1. added while the test runs, by the test or by a fixture (`request.node.add_marker`): the last one first;
 2. of its parameter set (`pytest.param(..., marks=...)`);
 3. on the function: of several decorators the one next to the function. What a hook adds to the item while tests are
    collected comes after these, or before them with `append=False`;
 4. on its class: of several decorators the one next to the class, then those of the base classes in the order of the
    MRO;
-5. on the classes round that class, from the inside out;
-6. on the module, then on the packages and directories round it.
+5. on the enclosing classes, from the inside out;
+6. on the module, then on the packages and directories that contain it.
 
 In a list (`pytestmark = [...]`, `marks=[...]`) the first marker is the closest.
 """
@@ -27,13 +27,13 @@ _at_start: pytest.StashKey[tuple[pytest.Mark, ...]] = pytest.StashKey()
 
 
 def note_start(item: pytest.Item) -> None:
-    """Note the markers of a test that is about to run; those that are added from now on are closer."""
-    # A test that is run again has those that were added to its first run.
+    """Note the markers of a test before it runs: markers added later are closer."""
+    # A test that is run again still has the markers that were added in its first run.
     item.stash.setdefault(_at_start, tuple(item.own_markers))
 
 
 def closest_first(item: pytest.Item) -> Iterator[pytest.Mark]:
-    """All `mw_budget` markers of a test, the closest one first."""
+    """Yield all `mw_budget` markers of a test, the closest first."""
     for node in reversed(item.listchain()):
         markers = _of_item(item) if node is item else _of_collector(node)
         yield from (marker for marker in markers if marker.name == NAME)
@@ -42,14 +42,14 @@ def closest_first(item: pytest.Item) -> Iterator[pytest.Mark]:
 def _of_item(item: pytest.Item) -> list[pytest.Mark]:
     before = item.stash.get(_at_start, tuple(item.own_markers))
     added = [marker for marker in reversed(item.own_markers) if not _among(marker, before)]
-    # pytest puts those of the parameter set behind those of the function.
+    # pytest lists the markers of the parameter set after those of the function.
     callspec = getattr(item, "callspec", None)
     parameters = callspec.marks if callspec is not None else ()
     return added + sorted(before, key=lambda marker: not _among(marker, parameters))
 
 
 def _of_collector(node: Any) -> list[pytest.Mark]:
-    """Those of a class by the class in its MRO that has them, where pytest begins with the outermost base."""
+    """Return the markers of a collector; those of a class in the order of the MRO, which pytest lists in reverse."""
     own: list[pytest.Mark] = node.own_markers
     if not isinstance(node, pytest.Class):
         return own
@@ -61,11 +61,11 @@ def _of_collector(node: Any) -> list[pytest.Mark]:
 
 
 def _listed(pytestmark: object) -> Sequence[object]:
-    """The markers of a `pytestmark`, which may be one or several, decorators of a class included."""
+    """List the markers of a `pytestmark`, which is a marker or a list of them; class decorators are in it too."""
     several = pytestmark if isinstance(pytestmark, (list, tuple)) else (pytestmark,)
     return [getattr(one, "mark", one) for one in several]
 
 
 def _among(marker: pytest.Mark, markers: Sequence[object]) -> bool:
-    """Whether it is one of them, and not only equal to one."""
+    """Whether the marker is in `markers` by identity."""
     return any(marker is one for one in markers)

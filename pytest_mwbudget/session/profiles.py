@@ -1,4 +1,4 @@
-"""Where profiles are kept: files of their own for each request that was profiled, below one directory."""
+"""Write the files of each profiled request to the directory of flamegraphs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SLUG = 80
 
 
 def check(folder: Path, said: str) -> None:
-    """Make sure, before there is any work to lose, that files can be kept below the directory; nothing is left behind.
+    """Check before the tests that files can be written below the directory, and leave nothing behind.
 
-    `said` is the option as the user wrote it. Raises SettingError where nothing can be written there.
+    `said` is the option as the user wrote it. Raises SettingError if nothing can be written there.
     """
     try:
         with TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())):
@@ -29,7 +29,7 @@ def check(folder: Path, said: str) -> None:
 
 
 def ready(folder: Path) -> None:
-    """Make the directory, of which version control is to know nothing; SettingError where that cannot be."""
+    """Make the directory, which version control ignores; SettingError if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
@@ -47,14 +47,14 @@ def _unwritable(said: str, error: OSError) -> SettingError:
 
 @dataclass(frozen=True)
 class Publisher:
-    """Keeps the profiles of one test. Paths are told as seen from `start`, where they are below it."""
+    """Writes the profiles of one test. Messages give paths relative to `start`, if they are below it."""
 
     folder: Path
     nodeid: str
     start: Path
 
     def __call__(self, number: int) -> Publish:
-        """What keeps the profile of the test's request of that number; files of an earlier run are written over."""
+        """Return the function that writes the profile of a request; files of an earlier run are overwritten."""
         return lambda profiled, result: self._published(f"{slug(self.nodeid)}-{number}", profiled, result)
 
     def _published(self, name: str, profiled: Profiled, result: Result) -> Profile:
@@ -81,6 +81,6 @@ class Publisher:
 
 
 def slug(nodeid: str) -> str:
-    """A file name for a test that no other test has."""
+    """Make a file name that is unique to the test."""
     readable = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-.")[-SLUG:].lstrip("-.")
     return f"{readable}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}"

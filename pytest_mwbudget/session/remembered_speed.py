@@ -1,7 +1,7 @@
-"""How fast earlier runs have seen this machine, and for how long they looked, kept in pytest's cache.
+"""The speed of this machine as earlier runs saw it, kept in pytest's cache.
 
-A slow stretch of a shared machine can last longer than a measurement, and nothing in that measurement tells. A run
-whose budgets are all kept may have looked for some tenths of a second only.
+A shared machine can be slow for longer than a whole measurement, so a measurement alone cannot tell a slow machine from
+an expensive layer.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import pytest
 
 from ..timing.host_speed import Machine, kind
 
-# Where the cache has the speeds, and of how many runs: a machine that was made slower, such as a laptop without its
-# charger, must not be held against what it was for ever.
-KEY, KEPT_RUNS = "mw-budget/speeds", 20
-# So many of these runs at least have seen a speed that is believed: one alone may have been lucky.
+KEY = "mw-budget/speeds"
+# Older runs are forgotten, so that a machine that became slower, such as a laptop on battery, is accepted as it is.
+KEPT_RUNS = 20
+# A speed is believed when at least this share of the kept runs saw it: a single run may have been lucky.
 BELIEVED_SHARE = 1 / 4
 
 
 class Seen(NamedTuple):
-    """What one run has seen: nanoseconds for the reference workload at best, and seconds for which it was timed."""
+    """What one run saw: the fastest time of the reference workload, and for how long the run measured."""
 
     best_ns: float
     watched_s: float
 
 
 def machine(config: pytest.Config) -> Machine:
-    """The machine as the last runs saw it; unknown where pytest's cache is off or has nothing of it."""
+    """Return the machine as the last runs saw it; its speed is unknown if pytest's cache is off or empty."""
     runs = sorted(_kept(config).get(kind(), []))
     if not runs:
         return Machine()
@@ -37,7 +37,7 @@ def machine(config: pytest.Config) -> Machine:
 
 
 class Recall:
-    """Takes from the reports, also those of other processes, how fast the machine was seen, and keeps the best."""
+    """Collects the best speed from the reports of all processes, and stores it at the end of the run."""
 
     NAME = "mw-budget-recall"
 
@@ -45,7 +45,7 @@ class Recall:
         self.seen = Seen(math.inf, 0.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take what a report brings."""
+        """Take the speed and the seconds of a report."""
         timed_s = (measurement["seconds"] for measurement in getattr(report, "mw_budget", ()))
         self.seen = Seen(
             min(self.seen.best_ns, getattr(report, "mw_budget_seen_ns", math.inf)),
@@ -53,7 +53,7 @@ class Recall:
         )
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep it: once a run, in the process that reports."""
+        """Store the best speed once a run, in the process that reports."""
         if math.isfinite(self.seen.best_ns) and not hasattr(session.config, "workerinput"):
             _keep(session.config, self.seen)
 
@@ -66,7 +66,7 @@ def _keep(config: pytest.Config, seen: Seen) -> None:
 
 
 def _kept(config: pytest.Config) -> dict[str, list[Seen]]:
-    """What the last runs have seen by kind of machine, the newest last, but for what no such run has written."""
+    """Read the last runs by kind of machine, the newest last; entries that no run can have written are left out."""
     cache = _cache(config)
     found = cache.get(KEY, None) if cache else None
     if not isinstance(found, dict):
@@ -77,7 +77,7 @@ def _kept(config: pytest.Config) -> dict[str, list[Seen]]:
 
 
 def _is_seen(run: object) -> bool:
-    """Whether it is two numbers as a run writes them."""
+    """Whether the entry is a pair of numbers as a run writes it."""
     if not isinstance(run, list) or len(run) != 2 or not all(isinstance(one, (int, float)) for one in run):
         return False
     best_ns, watched_s = run
@@ -85,5 +85,5 @@ def _is_seen(run: object) -> bool:
 
 
 def _cache(config: pytest.Config) -> pytest.Cache | None:
-    """None with `-p no:cacheprovider`."""
+    """Return pytest's cache, None with `-p no:cacheprovider`."""
     return getattr(config, "cache", None)

@@ -1,4 +1,4 @@
-"""What the tests of a run measured, in the process that reports: the tables at its end, files, GitHub's own places."""
+"""The end of a run, in the process that reports: tables in the terminal, files, annotations, GitHub's job summary."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import pytest
 
 from ..errors import SettingError, report_of, tagged
 from .artifacts import JSON, RENDERED, Output, check_distinct
-from .gate import enforced
+from .configuration import enforced
 
-# What pytest itself says of a test; with these of --tb it shows no failure in full.
+# The outcomes that pytest itself reports; plugins that repeat tests have others.
 OUTCOMES = ("passed", "failed", "skipped")
+# The values of --tb that show no failure in full.
 WITHOUT_FAILURES = ("line", "no")
 
 
 def configure(config: pytest.Config) -> None:
-    """Summarise a run that measures; each file that is asked for must be one that can be made."""
+    """Check the paths of the files, and register the summary if the run measures."""
     if hasattr(config, "workerinput"):
         return  # a worker's results are reported by the process that started it
     try:
@@ -48,7 +49,7 @@ def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
 
 @dataclass
 class Attempt:
-    """One run of a test. Plugins that repeat tests report another outcome than pytest's for one that is repeated."""
+    """One run of a test. `repeated` is whether a plugin runs the test again after it."""
 
     requests: list[Request] = field(default_factory=list)
     repeated: bool = False
@@ -58,7 +59,7 @@ class Attempt:
 class Request:
     """A measurement with the report that brought it.
 
-    `undecided` says what the settings do about an undecided one, `told` that its table stands in a failure.
+    `undecided` is what the settings do about an undecided verdict, `told` whether a failure has the table.
     """
 
     measurement: dict[str, Any]
@@ -69,7 +70,7 @@ class Request:
 
 
 class Summary:
-    """What the tests of this run measured. `files` are to be written at its end."""
+    """Collects what the tests of this run measured, and writes `files` at its end."""
 
     def __init__(self, config: pytest.Config, files: Mapping[Output, Path]) -> None:
         self.config = config
@@ -79,12 +80,12 @@ class Summary:
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
         self.remarks: list[str] = []
-        # All of it, once the tests are over. No property: pytest before 8.3.3 reads every attribute of a plugin, and so
-        # would have made it before the first test.
+        # The whole JSON document, made after the tests. It is no property, because pytest before 8.3.3 reads every
+        # attribute of a plugin and would make the document before the first test.
         self.document: dict[str, Any] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take what a report brings, also from another process."""
+        """Take the measurements of a report, also of one from another process."""
         test = (report.nodeid, getattr(report, "worker_id", ""))
         if report.when == "setup" or test not in self.attempts:
             self.attempts[test] = Attempt()
@@ -97,7 +98,7 @@ class Summary:
         self.requests += fresh
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
-        # With subtests another report than that of the measurement tells; an expected failure is none.
+        # With subtests the failure is in another report than the measurement. An expected failure is not a failure.
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
             style = self.config.getoption("tbstyle", "auto")  # an option of the terminal plugin, which can be off
@@ -106,14 +107,11 @@ class Summary:
                 request.told = request.told or number in told
 
     def _lasting(self) -> list[Request]:
-        """Those of attempts that were not repeated."""
+        """Return the requests of attempts that were not repeated."""
         return [request for request in self.requests if not request.attempt.repeated]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the files that were asked for, and the summary of GitHub's job.
-
-        A file that cannot be written fails the run, and takes nothing else from it.
-        """
+        """Write the files and GitHub's job summary. A file that cannot be written fails the run."""
         from ..report.json import document
 
         self.document = document([request.measurement for request in self._lasting()])
@@ -130,21 +128,21 @@ class Summary:
             self._add_to(Path(step_summary))
 
     def _add_to(self, step_summary: Path) -> None:
-        """Append to the file in which GitHub collects a step's summary, as far as it takes it."""
+        """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
         from ..report.github import MAX_SUMMARY
         from ..report.markdown import render
 
         try:
             there = step_summary.stat().st_size if step_summary.exists() else 0
             with step_summary.open("a", encoding="utf-8") as file:
-                # What stands there may have been left in the middle of a line.
+                # An earlier command may have ended its output in the middle of a line.
                 file.write("\n" + render(self.document, limit=MAX_SUMMARY - there - 1))
         except OSError as error:
-            # Nobody asked for it, and in a container the file of that name is often not there.
+            # Only a remark: the user did not ask for this file, and in a container it often does not exist.
             self.remarks.append(tagged(f"GITHUB_STEP_SUMMARY cannot be written: {error}", "file"))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print a line for each request, and the tables that stand in no failure; below them GitHub's annotations."""
+        """Print a line for each request, the tables that are in no failure, and GitHub's annotations."""
         if self.requests:
             self._print_requests(terminalreporter)
         for remark in self.remarks:
@@ -182,7 +180,7 @@ class Summary:
                 yield annotation(result, severity, self._in_workspace(file), None if line is None else line + 1)
 
     def _in_workspace(self, file: str) -> str:
-        """A path below pytest's root as GitHub knows it, from the root of the repository."""
+        """Return a path below pytest's root as a path from the root of the repository."""
         path = Path(os.path.abspath(self.config.rootpath / file))
         workspace = os.environ.get("GITHUB_WORKSPACE")
         if workspace and path.is_relative_to(workspace):

@@ -1,8 +1,7 @@
-"""Tracebacks that show the lines of the test and of the app, and none of this package.
+"""Tracebacks that show the lines of the test and of the app, but none of this package.
 
-pytest leaves out what is marked `__tracebackhide__`, but not with `--tb=native`, and unittest, subtests and other
-plugins take errors before a hook could explain them. So the frames are taken out of the traceback itself, before it is
-reported.
+pytest hides frames marked `__tracebackhide__`, but not with `--tb=native`. unittest, subtests and other plugins take
+errors before a hook can change them. So this module removes the frames from the traceback itself, before the report.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from ..errors import MwBudgetError
 from ..model.results import Result
 
 PACKAGE = Path(__file__).parents[1]
-# Where a test enters this package, and where this package calls the app.
+# The files in which a test enters this package, and in which this package calls the app.
 CLIENT, SERVER = str(PACKAGE / "session" / "client.py"), str(PACKAGE / "asgi" / "server.py")
 
 
 class Tracebacks:
-    """Takes the frames of this package out of the errors of the tests that it is `concerned` with."""
+    """Removes the frames of this package from errors, in tests for which `concerned` is true."""
 
     NAME = "mw-budget-tracebacks"
 
@@ -32,7 +31,7 @@ class Tracebacks:
 
     @pytest.hookimpl
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """Run after unittest's has put the error of a TestCase there, and before pytest's makes a report of it."""
+        """Run after unittest's hook has stored the error of a TestCase, and before pytest's hook makes the report."""
         if call.excinfo is not None and self.concerned(item):
             error, traceback = call.excinfo.value, call.excinfo.tb
             BaseException.with_traceback(error, traceback)
@@ -46,7 +45,7 @@ class Tracebacks:
 
 
 def raise_at(item: pytest.Item, error: BaseException) -> NoReturn:
-    """Raise the error from the line where the test begins: its own frames are gone, or there were none."""
+    """Raise the error from the first line of the test, because the error has no frame to show."""
     __tracebackhide__ = True
     path, line, _ = item.reportinfo()
     if line is not None:
@@ -56,14 +55,14 @@ def raise_at(item: pytest.Item, error: BaseException) -> NoReturn:
 
 
 def entered(error: BaseException) -> bool:
-    """Whether the error went through the client, and so through a line of the test or of a fixture."""
+    """Whether the error came through the client, and so through a line of the test or of a fixture."""
     return any(frame.f_code.co_filename == CLIENT for frame, _, _ in _entries(error.__traceback__))
 
 
 def without_package(error: BaseException) -> TracebackType | None:
-    """The traceback of the error without this package, and without what lies between its client and the app.
+    """Return the error's traceback without this package and without the frames between its client and the app.
 
-    It stays as it is where nothing else would be left, and where the error is a fault of this package.
+    The traceback is unchanged if no frame would be left, or if the error is a fault of this package.
     """
     traceback: TracebackType | None = _own(error, "__traceback__")
     entries = list(_entries(traceback))
@@ -73,7 +72,7 @@ def without_package(error: BaseException) -> TracebackType | None:
         return traceback
     if CLIENT in files:
         begin = files.index(CLIENT)
-        # Event loops and contexts on the way are no more of the test's than the package is.
+        # Frames of event loops and contexts in between do not belong to the test either.
         end = files.index(SERVER, begin) if SERVER in files[begin:] else len(files) - 1
         ours[begin : end + 1] = [True] * (end + 1 - begin)
     found: TracebackType | None = None
@@ -84,7 +83,7 @@ def without_package(error: BaseException) -> TracebackType | None:
 
 
 def _deliberate(error: BaseException, raised_in: FrameType) -> bool:
-    """Whether this package raised it for the user to read."""
+    """Whether this package raised the error on purpose, for the user to read."""
     explains = issubclass(type(error), (MwBudgetError, pytest.fail.Exception))
     return explains or raised_in.f_code is Result.layer.__code__
 
@@ -96,7 +95,7 @@ def _entries(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int, 
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it comes from, and what it is a group of; each once."""
+    """Yield the error, its causes and contexts, and the members of groups, each once."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -111,8 +110,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _own(error: BaseException, name: str) -> Any:
-    """The attribute that every exception has, without the code of the class of `error`.
+    """Read an attribute that every exception has, without running code of the class of `error`.
 
-    A class of the user may define a property of this name or refuse attributes, and what a hook raises ends the run.
+    A user's class may define a property of this name that raises, and an exception in a hook ends the run.
     """
     return getattr(BaseException, name).__get__(error)

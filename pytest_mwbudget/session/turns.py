@@ -1,7 +1,7 @@
-"""One process of a user measures at a time on this machine, by locks of the operating system.
+"""Let one process of a user measure at a time on this machine, by locks of the operating system.
 
-Two that time on two cores of one processor slow each other down, and neither can tell that from the cost of a layer.
-The operating system lets go of the locks of a process that ends in whatever way, so none is left behind.
+Two processes that measure on two cores of one processor slow each other down, and neither can tell this from the cost
+of a layer. The operating system releases the locks of a process that ends in any way.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..model.results import Turn
 if TYPE_CHECKING:
     from filelock import FileLock
 
-# How long a test waits before it begins: nothing else runs out of time there, and many workers may be in line.
+# How long a test waits before its setup, where no time limit runs and many workers may be in line.
 WAIT_S: Seconds = 600.0
-# How long a request waits in the middle of a test, where the time limits of other plugins go on.
+# How long a request waits in the middle of a test, where the time limits of other plugins run.
 WAIT_IN_TEST_S: Seconds = 30.0
-# Whoever has waited in vain waits no longer than this the next time: somebody may sit in a debugger.
+# After a wait in vain, the next wait is this short: the other process may be in a debugger.
 WAIT_AGAIN_S: Seconds = 1.0
 POLL_S: Seconds = 0.05
-# A wait that takes longer than this is worth a word.
+# The terminal shows a wait that is longer than this.
 SILENT_S: Seconds = 1.0
 
 
 class Turns:
-    """Where a process waits for its turn.
+    """Waits for the turn of this process.
 
-    `alone` says that no other process belongs to this run. `told` is called with True when a wait takes long, and with
+    `alone` is whether no other process belongs to this run. `told` is called with True when a wait is long, and with
     False at its end. Time is counted in calls of `pause`, because a test may have stopped the clocks.
     """
 
@@ -59,7 +59,7 @@ class Turns:
 
     @contextmanager
     def taken(self, wait_s: Seconds = WAIT_S) -> Iterator[Turn]:
-        """Wait for a turn, this long at most, and end it."""
+        """Wait for a turn, for at most `wait_s`, and end it after the block."""
         self.turn = turn = self._begun(wait_s)
         try:
             yield turn
@@ -68,7 +68,7 @@ class Turns:
 
     @contextmanager
     def measuring(self) -> Iterator[Turn]:
-        """The turn that the test has already waited for; without one a turn for this measurement."""
+        """Use the turn for which the test has waited; without one, wait for a turn for this measurement."""
         if self.turn is not None:
             yield self.turn
             return
@@ -76,7 +76,7 @@ class Turns:
             yield turn
 
     def end(self) -> None:
-        """Let others measure."""
+        """End the turn, so that another process can measure."""
         self.turn = None
         if self.lock is not None:
             self.lock.release()
@@ -112,12 +112,15 @@ class Turns:
         return Turn()
 
     def _waited_for(self, wait_s: Seconds) -> FileLock | None:
-        """The lock, None when others kept it. Who waits stands in line, or who has just ended would be first again."""
+        """Return the lock of the turn, None after `wait_s`.
+
+        Waiting processes hold the lock of the line, or the process that has just ended would be first again.
+        """
         from filelock import FileLock
 
         folder = self.folder or Path(gettempdir())
-        user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # elsewhere the directory is the user's own
-        # New ones each time: a lock that a fork has inherited is of no use.
+        user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # on Windows the directory is the user's own
+        # New objects each time, because a lock that a fork has inherited does not lock.
         line, turn = (FileLock(folder / f"pytest-mwbudget{user}-{name}.lock") for name in ("line", "turn"))
         waits = 0
         try:
@@ -137,7 +140,7 @@ class Turns:
 
 
 def _locked(lock: FileLock) -> bool:
-    """Whether the lock is ours now, at the first attempt."""
+    """Whether a single attempt acquired the lock."""
     from filelock import Timeout
 
     try:
@@ -148,7 +151,7 @@ def _locked(lock: FileLock) -> bool:
 
 
 class TakesTurns:
-    """Waits for a turn before a test that `times`, and so before the time limits of other plugins begin."""
+    """Waits for a turn before each test for which `times` is true, before the time limits of other plugins begin."""
 
     NAME = "mw-budget-turns"
 
@@ -163,5 +166,5 @@ class TakesTurns:
             return (yield)
 
     def pytest_enter_pdb(self) -> None:
-        """Let others measure while somebody thinks."""
+        """End the turn while the user debugs."""
         self.turns.end()

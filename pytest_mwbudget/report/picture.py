@@ -1,0 +1,145 @@
+"""The stack as a picture for the HTML page: the box of each layer holds the boxes of the layers inside it.
+
+Positions and widths are shares of the picture's width, as texts such as `12.5%`, which SVG takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..model.results import Judged, Quantity
+from .table import COUNTS, US, Column, Figure, Row
+from .text import amount, bound
+
+# A mark that would make the scale this many times as long as the whole stack is shown at the end of the scale.
+FARTHEST = 2.0
+MOST_TICKS = 6
+BINARY = (1024**2, 1024)
+
+
+def picture(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Draw the stack by time, or where nothing was timed by what it creates; None where there is nothing to show.
+
+    `bars` has a bar for each row but the total, `total` its bar, `ticks` the numbers on the scale. Heights are shares
+    of the rows: the box of a row reaches down to the innermost row.
+    """
+    column = _pictured(rows)
+    if column is None:
+        return None
+    starts = [0.0]
+    for row in rows[:-1]:
+        found = row.figures.get(column.key)
+        starts.append(starts[-1] + max(0.0, found.value if found else 0.0))
+    whole = starts.pop()
+    scale = _Scale(column, whole, _end(column, rows, [*starts, 0.0], whole))
+    bars = [scale.bar(row, start) for row, start in zip(rows[:-1], starts, strict=True)]
+    for number, bar in enumerate(bars):
+        share = number / len(bars)
+        bar |= {"top": _percent(share), "height": _percent(1 - share)}
+    return {
+        "quantity": f"{column.title} per request",
+        "bars": bars,
+        "total": scale.bar(rows[-1], 0.0),
+        "ticks": [*scale.ticks()],
+    }
+
+
+def _pictured(rows: Sequence[Row]) -> Column | None:
+    """Choose the quantity of the picture: time, else a count that has a budget, else one that is known."""
+    counts = [column for column in COUNTS if column.key in ("objects", "allocations", "bytes", "tasks")]
+    budgeted = [column for column in counts if any(column.key in row.judged for row in rows)]
+    for column in (US, *budgeted, *counts):
+        found = [row.figures[column.key] for row in rows[:-1] if column.key in row.figures]
+        if column.key in rows[-1].figures and any(one.value > 0 for one in found):
+            return column
+    return None
+
+
+def _end(column: Column, rows: Sequence[Row], starts: Sequence[float], whole: float) -> float:
+    """Find the end of the scale: every interval and budget has room, unless it is too far away."""
+    marks = [whole]
+    for row, start in zip(rows, starts, strict=True):
+        found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
+        marks += [start + end for end in (found.value, found.high) if end is not None] if found else []
+        marks += [start + judged.bound] if judged else []
+    return 1.02 * max(mark for mark in marks if mark <= FARTHEST * whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From 0 at the left to `end` at the right, in the unit of `column`; the stack ends at `whole`."""
+
+    column: Column
+    whole: float
+    end: float
+
+    def at(self, value: float) -> str:
+        """Give the place of a value."""
+        return _percent(min(max(value / self.end, 0.0), 1.0))
+
+    def ticks(self) -> Iterator[dict[str, str]]:
+        """Yield round numbers along the scale; `anchor` is the part of the text that stands at its place."""
+        unit = next((unit for unit in BINARY if self.column.key == "bytes" and unit <= self.end), 1)
+        rough = self.end / unit / MOST_TICKS
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = unit * next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+        if self.column.counted:
+            step = max(1.0, step)
+        for number in range(int(self.end / step) + 1):
+            value = number * step
+            anchor = "start" if not number else "end" if value > 0.95 * self.end else "middle"
+            text = self.column.show(value) if self.column.counted else bound(value)
+            yield {"at": self.at(value), "text": text, "anchor": anchor}
+
+    def bar(self, row: Row, start: float) -> dict[str, Any]:
+        """Draw the bar of a row that begins at `start`.
+
+        `enclosed` is the width of its box. `over` is the width of the part above the budget. `beyond` says that the
+        budget is off the scale.
+        """
+        quantity = cast("Quantity", self.column.key)
+        found, judged = row.figures.get(quantity), row.judged.get(quantity)
+        value = max(0.0, found.value) if found else 0.0
+        most = judged.bound if judged else math.inf
+        kept = min(value, most) if judged and judged.verdict != "pass" else value
+        return {
+            "row": row,
+            "text": self._text(found.value) if found else "",
+            "remark": self._remark(row, value, judged),
+            "verdict": judged.verdict if judged else None,
+            "start": self.at(start),
+            "own": self.at(kept),
+            "enclosed": self.at(self.whole - start),
+            "over_start": self.at(start + kept) if value > kept else None,
+            "over": self.at(value - kept),
+            "interval": self._interval(found, start) if found else None,
+            "budget": self.at(start + most) if judged else None,
+            "budget_text": amount(quantity, most) if judged else "",
+            "beyond": start + most > self.end,
+        }
+
+    def _interval(self, found: Figure, start: float) -> tuple[str, str] | None:
+        """Give the places where it begins and ends; None where it is a point."""
+        if found.low is None or found.high is None or not found.varies:
+            return None
+        return self.at(start + max(0.0, found.low)), self.at(start + max(0.0, found.high))
+
+    def _text(self, value: float) -> str:
+        return f"{self.column.show(value)}{'' if self.column.counted else ' µs'}"
+
+    def _remark(self, row: Row, value: float, judged: Judged | None) -> str:
+        """Say what the bar cannot show."""
+        if not row.entered:
+            return "not entered"
+        if row.merged_with:
+            return f"measured with {row.merged_with}"
+        if judged and judged.verdict == "fail":
+            return f"{self._text(value - judged.bound)} over"
+        return "undecided" if judged and judged.verdict == "undecided" else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}%"

@@ -1,0 +1,66 @@
+"""What the command line, the configuration and the markers set for a run and for a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..config.settings import MARKER_KEYS, Settings, merge
+from ..config.table import INI, OPTION, SETTINGS
+from ..errors import SettingError
+from .artifacts import JSON, RENDERED
+from .markers import closest_first
+
+
+def enforced(config: pytest.Config) -> bool:
+    """Whether this run measures."""
+    return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
+
+
+def configured(config: pytest.Config) -> dict[str, Any]:
+    """Return the command line's values, then the configuration's, by setting; None where nothing was set."""
+    ini = {name: config.getini(setting.key) or None for name, setting in SETTINGS.items() if INI in setting.places}
+    options = {name: config.getoption(setting.key) for name, setting in SETTINGS.items() if OPTION in setting.places}
+    return ini | {name: value for name, value in options.items() if value is not None}
+
+
+def settings_of(item: pytest.Item) -> Settings:
+    """Merge the test's markers, the command line and the configuration; SettingError if a value is unusable."""
+    markers = list(closest_first(item))
+    for marker in markers:
+        if marker.args:
+            raise SettingError(
+                f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
+                f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
+            )
+    return merge([marker.kwargs for marker in markers], configured(item.config))
+
+
+def check_flamegraphs(config: pytest.Config) -> None:
+    """Raise SettingError if an option asks for flamegraphs that cannot be drawn or written."""
+    for setting in (SETTINGS["dir"], SETTINGS["flamegraph"]):
+        value = config.getoption(setting.key)
+        said = f"{setting.flag}={value!r}"
+        if value is not None and not enforced(config):
+            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
+        if value is not None and setting.name == "dir":
+            from .profiles import check
+
+            check(flamegraph_folder(config), said)
+
+
+def flamegraph_folder(config: pytest.Config) -> Path:
+    """Return the directory of flamegraphs: the option's is relative to the working directory, else to rootdir."""
+    said: str | None = config.getoption("mw_budget_dir")
+    if said is not None:
+        return config.invocation_params.dir / said
+    return config.rootpath / str(config.getini("mw_budget_dir") or SETTINGS["dir"].default)
+
+
+def figures_read(config: pytest.Config) -> bool:
+    """Whether the terminal or a file will show the figures of requests within their budgets."""
+    files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
+    junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
+    return config.get_verbosity() > 0 or any([*files, junit]) or configured(config)["flamegraph"] == "always"
