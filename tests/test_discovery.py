@@ -23,7 +23,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.asgi import tracing
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
@@ -609,7 +610,7 @@ class Profiling(Noop):
 
 
 def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Environment()))
     assert (
@@ -953,7 +954,7 @@ def unwatched(profiler: Any) -> Any:
 
 
 def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "profiled", unwatched)
+    monkeypatch.setattr(tracing, "profiled", unwatched)
     inside = Slots(Noop(hello))
     for other in (Answering(inside, 200), Collecting(inside)):
         stack = stack_of(Noop(other))
@@ -974,7 +975,7 @@ def test_an_unwatched_layer_that_returns_a_value_is_no_helper(monkeypatch: pytes
             await super().__call__(scope, receive, send)
             return "a value"
 
-    monkeypatch.setattr(discovery, "profiled", unwatched)
+    monkeypatch.setattr(tracing, "profiled", unwatched)
     assert names_of(Noop(Returning(Slots(hello)))) == ["Noop", "Returning", "Slots"]
 
 

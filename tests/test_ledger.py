@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from pytest_mwbudget import engine
 from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
@@ -62,7 +63,7 @@ def counted(
     """The counts of a request, nothing timed."""
     if loop != "asyncio":
         pytest.importorskip(loop)
-    request = server.build_request(method, url, options)
+    request = build_request(method, url, options)
     environment = Environment(schedule=schedule or Schedule())
     return loops.run(loop, lambda: engine.measure(app, request, COUNT_ONLY, environment))
 
@@ -227,7 +228,7 @@ def objects_of_whole_requests(app: Any, requests: int = 9) -> int:
     from pytest_mwbudget.counting import _core  # type: ignore[attr-defined]
 
     async def main() -> list[int]:
-        template = await server.template(server.build_request("GET", "/", {}))
+        template = await template_of(build_request("GET", "/", {}))
         call = server.Caller(app, template, None)
         for _ in range(60):
             await call()
@@ -422,7 +423,7 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
     async def main() -> Measurement:
         running = asyncio.get_running_loop()
         running.set_task_factory(factory)
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         with everything_as_before(running):
             return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment())
 
@@ -535,7 +536,7 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
 def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment())
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
         return found
@@ -608,7 +609,7 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
 
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment())
         other.cancel()
         return found
@@ -711,7 +712,7 @@ def test_what_other_threads_create_is_nobodys() -> None:
 def test_asyncios_debug_mode_is_suspended() -> None:
     async def main(*, debug: bool) -> Measurement:
         asyncio.get_running_loop().set_debug(debug)
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment())
         assert asyncio.get_running_loop().get_debug() == debug
         return measurement
@@ -825,7 +826,7 @@ RECURSION_IN_C_IS_BOUNDED_LOW = sys.version_info[:2] == (3, 12)
 @pytest.mark.parametrize("bounds", [{"tasks": 0}, {"us": 1e6}], ids=["counted", "timed"])
 def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(layer: Any, bounds: Any) -> None:
     app = functools.reduce(lambda inner, _: layer(inner), range(DEEP), hello)
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets(bounds), lifespan=False, max_time_s=0.1)
     limit = sys.getrecursionlimit()
     try:
@@ -854,7 +855,7 @@ def everything_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 def ran_by_asyncio(app: Any) -> Measurement:
     async def main() -> Measurement:
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         with everything_as_before(asyncio.get_running_loop()):
             return await engine.measure(app, request, COUNT_ONLY, Environment())
 
@@ -937,7 +938,7 @@ def test_ctrl_c_closes_the_ledger() -> None:
 def test_a_measurement_inside_a_measurement_is_refused() -> None:
     class Measures(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            request = server.build_request("GET", "/", {})
+            request = build_request("GET", "/", {})
             await engine.measure(Noop(hello), request, COUNT_ONLY, Environment())
             await self.app(scope, receive, send)
 

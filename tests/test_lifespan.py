@@ -19,7 +19,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.lifespan import lifespan
+from pytest_mwbudget.asgi.os_exit import exit_refused
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
 
@@ -33,7 +35,7 @@ def lived(
     pytest.importorskip(loop)
 
     async def main() -> Any:
-        async with server.lifespan(app, timeout_s) as state:
+        async with lifespan(app, timeout_s) as state:
             inside()
             return state
 
@@ -80,13 +82,14 @@ async def asserts(scope: Any, receive: Any, send: Any) -> None:
     await respond(send)
 
 
+@every_loop
 @pytest.mark.parametrize(
     "app",
     [asserts, scripted(), scripted("wait"), scripted("raise"), hello],
     ids=["asserts", "returns", "returns after receive", "raises", "sends http"],
 )
-def test_an_app_without_lifespan_is_left_alone(app: App) -> None:
-    assert lived(app) is None
+def test_an_app_without_lifespan_is_left_alone(app: App, loop: LoopName) -> None:
+    assert lived(app, loop=loop) is None
 
 
 def answers_http(then: Callable[[], None] = lambda: None, swallow: bool = False) -> App:
@@ -236,7 +239,7 @@ def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:
         started = asyncio.Event()
 
         async def inside() -> None:
-            async with server.lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
+            async with lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
                 started.set()
                 await asyncio.sleep(60)
 
@@ -301,7 +304,7 @@ def test_startup_that_hangs(app: App, loop: LoopName) -> None:
 @every_loop
 def test_what_comes_between_startup_and_shutdown_has_no_limit(loop: LoopName) -> None:
     async def main() -> Any:
-        async with server.lifespan(scripted(*FULL), 0.05) as state:
+        async with lifespan(scripted(*FULL), 0.05) as state:
             await anyio.sleep(0.1)
             return state
 
@@ -403,7 +406,7 @@ def test_exit_in_a_forked_child_is_real() -> None:
     # In a process of its own: forking this one is nobody's business.
     program = """
 import os
-from pytest_mwbudget.asgi.server import exit_refused
+from pytest_mwbudget.asgi.os_exit import exit_refused
 with exit_refused():
     child = os.fork()
     if not child:
@@ -460,7 +463,7 @@ def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exi
     exits = Exits()
     start(exits)
     assert exits.here.wait(5)
-    with server.exit_refused():
+    with exit_refused():
         assert not exits.now()
     assert ended == [3]
 
@@ -468,7 +471,7 @@ def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exi
 @pytest.mark.parametrize("start", [by_threading, by_thread])
 def test_a_thread_of_the_app_cannot_end_the_process(start: Callable[[Exits], None], ended: list[int]) -> None:
     exits = Exits()
-    with server.exit_refused():
+    with exit_refused():
         start(exits)
         assert exits.now()
     assert not ended
@@ -478,7 +481,7 @@ def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(en
     go = threading.Event()
     older = threading.Thread(target=go.wait)
     older.start()
-    with server.exit_refused():
+    with exit_refused():
         go.set()
         older.join()
         for _ in range(20):  # systems differ in when they give out an ident again
