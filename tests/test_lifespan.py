@@ -253,6 +253,18 @@ def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:
     asyncio.run(main())
 
 
+def test_a_test_on_trio_that_is_cancelled_cancels_the_startup() -> None:
+    trio = pytest.importorskip("trio")
+
+    async def main() -> None:
+        with trio.move_on_after(0.05) as scope:
+            async with lifespan(scripted("wait", "hang"), 5):
+                raise AssertionError
+        assert scope.cancelled_caught
+
+    trio.run(main)
+
+
 def test_startup_exception_is_the_cause() -> None:
     with pytest.raises(LifespanError, match="startup failed with ValueError: no database; ") as caught:
         lived(scripted("wait", "raise"))
@@ -391,6 +403,11 @@ def test_exit_in_the_shutdown_is_refused() -> None:
     with pytest.raises(LifespanError, match=r"the app's lifespan called os\._exit\(0\), .*lifespan=False"):
         measured(Noop(app))
     assert os._exit is real
+
+
+def test_exit_in_a_lifespan_that_is_not_read_is_refused() -> None:
+    with exit_refused(), pytest.raises(LifespanError, match=r"the app's lifespan called os\._exit\(0\)"):
+        lived(scripted("call", then=lambda: os._exit(0)))
 
 
 def test_exit_in_an_endpoint_says_nothing_of_the_lifespan() -> None:
