@@ -15,6 +15,7 @@ from ..interpreter.code_patching import Function, Parameters
 
 # The place of an argument: its position, or its name where it is passed by name.
 Spot: TypeAlias = int | str
+Spots: TypeAlias = tuple[Spot, Spot, Spot]
 # The identity of the arguments that tell layers of one function apart.
 Key: TypeAlias = int | tuple[int, ...]
 
@@ -23,31 +24,17 @@ ROLES = ("scope", "receive", "send")
 HOLDERS = (tuple, dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where scope, receive and send stand; `within` is the position of an argument that holds all three."""
-
-    scope: Spot
-    receive: Spot
-    send: Spot
-    within: int | None = None
-
-    def of(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Iterator[Any]:
-        """Yield scope, receive and send from the arguments of a call."""
-        spots = self.scope, self.receive, self.send
-        if self.within is not None:
-            holder: Any = positional[self.within]
-            return (holder[spot] for spot in spots)
-        return (named[spot] if isinstance(spot, str) else positional[spot] for spot in spots)
-
-
 @dataclass(slots=True)
 class Call:
-    """The arguments of a call, with ASGI's three among them."""
+    """The arguments of a call, with ASGI's three among them.
+
+    `spots` are those of scope, receive and send; `within` is the position of an argument that holds all three.
+    """
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
-    place: Place
+    spots: Spots
+    within: int | None
     scope: Any
     receive: Any
     send: Any
@@ -56,8 +43,8 @@ class Call:
     @property
     def lead(self) -> object:
         """The argument before the scope, None without one. Skips None and holders where a holder has the scope."""
-        if self.place.within is not None:
-            before = self.positional[: self.place.within]
+        if self.within is not None:
+            before = self.positional[: self.within]
             leads = [value for value in before if value is not None and type(value) not in HOLDERS]
             return leads[-1] if leads else None
         count = self.lead_count
@@ -66,16 +53,15 @@ class Call:
     @property
     def lead_count(self) -> int:
         """The number of positional arguments before the scope."""
-        scope = self.place.scope
+        scope = self.spots[0]
         return len(self.positional) if isinstance(scope, str) else scope
 
     def others(self) -> Iterator[tuple[Spot, Any]]:
         """Yield all arguments but the three and their holder, by their spots."""
-        place = self.place
-        taken = {place.scope, place.receive, place.send} if place.within is None else {place.within}
+        taken = set(self.spots) if self.within is None else {self.within}
         for spot, value in enumerate(self.positional):
             # Beside a tuple of arguments there is most often a dict of others, made for the call as well.
-            if spot not in taken and not (place.within is not None and type(value) in HOLDERS):
+            if spot not in taken and (self.within is None or type(value) not in HOLDERS):
                 yield spot, value
         for name in sorted(self.named.keys() - taken):
             yield name, self.named[name]
@@ -87,15 +73,16 @@ class Call:
 
     def replaced(self, scope: Any, receive: Any, send: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with others in place of the three. Their holder is copied."""
-        place = self.place
-        new = {place.scope: scope, place.receive: receive, place.send: send}
-        if place.within is not None:
-            holder = self.positional[place.within]
+        scope_spot, receive_spot, send_spot = self.spots
+        new = {scope_spot: scope, receive_spot: receive, send_spot: send}
+        within = self.within
+        if within is not None:
+            holder = self.positional[within]
             if isinstance(holder, dict):
                 held: Any = holder | new
             else:
                 held = tuple(new.get(spot, value) for spot, value in enumerate(holder))
-            return (*self.positional[: place.within], held, *self.positional[place.within + 1 :]), self.named
+            return (*self.positional[:within], held, *self.positional[within + 1 :]), self.named
         positional = tuple(new.get(spot, value) for spot, value in enumerate(self.positional))
         return positional, {name: new.get(name, value) for name, value in self.named.items()}
 
@@ -110,29 +97,34 @@ def call_in(
 
     Looks for them by name, then side by side, rightmost first, then inside one of the arguments.
     """
-    for place in _places(parameters, positional, named):
-        scope, receive, send = place.of(positional, named)
+    for spots, within in _places(parameters, positional, named):
+        if within is None:
+            scope, receive, send = (named[spot] if isinstance(spot, str) else positional[spot] for spot in spots)
+        else:
+            scope, receive, send = (positional[within][spot] for spot in spots)
         if isinstance(scope, dict) and callable(receive) and callable(send) and is_asgi(scope, receive, send):
-            return Call(positional, named, place, scope, receive, send)
+            return Call(positional, named, spots, within, scope, receive, send)
     return None
 
 
-def _places(parameters: Parameters, positional: tuple[Any, ...], named: dict[str, Any]) -> Iterator[Place]:
-    """Yield where the three may stand, the most likely place first."""
+def _places(
+    parameters: Parameters, positional: tuple[Any, ...], named: dict[str, Any]
+) -> Iterator[tuple[Spots, int | None]]:
+    """Yield where the three may stand, the most likely place first: their spots, and the position of a holder."""
     spots = {name: spot for spot, name in enumerate(parameters.positional)} | {name: name for name in named}
     by_name = [spots.get(role) for role in ROLES]
     if by_name[0] is None and positional:
         by_name[0] = len(positional) - 1  # layer(scope, receive=receive, send=send), through *args and **kwargs
     if None not in by_name:
-        yield Place(*by_name)  # type: ignore[arg-type]
+        yield tuple(by_name), None  # type: ignore[misc]
     for start in range(len(positional) - 3, -1, -1):
-        yield Place(start, start + 1, start + 2)
+        yield (start, start + 1, start + 2), None
     for within, holder in enumerate(positional):
         if type(holder) is tuple:
             for start in range(len(holder) - 3, -1, -1):
-                yield Place(start, start + 1, start + 2, within)
+                yield (start, start + 1, start + 2), within
         elif type(holder) is dict and holder.keys() >= set(ROLES):
-            yield Place(*ROLES, within)
+            yield ROLES, within
 
 
 @dataclass(frozen=True, slots=True)

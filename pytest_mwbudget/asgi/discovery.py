@@ -111,7 +111,7 @@ def _telling_spots(first: Sequence[TracedCall], second: Sequence[TracedCall]) ->
 def _telling_spots_of(first: Sequence[TracedCall], second: Sequence[TracedCall]) -> frozenset[Spot]:
     every = [*first, *second]
     some = every[0].call
-    held = some.place.within is not None
+    held = some.within is not None
     leads = frozenset(range(some.lead_count)) if not held else frozenset()
     if not held and any(call.callee is call.call.lead for call in every if call.call.lead is not None):
         return leads
@@ -149,7 +149,7 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
         method = method_name(lead, code)
         # `super().__call__`, `Router.app`, a decorated or patched method.
         own = parent is not None and lead is not None and parent.callee is lead
-        if own or method is not None or (call.call.place.within is not None and lead is not None):
+        if own or method is not None or (call.call.within is not None and lead is not None):
             call.callee = lead
         else:
             call.callee = code if call.function is None else call.function
@@ -181,7 +181,7 @@ def _is_helper(call: TracedCall, trace: Trace) -> bool:
 def _is_decorated(call: TracedCall) -> bool:
     """Return whether a decorator like wrapt's, which got the arguments in a tuple, calls the decorated function."""
     parent = call.parent
-    return parent is not None and parent.call.place.within is not None and call.callee is parent.callee
+    return parent is not None and parent.call.within is not None and call.callee is parent.callee
 
 
 def _is_routers_way(call: TracedCall, method: str | None) -> bool:
