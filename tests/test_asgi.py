@@ -1,4 +1,4 @@
-"""The server's end: scopes, messages, what is refused. See test_lifespan for the app's start and end."""
+"""The app's loading, requests, calls and responses. See test_lifespan for startup and shutdown."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def test_an_app_that_does_not_end_is_cancelled_on_every_loop(loop: LoopName) -> 
 
 
 def pieces(ends: list[str]) -> Iterator[bytes]:
-    """A body that does not end, but for the sake of a test that fails."""
+    """Yield a body for 3 s, which is endless for a test that passes."""
     end = time.monotonic() + 3
     while time.monotonic() < end:
         yield b"x"
@@ -513,7 +513,7 @@ def test_an_exception_of_the_app_comes_out_as_it_is() -> None:
 
 
 class Raises:
-    """An app that answers so many calls, and then raises, before its response or after it."""
+    """Answers a number of calls and then raises, before its response or after it."""
 
     def __init__(self, answered: int, after: bool = False, error: type[BaseException] = LookupError) -> None:
         self.answered, self.after, self.error = answered, after, error

@@ -93,13 +93,13 @@ def test_an_app_without_lifespan_is_left_alone(app: App, loop: LoopName) -> None
 
 
 def answers_http(then: Callable[[], None] = lambda: None, swallow: bool = False) -> App:
-    """An app that knows http only, reads its request, and may have something that makes errors of errors."""
+    """Return an app without lifespan that reads its request. `then` is its error handler."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         try:
             await respond(send)
-            with anyio.move_on_after(2):  # or it would hang where this fails
+            with anyio.move_on_after(2):  # a failing test must not hang
                 await receive()
         except Exception:
             then()
@@ -283,7 +283,7 @@ def test_starlettes_startup_exception_is_told_without_its_traceback() -> None:
 
 
 def stubborn(phase: str) -> App:
-    """An app that waits for ever in that phase, and makes nothing of being cut off."""
+    """Return an app that waits for ever in a phase and ignores its cancellation."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for step in ("startup", "shutdown"):
@@ -420,7 +420,7 @@ def test_exit_in_an_endpoint_says_nothing_of_the_lifespan() -> None:
 
 
 def test_exit_in_a_forked_child_is_real() -> None:
-    # In a process of its own: forking this one is nobody's business.
+    # In a process of its own, because a fork of this one would copy the state of the test run.
     program = """
 import os
 from pytest_mwbudget.asgi.os_exit import exit_refused
@@ -438,14 +438,14 @@ with exit_refused():
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the process would have ended with."""
+    """Collect the statuses with which the process would have ended."""
     statuses: list[int] = []
     monkeypatch.setattr(os, "_exit", statuses.append)
     return statuses
 
 
 class Exits:
-    """Something for a thread to run: waits until it is told to, then ends the process."""
+    """Runs in a thread: waits for `go`, then calls `os._exit`."""
 
     def __init__(self) -> None:
         self.here, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
@@ -461,7 +461,7 @@ class Exits:
         self.gone.set()
 
     def now(self) -> bool:
-        """Whether it was refused."""
+        """Let the thread call `os._exit`, and return whether the call was refused."""
         self.go.set()
         assert self.gone.wait(5)
         return bool(self.refused)

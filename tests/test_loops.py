@@ -1,4 +1,4 @@
-"""The loops behind one interface do the same, and a whole measurement runs on each."""
+"""All event loops behave alike, and a measurement runs on each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_mwbudget.timing.run import Environment
 
 from .apps import MOST_S, Noop, hello, respond
 
-# Its hooks import hypothesis in the middle of an inner run, where not everything of it can be imported again.
+# The plugin's hooks import hypothesis during an inner run, where some of its modules cannot be imported again.
 LEAN = ("-p", "no:hypothesispytest")
 NAMES: tuple[LoopName, ...] = ("asyncio", "uvloop", "trio")
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
@@ -33,7 +33,7 @@ variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", defau
 
 @pytest.fixture(params=NAMES)
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Any]]], Any]:
-    """Runs a function on a new loop of each kind."""
+    """Run a function on a new loop of each kind."""
     pytest.importorskip(request.param)
     return lambda function: loops.run(request.param, function)
 
@@ -172,11 +172,11 @@ def test_no_time_is_added_to_what_has_gone_on_past_its_end(run: Run) -> None:
 
 
 class NotAsyncios(asyncio.SelectorEventLoop):
-    """What a policy may give."""
+    """A loop that a policy may make."""
 
 
 def named_under_a_policy(name: LoopName | None, monkeypatch: pytest.MonkeyPatch) -> type:
-    """The type of the loop, where a policy gives another than asyncio's."""
+    """Return the type of the loop that `run` makes under a policy of NotAsyncios."""
     monkeypatch.setattr(asyncio, "new_event_loop", NotAsyncios)
 
     async def main() -> type:

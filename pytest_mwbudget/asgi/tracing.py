@@ -135,12 +135,15 @@ class Trace:
             maker.task = _task()
         if senders:
             self._note_sent(frame, senders)
-        # An exception that is thrown into a suspended frame looks like a call that begins.
+        # An exception that is thrown into a suspended frame looks like a call that begins: the call may be known, or
+        # its function may have deleted an argument.
         if parameters is None or frame in self._call_of:
             return
-        names = (*parameters.positional, *parameters.keywords, parameters.starred, parameters.double_starred)
-        values = frame.f_locals
-        positional, named, _ = parameters.gathered([values[name] for name in names if name])
+        optional = [name for name in (parameters.starred, parameters.double_starred) if name]
+        names, values = [*parameters.positional, *parameters.keywords, *optional], frame.f_locals
+        if not all(name in values for name in names):
+            return
+        positional, named, _ = parameters.gathered([values[name] for name in names])
         found = call_in(parameters, positional, named, self._is_of_this_request)
         if found is not None and not _is_task_library(frame):
             self._note_call(frame, found)
