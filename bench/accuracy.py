@@ -36,7 +36,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget.analysis.estimates import ALPHA
-from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
@@ -154,7 +154,7 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
 
 def measurement(app: Any, max_time_s: float, machine: Machine) -> Measurement:
     """Measure the app."""
-    request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    request = build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     return asyncio.run(measure_app(app, request, Settings(max_time_s=max_time_s), Environment(machine=machine)))
 
 

@@ -17,6 +17,7 @@ from pytest_mwbudget.analysis.intervals import batched_interval, quickest, quiet
 from pytest_mwbudget.analysis.samples import QUIET_REFERENCE, Series
 from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.timing.host_speed import Machine, reference_ns
 
@@ -175,8 +176,8 @@ def at_best_speed(references: Sequence[float]) -> list[bool]:
 
 async def caller(app: Any, warm_calls: int) -> server.Caller:
     """Make a caller of the app, and call the app `warm_calls` times."""
-    request = server.build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
-    found = server.Caller(app, await server.template(request), None)
+    request = build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
+    found = server.Caller(app, await template_of(request), None)
     for _ in range(warm_calls):
         await found()
     return found

@@ -55,7 +55,9 @@ from ways.app import HEADERS, LAYERS, NAMES, Spin5, Spin50, make_app
 
 from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.analysis.verdicts import Look
-from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.discovery import discover
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
@@ -210,7 +212,7 @@ async def with_tool(way: str) -> AsyncIterator[Request]:
 @asynccontextmanager
 async def probed(call: server.Caller) -> AsyncIterator[Request]:
     """A request as ours are while it times: every probe in place, and a null layer."""
-    stack = await discovery.discover(call)
+    stack = await discover(call)
     probes = Probes(stack, call.clock, suspending=True)
 
     async def request() -> None:
@@ -270,7 +272,7 @@ def measured_s(budgets: Budgets) -> float:
 
 def measured(budgets: Budgets, schedule: Schedule = Schedule()) -> Measurement:  # noqa: B008
     """A measurement of ours with these budgets."""
-    request = server.build_request("GET", "/", {"headers": HEADERS})
+    request = build_request("GET", "/", {"headers": HEADERS})
     settings = Settings(budgets=budgets, max_time_s=VERDICT_TIME_S)
     return asyncio.run(measure_app(make_app(), request, settings, Environment(schedule=schedule)))
 

@@ -52,7 +52,7 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from pytest_mwbudget.asgi import server as asgi
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
@@ -480,7 +480,7 @@ async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machi
     `us` and `total_us` are [estimate, low, high] in µs per request, None when there were too few requests.
     """
     settings = Settings(Budgets(total_us=ENDLESS_US if whole else None), max_time_s=max_time_s)
-    measurement = await measured(app, asgi.build_request("GET", "/", {}), settings, Environment(machine=machine))
+    measurement = await measured(app, build_request("GET", "/", {}), settings, Environment(machine=machine))
     assert measurement.books is not None
     total_us = estimate_to_json(measurement.books.total) if isfinite(measurement.books.total.half_width) else None
     known = {"total_us": total_us, "slowdown": measurement.slowdown}

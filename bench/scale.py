@@ -30,7 +30,7 @@ from typing import Any
 from harness import Goal, Reading, Report, Table, fresh_process, main
 from known import Endpoint, Noop, Spin, own, start
 
-from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
@@ -133,7 +133,7 @@ def parts() -> dict[str, Part]:
 
 def measured(app: Any, environment: Environment, *, precise: bool) -> tuple[float, Measurement]:
     """Seconds that it took, and the measurement; unless `precise`, it ends when every verdict is known."""
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": BUDGET_US}), max_time_s=MAX_TIME_S)
     schedule = environment.schedule if precise else replace(environment.schedule, precision_time_s=0.0)
     begin = perf_counter()

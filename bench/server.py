@@ -73,7 +73,7 @@ from starlette.responses import Response
 
 from pytest_mwbudget.analysis.intervals import median_interval
 from pytest_mwbudget.asgi import loops
-from pytest_mwbudget.asgi import server as asgi
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import Estimate
@@ -177,7 +177,7 @@ async def ours(layer: str, max_time_s: float) -> Reading:
     `turn_us` is the time of a turn of the event loop in which one task does nothing.
     """
     kind, _ = LAYERS[layer]
-    request = asgi.build_request("GET", "/", {"headers": headers()})
+    request = build_request("GET", "/", {"headers": headers()})
     measurement = await measured(hello(layer), request, Settings(max_time_s=max_time_s), Environment())
     row = measurement.layer(kind.__name__)
     assert row.counts is not None

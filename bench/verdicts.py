@@ -65,6 +65,7 @@ from pytest_mwbudget.analysis import verdicts
 from pytest_mwbudget.analysis.intervals import batched_interval, quickest
 from pytest_mwbudget.analysis.samples import Series
 from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.interpreter.foreign_tools import suspended
@@ -370,7 +371,7 @@ async def run(app: Any, bench: Environment, settings: Settings) -> list[Reading]
     """One measurement: what became of the budget of each layer."""
     looks: list[Look] = []
     with patch.object(plugin_measure, "Timing", watching(looks)):
-        measurement = await plugin_measure.measure(app, server.build_request("GET", "/", REQUEST), settings, bench)
+        measurement = await plugin_measure.measure(app, build_request("GET", "/", REQUEST), settings, bench)
     return [verdict_of(name, measurement, looks) for name in settings.budgets.layers]
 
 
@@ -431,7 +432,7 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
     """The truth, then block after block with the conditions in random order, and the truth again before each."""
     chance = random.Random()
     stack = Stack(chance)
-    call = server.Caller(stack.root, await server.template(server.build_request("GET", "/", REQUEST)), None)
+    call = server.Caller(stack.root, await template_of(build_request("GET", "/", REQUEST)), None)
     for _ in range(size.warm_calls):
         await call()
     truth = Truth(stack, call, chance, wire)

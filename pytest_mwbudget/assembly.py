@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .analysis import verdicts
 from .analysis.rows import Bounded, Together
-from .asgi.discovery import Stack
+from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
 from .counting.rows import row_counts, with_own_types

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import httpx
 
 from .analysis.rows import Bounded
-from .asgi import discovery, loops, server
+from .asgi import loops, server
+from .asgi.app import ASGIApp
+from .asgi.discovery import discover
+from .asgi.lifespan import lifespan
+from .asgi.os_exit import exit_refused
+from .asgi.request import template_of
+from .asgi.stack import Stack
 from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
 from .config.settings import Settings
 from .counting.backend import counting_backend
@@ -41,7 +47,7 @@ Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 _busy = threading.Lock()
 
 
-async def send_once(app: server.ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
+async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
     """Make the request once, within the app's lifespan; nothing is measured."""
     with _alone():
         async with _running(app, request, settings) as caller:
@@ -52,7 +58,7 @@ async def send_once(app: server.ASGIApp, request: httpx.Request, settings: Setti
 
 
 async def measure(
-    app: server.ASGIApp,
+    app: ASGIApp,
     request: httpx.Request,
     settings: Settings,
     environment: Environment,
@@ -104,14 +110,14 @@ def _alone() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _running(app: server.ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[server.Caller]:
+async def _running(app: ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[server.Caller]:
     """A caller of the started app."""
-    with server.exit_refused():
-        template = await server.template(request)
+    with exit_refused():
+        template = await template_of(request)
         if not settings.lifespan:
             yield server.Caller(app, template, None, settings.expect_status)
             return
-        async with server.lifespan(app, settings.startup_timeout_s) as state:
+        async with lifespan(app, settings.startup_timeout_s) as state:
             yield server.Caller(app, template, state, settings.expect_status)
 
 
@@ -147,7 +153,7 @@ async def _prepared(
             thorough = settings.budgets.need_clock and slow
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
-        stack = await discovery.discover(call)
+        stack = await discover(call)
     if stack.displaced:
         foreign_tools.active.append("a profiler of the app")
     foreign_tools.check()
@@ -162,7 +168,7 @@ class _Run:
     `warm` says that the app has been warmed up for timing, and not for counting alone.
     """
 
-    stack: discovery.Stack
+    stack: Stack
     layers: tuple[Bounded, ...]
     caller: server.Caller
     settings: Settings

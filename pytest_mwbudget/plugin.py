@@ -84,7 +84,7 @@ def _used(items: list[pytest.Item]) -> bool:
 @pytest.fixture
 def mw_budget_app(pytestconfig: pytest.Config) -> Any:
     """The ASGI app under test: override this fixture, or set `mw_budget_app` in the configuration."""
-    from .asgi.server import NamedApp
+    from .asgi.app import NamedApp
 
     return NamedApp(pytestconfig.getini("mw_budget_app") or "", pytestconfig.rootpath)
 

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.discovery import discover
+from pytest_mwbudget.asgi.request import build_request, template_of
+from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.engine import measure as _measure
@@ -39,19 +42,19 @@ LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
 async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = None, **options: Any) -> server.Caller:
     """Make a caller of `app`, as a measurement does."""
     expect_status = options.pop("expect_status", None)
-    template = await server.template(server.build_request(method, url, options))
+    template = await template_of(build_request(method, url, options))
     return server.Caller(app, template, state, expect_status)
 
 
-async def discovered(calls: server.Caller) -> discovery.Stack:
+async def discovered(calls: server.Caller) -> Stack:
     """Discover the stack of the caller's request, as a measurement does."""
-    return await discovery.discover(calls)
+    return await discover(calls)
 
 
-def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> discovery.Stack:
+def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> Stack:
     """Discover the stack of a request to `app` on a loop of its own."""
 
-    async def main() -> discovery.Stack:
+    async def main() -> Stack:
         return await discovered(await caller(app, method, url, **options))
 
     return asyncio.run(main())
@@ -97,7 +100,7 @@ async def measured_async(
     `max_time_s` limits only the time for precision: a busy machine may take longer until all figures are known.
     """
     settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
-    request = server.build_request(method, url, options)
+    request = build_request(method, url, options)
     schedule = schedule or Schedule(precision_time_s=settings["max_time_s"])
     chosen = Settings(**settings | {"max_time_s": MOST_S})
     return await _measure(app, request, chosen, Environment(rng=random.Random(7), schedule=schedule))

@@ -16,7 +16,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from pytest_mwbudget import engine
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
@@ -48,7 +49,7 @@ def counted(
     """The counts of a request, nothing timed."""
     if loop != "asyncio":
         pytest.importorskip(loop)
-    request = server.build_request(method, url, options)
+    request = build_request(method, url, options)
     environment = Environment(schedule=schedule or Schedule())
     return loops.run(loop, lambda: engine.measure(app, request, COUNT_ONLY, environment))
 

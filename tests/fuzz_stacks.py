@@ -27,6 +27,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.estimate import Estimate
@@ -89,7 +90,7 @@ def _leaves(error: BaseException) -> tuple[str, ...]:
 
 def _request(stack: Stack) -> httpx.Request:
     url = "/sub/x" if stack.base != "bare" else "/"
-    return server.build_request(stack.method, url, {"content": BODY} if stack.method == "POST" else {})
+    return build_request(stack.method, url, {"content": BODY} if stack.method == "POST" else {})
 
 
 def unmeasured(built: Built) -> Outcome:

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from examples.count_gate import orders
-from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Occupation, RequestLine, Result
@@ -372,7 +372,7 @@ def shop(layer: str) -> Starlette:
 
 async def messages_of(app: Any, url: str, key: str) -> tuple[list[Any], str]:
     """What one request is sent, and the exception with which it ends."""
-    template = await server.template(server.build_request("GET", url, {"headers": {"x-key": key}}))
+    template = await template_of(build_request("GET", url, {"headers": {"x-key": key}}))
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

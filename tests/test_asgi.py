@@ -1,4 +1,4 @@
-"""The server's end: scopes, messages, what is refused. See test_lifespan for the app's start and end."""
+"""The app's loading, requests, calls and responses. See test_lifespan for startup and shutdown."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi.app import checked_app, import_app
+from pytest_mwbudget.asgi.request import BODY_CHUNK_BYTES, build_request
 from pytest_mwbudget.errors import AppError, RepetitionError, ResponseError
 from pytest_mwbudget.model.results import LoopName
 
@@ -144,9 +146,9 @@ def messages_of(calls_receive: int, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_a_large_body_comes_in_pieces() -> None:
-    size = 2 * server.BODY_CHUNK_BYTES + 1
+    size = 2 * BODY_CHUNK_BYTES + 1
     got = messages_of(3, content=b"x" * size)
-    assert [len(message["body"]) for message in got] == [server.BODY_CHUNK_BYTES, server.BODY_CHUNK_BYTES, 1]
+    assert [len(message["body"]) for message in got] == [BODY_CHUNK_BYTES, BODY_CHUNK_BYTES, 1]
     assert [message["more_body"] for message in got] == [True, True, False]
 
 
@@ -162,7 +164,7 @@ def test_cookies_and_params() -> None:
 
 def test_building_a_request_looks_at_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "nonsense://nowhere")
-    assert server.build_request("GET", "/", {}).url == "http://testserver/"
+    assert build_request("GET", "/", {}).url == "http://testserver/"
 
 
 # ---- receive and send -------------------------------------------------------------------------------------------
@@ -341,7 +343,7 @@ def test_an_app_that_does_not_end_is_cancelled_on_every_loop(loop: LoopName) -> 
 
 
 def pieces(ends: list[str]) -> Iterator[bytes]:
-    """A body that does not end, but for the sake of a test that fails."""
+    """Yield a body for 3 s, which is endless for a test that passes."""
     end = time.monotonic() + 3
     while time.monotonic() < end:
         yield b"x"
@@ -511,7 +513,7 @@ def test_an_exception_of_the_app_comes_out_as_it_is() -> None:
 
 
 class Raises:
-    """An app that answers so many calls, and then raises, before its response or after it."""
+    """Answers a number of calls and then raises, before its response or after it."""
 
     def __init__(self, answered: int, after: bool = False, error: type[BaseException] = LookupError) -> None:
         self.answered, self.after, self.error = answered, after, error
@@ -564,7 +566,7 @@ def test_a_measurement_says_that_its_request_was_repeated() -> None:
 
 def test_what_is_an_app() -> None:
     for app in (hello, Endpoint(), Noop(hello), lambda scope, receive, send: None, lambda *a: None):
-        assert server.checked_app(app) is app
+        assert checked_app(app) is app
 
 
 def test_an_app_may_be_a_coroutine_made_of_a_generator() -> None:
@@ -578,19 +580,19 @@ def test_an_app_may_be_a_coroutine_made_of_a_generator() -> None:
 @pytest.mark.parametrize("thing", [None, "app", 3, Endpoint])
 def test_what_is_no_app(thing: object) -> None:
     with pytest.raises(AppError, match="is not an ASGI app; return the ASGI app itself"):
-        server.checked_app(thing)
+        checked_app(thing)
 
 
 def test_a_factory_is_recognised() -> None:
     with pytest.raises(AppError, match="looks like a factory"):
-        server.checked_app(lambda: hello)
+        checked_app(lambda: hello)
     with pytest.raises(AppError, match=r"does not take \(scope, receive, send\)"):
-        server.checked_app(lambda scope: hello)
+        checked_app(lambda scope: hello)
 
 
 def test_import_app() -> None:
-    assert server.import_app(f"{hello.__module__}:hello") is hello
-    assert server.import_app(f"{hello.__module__}:Noop.__call__") is Noop.__call__
+    assert import_app(f"{hello.__module__}:hello") is hello
+    assert import_app(f"{hello.__module__}:Noop.__call__") is Noop.__call__
 
 
 @pytest.mark.parametrize(
@@ -604,4 +606,4 @@ def test_import_app() -> None:
 )
 def test_an_app_that_cannot_be_imported(reference: str, said: str) -> None:
     with pytest.raises(AppError, match=said):
-        server.import_app(reference)
+        import_app(reference)

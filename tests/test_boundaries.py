@@ -30,7 +30,7 @@ from starlette.routing import Route
 from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.asgi import server
-from pytest_mwbudget.asgi.discovery import Stack
+from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
 from pytest_mwbudget.timing.probes import Probes, stepped, task_layers
 
@@ -280,7 +280,7 @@ def test_everything_is_off_after_an_exception(error: BaseException) -> None:
         call = await caller(Noop(outer(Slots(endpoint))))
         probes = Probes(await discovered(call))
         scope = call.template.scope(None)
-        exchange = server.Exchange(call.template)
+        exchange = server.Exchange(call.template, call.loop.event())
         failing = True
         with everything_on(probes):
             await probes.watch(call.app, scope, exchange.receive, exchange.send)

@@ -16,7 +16,9 @@ import anyio
 import freezegun
 import pytest
 
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.lifespan import lifespan
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure, send_once
@@ -98,7 +100,7 @@ def test_what_runs_and_what_does_not() -> None:
 
 
 def test_a_clock_that_stands_still_is_refused() -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with pytest.raises(MeasurementError, match=r"most requests took 0 ns: .*; run this test without it"):
         asyncio.run(
             measure(Noop(hello), request, Settings(Budgets({"us": 50}), lifespan=False), Environment(clock=lambda: 7))
@@ -177,7 +179,7 @@ def test_a_limit_holds_while_time_stands_still(name: LoopName, seconds: float) -
         await anyio.sleep(seconds)
         await anyio.sleep_forever()
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with frozen(), pytest.raises(MeasurementError, match=r"did not finish its response within 0\.2 s"):
         on(name, lambda: send_once(app, request, Settings(lifespan=False, startup_timeout_s=0.2)))
 
@@ -193,7 +195,7 @@ def test_the_limit_of_a_lifespan_holds_while_time_stands_still(name: LoopName, p
             await send({"type": f"lifespan.{step}.complete"})
 
     async def main() -> None:
-        async with server.lifespan(app, 0.2):
+        async with lifespan(app, 0.2):
             pass
 
     with frozen(), pytest.raises(LifespanError, match=rf"{phase} did not end within 0\.2 s"):
@@ -293,6 +295,6 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 
 @every_loop
 def test_an_app_that_answers_is_served_while_time_stands_still(name: LoopName) -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with frozen():
         assert on(name, lambda: send_once(answers, request, Settings(lifespan=False))).status == 200

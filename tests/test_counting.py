@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from pytest_mwbudget import engine
 from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import MeasurementError, of_the_app
@@ -193,7 +194,7 @@ def objects_of_whole_requests(app: Any, requests: int = 9) -> int:
     from pytest_mwbudget.counting import _core  # type: ignore[attr-defined]
 
     async def main() -> list[int]:
-        template = await server.template(server.build_request("GET", "/", {}))
+        template = await template_of(build_request("GET", "/", {}))
         call = server.Caller(app, template, None)
         for _ in range(60):
             await call()
@@ -350,7 +351,7 @@ RECURSION_IN_C_IS_BOUNDED_LOW = sys.version_info[:2] == (3, 12)
 @pytest.mark.parametrize("bounds", [{"tasks": 0}, {"us": 1e6}], ids=["counted", "timed"])
 def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(layer: Any, bounds: Any) -> None:
     app = functools.reduce(lambda inner, _: layer(inner), range(DEEP), hello)
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets(bounds), lifespan=False, max_time_s=0.1)
     limit = sys.getrecursionlimit()
     try:
@@ -369,7 +370,7 @@ def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(la
 
 def ran_by_asyncio(app: Any) -> Measurement:
     async def main() -> Measurement:
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         with everything_as_before(asyncio.get_running_loop()):
             return await engine.measure(app, request, COUNT_ONLY, Environment())
 
@@ -453,7 +454,7 @@ def test_ctrl_c_ends_the_counting_run() -> None:
 def test_a_measurement_inside_a_measurement_is_refused() -> None:
     class Measures(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            request = server.build_request("GET", "/", {})
+            request = build_request("GET", "/", {})
             await engine.measure(Noop(hello), request, COUNT_ONLY, Environment())
             await self.app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""Every ASGI callable of a stack is found, whatever holds it; nothing else is."""
+"""Discovery finds every ASGI callable of a stack, whatever holds it, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.asgi import tracing
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
@@ -148,7 +149,7 @@ def test_a_function_that_cannot_be_told_from_another_is_merged_with_the_layer_ou
 def test_a_probe_can_stand_at_every_boundary_down_to_the_endpoints() -> None:
     stack = stack_of(Noop(Slots(Noop(Endpoint()))))
     assert (stack.endpoint, stack.probeable) == (3, (0, 1, 2, 3))
-    # What answers by itself has none inside it.
+    # No boundary is inside a layer that answers by itself.
     stack = stack_of(Noop(Answering(Noop(hello))), expect_status=401)
     assert (stack.endpoint, stack.probeable) == (None, (0, 1))
 
@@ -355,7 +356,7 @@ def test_layers_of_a_mounted_app() -> None:
 
 def test_layers_of_a_mount_a_router_and_a_mounted_layer() -> None:
     assert rows(starlette(), "/layered-mount/x")[3:] == [("Router", "routing"), ("Frozen", "middleware")]
-    # The router is entered a second time below its own layers: matching its routes is not what they cost.
+    # The router is entered again below its own layers, which do not pay for matching its routes.
     assert rows(starlette(), "/router/x")[3:] == [
         ("Router#1", "routing"),
         ("Router#2", "routing"),
@@ -399,7 +400,7 @@ def test_fastapi(url: str) -> None:
 
 def test_an_app_that_is_entered_again_inside_its_layers_is_no_layer() -> None:
     class Framework:
-        """As Quart: layers are put round one of its methods."""
+        """Has layers round one of its methods, as Quart has."""
 
         def __init__(self) -> None:
             self.asgi_app: App = self.serve
@@ -575,7 +576,7 @@ def test_tracing_changes_nothing() -> None:
 
 
 def helper(scope: Any, receive: Any, send: Any) -> dict[str, Any]:
-    """Takes what an ASGI app takes, and gives an answer at once."""
+    """Take the parameters of an ASGI app, and return a value at once."""
     return dict(scope["headers"])
 
 
@@ -609,7 +610,7 @@ class Profiling(Noop):
 
 
 def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Environment()))
     assert (
@@ -661,7 +662,7 @@ def by_name(function: App) -> Callable[[App], App]:
 
 
 def only_by_name(function: App) -> Callable[[App], App]:
-    """Its arguments come as names only, for whatever is outside it."""
+    """Make a layer whose function gets its arguments by name only."""
 
     def layer(app: App) -> App:
         inner = functools.partial(function, app=app)
@@ -717,7 +718,7 @@ def test_a_layer_that_is_made_for_each_request_belongs_to_its_maker() -> None:
             inner = functools.partial(app_by_name, app=functools.partial(app_by_name, app=self.app))
             await inner(scope, receive, send)
 
-    # Of the two that are made, the inner one is called with what lasts.
+    # Of the two partials made for the request, only the inner one has a lasting argument: `Slots`.
     names = [name.partition("[")[0] for name in names_of(Noop(Makes(Slots(hello))))]
     assert names == ["Noop", "Makes", "function", "Slots"]
 
@@ -796,7 +797,7 @@ def test_a_decorator_in_c_is_the_boundary(kind: str) -> None:
 
 def chosen(**wrapped: bool) -> type[Noop]:
     class Chosen(Noop):
-        """Passes on a scope of its own with some of what is in the one it got."""
+        """Passes on a new scope with some of the keys of its own."""
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             async def receiving() -> Any:
@@ -906,7 +907,7 @@ def test_what_answers_in_another_thread_leaves_out_what_is_inside_it() -> None:
 
 def test_a_thread_without_the_context_of_the_request_is_watched_as_well() -> None:
     class InAPool(Noop):
-        """Its thread was there before, and copies no context."""
+        """Runs its inside in a thread that existed before the request and copies no context."""
 
         pool = ThreadPoolExecutor(1)
 
@@ -939,7 +940,7 @@ def test_an_endpoint_in_another_thread_makes_no_layer_fail(monkeypatch: pytest.M
 
 
 def unwatched(profiler: Any) -> Any:
-    """As `profiled` is without the extension."""
+    """Stand in for `profiled` on an installation without the C extension."""
 
     @contextlib.contextmanager
     def own_thread_only() -> Any:
@@ -953,7 +954,7 @@ def unwatched(profiler: Any) -> Any:
 
 
 def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "profiled", unwatched)
+    monkeypatch.setattr(tracing, "profiled", unwatched)
     inside = Slots(Noop(hello))
     for other in (Answering(inside, 200), Collecting(inside)):
         stack = stack_of(Noop(other))
@@ -974,7 +975,7 @@ def test_an_unwatched_layer_that_returns_a_value_is_no_helper(monkeypatch: pytes
             await super().__call__(scope, receive, send)
             return "a value"
 
-    monkeypatch.setattr(discovery, "profiled", unwatched)
+    monkeypatch.setattr(tracing, "profiled", unwatched)
     assert names_of(Noop(Returning(Slots(hello)))) == ["Noop", "Returning", "Slots"]
 
 

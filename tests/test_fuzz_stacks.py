@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi import discovery, server
+from pytest_mwbudget.asgi.stack import Stack as FoundStack
 from pytest_mwbudget.counting import spawning
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.estimate import Estimate
@@ -158,7 +159,7 @@ def test_an_exception_that_is_another_one_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_layer_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stack_of = discovery.stack_of
 
-    def without_the_last(*traces: Any) -> discovery.Stack:
+    def without_the_last(*traces: Any) -> FoundStack:
         stack = stack_of(*traces)
         return replace(stack, layers=stack.layers[:-1])
 

@@ -19,7 +19,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.lifespan import lifespan
+from pytest_mwbudget.asgi.os_exit import exit_refused
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
 
@@ -33,7 +35,7 @@ def lived(
     pytest.importorskip(loop)
 
     async def main() -> Any:
-        async with server.lifespan(app, timeout_s) as state:
+        async with lifespan(app, timeout_s) as state:
             inside()
             return state
 
@@ -80,23 +82,24 @@ async def asserts(scope: Any, receive: Any, send: Any) -> None:
     await respond(send)
 
 
+@every_loop
 @pytest.mark.parametrize(
     "app",
     [asserts, scripted(), scripted("wait"), scripted("raise"), hello],
     ids=["asserts", "returns", "returns after receive", "raises", "sends http"],
 )
-def test_an_app_without_lifespan_is_left_alone(app: App) -> None:
-    assert lived(app) is None
+def test_an_app_without_lifespan_is_left_alone(app: App, loop: LoopName) -> None:
+    assert lived(app, loop=loop) is None
 
 
 def answers_http(then: Callable[[], None] = lambda: None, swallow: bool = False) -> App:
-    """An app that knows http only, reads its request, and may have something that makes errors of errors."""
+    """Return an app without lifespan that reads its request. `then` is its error handler."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         try:
             await respond(send)
-            with anyio.move_on_after(2):  # or it would hang where this fails
+            with anyio.move_on_after(2):  # a failing test must not hang
                 await receive()
         except Exception:
             then()
@@ -236,7 +239,7 @@ def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:
         started = asyncio.Event()
 
         async def inside() -> None:
-            async with server.lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
+            async with lifespan(scripted("wait", "startup.complete", "hang"), 0.5):
                 started.set()
                 await asyncio.sleep(60)
 
@@ -248,6 +251,18 @@ def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:
         assert task.cancelled()
 
     asyncio.run(main())
+
+
+def test_a_test_on_trio_that_is_cancelled_cancels_the_startup() -> None:
+    trio = pytest.importorskip("trio")
+
+    async def main() -> None:
+        with trio.move_on_after(0.05) as scope:
+            async with lifespan(scripted("wait", "hang"), 5):
+                raise AssertionError
+        assert scope.cancelled_caught
+
+    trio.run(main)
 
 
 def test_startup_exception_is_the_cause() -> None:
@@ -268,7 +283,7 @@ def test_starlettes_startup_exception_is_told_without_its_traceback() -> None:
 
 
 def stubborn(phase: str) -> App:
-    """An app that waits for ever in that phase, and makes nothing of being cut off."""
+    """Return an app that waits for ever in a phase and ignores its cancellation."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for step in ("startup", "shutdown"):
@@ -301,7 +316,7 @@ def test_startup_that_hangs(app: App, loop: LoopName) -> None:
 @every_loop
 def test_what_comes_between_startup_and_shutdown_has_no_limit(loop: LoopName) -> None:
     async def main() -> Any:
-        async with server.lifespan(scripted(*FULL), 0.05) as state:
+        async with lifespan(scripted(*FULL), 0.05) as state:
             await anyio.sleep(0.1)
             return state
 
@@ -390,6 +405,11 @@ def test_exit_in_the_shutdown_is_refused() -> None:
     assert os._exit is real
 
 
+def test_exit_in_a_lifespan_that_is_not_read_is_refused() -> None:
+    with exit_refused(), pytest.raises(LifespanError, match=r"the app's lifespan called os\._exit\(0\)"):
+        lived(scripted("call", then=lambda: os._exit(0)))
+
+
 def test_exit_in_an_endpoint_says_nothing_of_the_lifespan() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await anyio.to_thread.run_sync(os._exit, 4)
@@ -400,10 +420,10 @@ def test_exit_in_an_endpoint_says_nothing_of_the_lifespan() -> None:
 
 
 def test_exit_in_a_forked_child_is_real() -> None:
-    # In a process of its own: forking this one is nobody's business.
+    # In a process of its own, because a fork of this one would copy the state of the test run.
     program = """
 import os
-from pytest_mwbudget.asgi.server import exit_refused
+from pytest_mwbudget.asgi.os_exit import exit_refused
 with exit_refused():
     child = os.fork()
     if not child:
@@ -418,14 +438,14 @@ with exit_refused():
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the process would have ended with."""
+    """Collect the statuses with which the process would have ended."""
     statuses: list[int] = []
     monkeypatch.setattr(os, "_exit", statuses.append)
     return statuses
 
 
 class Exits:
-    """Something for a thread to run: waits until it is told to, then ends the process."""
+    """Runs in a thread: waits for `go`, then calls `os._exit`."""
 
     def __init__(self) -> None:
         self.here, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
@@ -441,7 +461,7 @@ class Exits:
         self.gone.set()
 
     def now(self) -> bool:
-        """Whether it was refused."""
+        """Let the thread call `os._exit`, and return whether the call was refused."""
         self.go.set()
         assert self.gone.wait(5)
         return bool(self.refused)
@@ -460,7 +480,7 @@ def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exi
     exits = Exits()
     start(exits)
     assert exits.here.wait(5)
-    with server.exit_refused():
+    with exit_refused():
         assert not exits.now()
     assert ended == [3]
 
@@ -468,7 +488,7 @@ def test_a_thread_that_was_there_before_can_end_the_process(start: Callable[[Exi
 @pytest.mark.parametrize("start", [by_threading, by_thread])
 def test_a_thread_of_the_app_cannot_end_the_process(start: Callable[[Exits], None], ended: list[int]) -> None:
     exits = Exits()
-    with server.exit_refused():
+    with exit_refused():
         start(exits)
         assert exits.now()
     assert not ended
@@ -478,7 +498,7 @@ def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(en
     go = threading.Event()
     older = threading.Thread(target=go.wait)
     older.start()
-    with server.exit_refused():
+    with exit_refused():
         go.set()
         older.join()
         for _ in range(20):  # systems differ in when they give out an ident again

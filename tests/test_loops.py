@@ -1,4 +1,4 @@
-"""The loops behind one interface do the same, and a whole measurement runs on each."""
+"""All event loops behave alike, and a measurement runs on each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import anyio
 import pytest
 
 from pytest_mwbudget import engine
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.deadlines import AsyncioAlarm, Deadline
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
@@ -24,7 +26,7 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import MOST_S, Noop, hello, respond
 
-# Its hooks import hypothesis in the middle of an inner run, where not everything of it can be imported again.
+# The plugin's hooks import hypothesis during an inner run, where some of its modules cannot be imported again.
 LEAN = ("-p", "no:hypothesispytest")
 NAMES: tuple[LoopName, ...] = ("asyncio", "uvloop", "trio")
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
@@ -32,7 +34,7 @@ variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", defau
 
 @pytest.fixture(params=NAMES)
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Any]]], Any]:
-    """Runs a function on a new loop of each kind."""
+    """Run a function on a new loop of each kind."""
     pytest.importorskip(request.param)
     return lambda function: loops.run(request.param, function)
 
@@ -171,11 +173,11 @@ def test_no_time_is_added_to_what_has_gone_on_past_its_end(run: Run) -> None:
 
 
 class NotAsyncios(asyncio.SelectorEventLoop):
-    """What a policy may give."""
+    """A loop that a policy may make."""
 
 
 def named_under_a_policy(name: LoopName | None, monkeypatch: pytest.MonkeyPatch) -> type:
-    """The type of the loop, where a policy gives another than asyncio's."""
+    """Return the type of the loop that `run` makes under a policy of NotAsyncios."""
     monkeypatch.setattr(asyncio, "new_event_loop", NotAsyncios)
 
     async def main() -> type:
@@ -269,7 +271,7 @@ class Spins(Noop):
 
 
 def test_layers_are_timed(run: Run) -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     app = Noop(Spins(Noop(hello)))
     environment = Environment(schedule=Schedule(precision_time_s=0.2))
     found = run(lambda: engine.measure(app, request, settings(lifespan=False), environment))
@@ -295,7 +297,7 @@ def test_the_lifespan_runs_and_its_state_is_in_the_scope(run: Run) -> None:
         seen.append(str(scope["state"]["answer"]))
         await respond(send)
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     found = run(lambda: engine.send_once(app, request, settings()))
     assert found.status == 200
     assert seen == ["started", "42", "stopped"]
@@ -306,13 +308,13 @@ def test_a_startup_that_fails_is_a_lifespan_error(run: Run) -> None:
         await receive()
         raise ValueError("no database")
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with pytest.raises(LifespanError, match="startup failed with ValueError: no database"):
         run(lambda: engine.send_once(app, request, settings()))
 
 
 def test_an_app_without_lifespan_is_served(run: Run) -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     assert run(lambda: engine.send_once(Noop(hello), request, settings())).status == 200
 
 
@@ -320,7 +322,7 @@ def test_an_app_that_never_answers_is_given_up(run: Run) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await anyio.sleep(60)
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with pytest.raises(MeasurementError, match=r"did not finish its response within 0\.05 s"):
         run(lambda: engine.send_once(app, request, settings(lifespan=False, startup_timeout_s=0.05)))
 
@@ -329,7 +331,7 @@ def test_an_exception_of_the_app_arrives_as_it_is(run: Run) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise LookupError("the app's")
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with pytest.raises(LookupError, match="the app's"):
         run(lambda: engine.send_once(app, request, settings(lifespan=False)))
 
@@ -410,7 +412,7 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.app, scope, receive, send)
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     app = Noop(InATaskOfItsOwn(Noop(hello)))
     found = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), Environment()))
     assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
@@ -423,8 +425,8 @@ def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still()
 
     async def main() -> bool:
         loop, over, rang = asyncio.get_running_loop(), asyncio.Event(), []
-        deadline = loops._Deadline(0.05)
-        alarm = loops._Alarm(loop, deadline, lambda: (rang.append(True), over.set()))
+        deadline = Deadline(0.05)
+        alarm = AsyncioAlarm(loop, deadline, lambda: (rang.append(True), over.set()))
         time.sleep(0.5)  # a request that blocks for longer than its limit, but ends
         deadline.extend(0.2)
         await asyncio.sleep(0)

@@ -29,7 +29,7 @@ from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
 from pytest_mwbudget.analysis.samples import Samples
 from pytest_mwbudget.analysis.verdicts import Judgement
-from pytest_mwbudget.asgi import server as asgi
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import Backend, PythonCore
@@ -149,7 +149,7 @@ class Server:
         environment = Environment(
             self.clock, self.cpu_clock, random.Random(7), self.machine, precise=self.precise, schedule=self.schedule
         )
-        request = asgi.build_request(method, "/", {})
+        request = build_request(method, "/", {})
         return asyncio.run(measure(app, request, Settings(**settings), environment))
 
 
@@ -500,7 +500,7 @@ def test_a_slow_machine_is_no_reason_to_fail() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     layer = Costly(app, clock, before=15)
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": 10}), max_time_s=0.05)
     measurement = asyncio.run(measure(layer, request, settings, Environment(clock, None, random.Random(7), machine)))
     report = measurement.layer("Costly")
@@ -524,7 +524,7 @@ def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pyte
         await send({"type": "http.response.body", "body": b""})
 
     monkeypatch.setattr(Sampler, "whole_leg", slow)
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": 100}), max_time_s=0.05)
     layer = Costly(app, clock, before=15)
     measurement = asyncio.run(measure(layer, request, settings, Environment(clock, None, random.Random(7), Machine())))
@@ -642,7 +642,7 @@ def test_task_layers_that_stand_beside_each_other_are_both_bypassed() -> None:
     left, right = (Silent(app, server.clock, 50) for app in (not_found, hello))
     app = Cascade(left, right)
     measurement = asyncio.run(
-        measure(app, asgi.build_request("GET", "/", {}), Settings(), Environment(server.clock, None, random.Random(7)))
+        measure(app, build_request("GET", "/", {}), Settings(), Environment(server.clock, None, random.Random(7)))
     )
     assert not [note for note in measurement.notes if "could not be bypassed" in note]
 
@@ -775,7 +775,7 @@ def test_progress_is_reported_as_a_share_of_the_time() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets(total_us=10), max_time_s=0.05)
     asyncio.run(measure(Costly(app, server.clock), request, settings, environment))
     assert shares.pop() is None
@@ -787,7 +787,7 @@ def test_a_response_that_never_ends_is_an_error() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
 
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with pytest.raises(MeasurementError, match=r"did not finish its response within 0\.01 s"):
         asyncio.run(send_once(app, request, Settings(startup_timeout_s=0.01, lifespan=False)))
 
@@ -806,7 +806,7 @@ def test_the_app_is_as_it_was_after_a_request_that_fails_midway() -> None:
     clock = FakeClock(read_ns=10)
     layer = Costly(app, clock)
     codes = Costly.__call__.__code__, app.__code__
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     with pytest.raises(RepetitionError, match="call 251 raised LookupError: worn out"):
         asyncio.run(
             measure(layer, request, Settings(lifespan=False), Environment(clock, None, random.Random(7), Machine()))
@@ -833,7 +833,7 @@ def test_one_request_at_a_time(measuring: bool) -> None:
         await hello(scope, receive, send)
 
     async def make() -> Measurement:
-        request, settings = asgi.build_request("GET", "/", {}), Settings(Budgets({"tasks": 0}), lifespan=False)
+        request, settings = build_request("GET", "/", {}), Settings(Budgets({"tasks": 0}), lifespan=False)
         return await (
             measure(app, request, settings, Environment()) if measuring else send_once(app, request, settings)
         )
@@ -859,7 +859,7 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
         await hello(scope, receive, send)
 
     environment = Environment(clock, None, random.Random(7), Machine(), lambda share: begun.set())
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     settings = Settings(startup_timeout_s=0.5, lifespan=False)
     with pytest.raises(MeasurementError, match=r"stopped answering while it was measured: .* within 0\.5 s"):
         asyncio.run(measure(Costly(app, clock), request, settings, environment))
@@ -988,7 +988,7 @@ def test_above_an_endpoint_that_waits_the_table_says_what_that_does_to_rows(wait
 
     app = Starlette(routes=[Route("/", endpoint)], middleware=[Middleware(Costly, clock=clocks.wall, before=20)])
     environment = Environment(clocks.wall, clocks.cpu, random.Random(7), Machine())
-    measurement = asyncio.run(measure(app, asgi.build_request("GET", "/", {}), Settings(), environment))
+    measurement = asyncio.run(measure(app, build_request("GET", "/", {}), Settings(), environment))
     notes = [note for note in measurement.notes if "Caches are cold when it goes on" in note]
     assert [f"The endpoint waits, for {said}. " in note for note in notes] == ([True] if said else [])
 
@@ -1384,7 +1384,7 @@ def counted(app: Any, bounds: Bounds | None = None, clock: Any = None, **setting
     """A measurement of an app that is no framework's; `bounds` are the default."""
     budgets = {"budgets": Budgets(bounds)} if bounds else {}
     environment = Environment(clock or FakeClock(), None, random.Random(7), Machine())
-    request = asgi.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     return asyncio.run(measure(app, request, Settings(**{"lifespan": False} | budgets | settings), environment))
 
 

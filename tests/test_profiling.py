@@ -30,7 +30,8 @@ from starlette.routing import Route
 
 from pytest_mwbudget import engine as measure_module
 from pytest_mwbudget.analysis.profile_stacks import MARKER, MOST_DEPTH
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
@@ -111,7 +112,7 @@ async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tup
         found.append(one)
         return Profile(one.requests, one.samples, one.request_us, "a", "b", "c")
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     chosen = Settings(**{"max_time_s": MOST_S, "flamegraph": "always"} | settings)
     measurement = await measure(app, request, chosen, Environment(schedule=schedule), publish)
     return (found[0] if found else None), measurement

@@ -19,7 +19,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from pytest_mwbudget import engine
-from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.interpreter.foreign_tools import uncollected
 from pytest_mwbudget.model.results import LoopName, Measurement
@@ -145,7 +146,7 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
     async def main() -> Measurement:
         running = asyncio.get_running_loop()
         running.set_task_factory(factory)
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         with everything_as_before(running):
             return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment())
 
@@ -258,7 +259,7 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
 def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment())
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
         return found
@@ -331,7 +332,7 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
 
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment())
         other.cancel()
         return found
@@ -434,7 +435,7 @@ def test_what_other_threads_create_is_nobodys() -> None:
 def test_asyncios_debug_mode_is_suspended() -> None:
     async def main(*, debug: bool) -> Measurement:
         asyncio.get_running_loop().set_debug(debug)
-        request = server.build_request("GET", "/", {})
+        request = build_request("GET", "/", {})
         measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment())
         assert asyncio.get_running_loop().get_debug() == debug
         return measurement

@@ -1,4 +1,4 @@
-"""What a survey of published applications met, each on a small app written for it, measured from end to end."""
+"""Situations of published applications, each in a small app that is measured from end to end."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_14_streaming_with_a_disconnect_listener() -> None:
 
 def test_14_an_app_that_listens_for_the_disconnect_from_the_start() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        """As Quart and Django: the response is worked on while a task reads messages to the end."""
+        """Makes its response while a task reads all messages, as Quart and Django do."""
         assert scope["type"] == "http"
         seen: list[str] = []
 

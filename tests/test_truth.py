@@ -16,7 +16,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
@@ -68,7 +68,7 @@ def measured(layers: list[Middleware]) -> Measurement:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    request = server.build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
+    request = build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
     return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment()))
 
 
@@ -128,7 +128,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     # Budgets that are decided only when the times are known well enough for what is asked, also at half the speed.
     limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 200}, "Spin": {"busy_us": 80}}
     settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     # Known, so it need not be watched before a failure is believed: these costs are more than twice their budgets.
     known = environment(machine=Machine(known_ns=1e9))
     measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, known))
@@ -157,7 +157,7 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), environment()))
     assert us(measurement, "Spin") == pytest.approx(200, abs=50)
     assert us(measurement, "Noop") < 20
@@ -250,7 +250,7 @@ ENTERED: dict[str, tuple[Any, list[int]]] = {
 
 @pytest.mark.parametrize(("app", "spun_us"), ENTERED.values(), ids=ENTERED)
 def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) -> None:
-    request = server.build_request("GET", "/", {})
+    request = build_request("GET", "/", {})
     measurement = asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment()))
     books = measurement.books
     assert books is not None

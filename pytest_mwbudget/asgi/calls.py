@@ -1,105 +1,90 @@
 """Find ASGI's three arguments in a call, wherever they stand, and tell layers that share a function apart.
 
-Most functions take (scope, receive, send) last: `__call__(self, scope, receive, send)`. They may stand anywhere else
-(`layer(scope, receive, send, *, app)`), be passed by name, or stand inside another argument, as in wrapt's
+Most functions take (scope, receive, send) last: `__call__(self, scope, receive, send)`. The three may also stand
+elsewhere (`layer(scope, receive, send, *, app)`), be passed by name, or stand inside another argument, as in wrapt's
 `wrapper(wrapped, instance, args, kwargs)`. All other arguments tell the layers that share a function apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..interpreter.code_patching import Function, Parameters
 
-# Where an argument stands: its position, or its name where it is passed by name.
+# The place of an argument: its position, or its name where it is passed by name.
 Spot: TypeAlias = int | str
-# What tells the layers that share a function apart, by identity.
+Spots: TypeAlias = tuple[Spot, Spot, Spot]
+# The identity of the arguments that tell layers of one function apart.
 Key: TypeAlias = int | tuple[int, ...]
 
 ROLES = ("scope", "receive", "send")
-# What can hold the three as one argument.
+# Types that can hold the three as one argument.
 HOLDERS = (tuple, dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where scope, receive and send stand; `within` is the position of the argument that holds them, if one does."""
-
-    scope: Spot
-    receive: Spot
-    send: Spot
-    within: int | None = None
-
-    def of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Any, Any] | None:
-        """What stands there; None where the call has no such arguments."""
-        spots = self.scope, self.receive, self.send
-        try:
-            if self.within is not None:
-                holder: Any = positional[self.within]
-                scope, receive, send = (holder[spot] for spot in spots)
-            else:
-                scope, receive, send = (named[s] if isinstance(s, str) else positional[s] for s in spots)
-        except LookupError:
-            return None
-        return scope, receive, send
 
 
 @dataclass(slots=True)
 class Call:
-    """One call with ASGI's three arguments among its own."""
+    """The arguments of a call, with ASGI's three among them.
+
+    `spots` are those of scope, receive and send; `within` is the position of an argument that holds all three.
+    """
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
-    place: Place
+    spots: Spots
+    within: int | None
     scope: Any
     receive: Any
     send: Any
     key: Key = ()
 
     @property
-    def leads(self) -> tuple[Any, ...]:
-        """The arguments before the scope; before what holds the scope, those that are something."""
-        if self.place.within is not None:
-            before = self.positional[: self.place.within]
-            return tuple(value for value in before if value is not None and type(value) not in HOLDERS)
-        scope = self.place.scope
-        return self.positional if isinstance(scope, str) else self.positional[:scope]
+    def lead(self) -> object:
+        """The argument before the scope, None without one. Skips None and holders where a holder has the scope."""
+        if self.within is not None:
+            before = self.positional[: self.within]
+            leads = [value for value in before if value is not None and type(value) not in HOLDERS]
+            return leads[-1] if leads else None
+        count = self.lead_count
+        return self.positional[count - 1] if count else None
+
+    @property
+    def lead_count(self) -> int:
+        """The number of positional arguments before the scope."""
+        scope = self.spots[0]
+        return len(self.positional) if isinstance(scope, str) else scope
 
     def others(self) -> Iterator[tuple[Spot, Any]]:
-        """All arguments but the three and what holds them, by where they stand."""
-        place = self.place
-        taken = {place.scope, place.receive, place.send} if place.within is None else {place.within}
+        """Yield all arguments but the three and their holder, by their spots."""
+        taken = set(self.spots) if self.within is None else {self.within}
         for spot, value in enumerate(self.positional):
             # Beside a tuple of arguments there is most often a dict of others, made for the call as well.
-            if spot not in taken and not (place.within is not None and type(value) in HOLDERS):
+            if spot not in taken and (self.within is None or type(value) not in HOLDERS):
                 yield spot, value
         for name in sorted(self.named.keys() - taken):
             yield name, self.named[name]
 
     def key_of(self, telling: frozenset[Spot]) -> Key:
-        """The identity of the arguments that tell layers apart."""
-        return key_of([value for spot, value in self.others() if spot in telling])
+        """Return the identity of the arguments at these spots."""
+        values = [value for spot, value in self.others() if spot in telling]
+        return id(values[0]) if len(values) == 1 else tuple(map(id, values))
 
     def replaced(self, scope: Any, receive: Any, send: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with these in place of the three; what holds them is copied."""
-        place = self.place
-        new = {place.scope: scope, place.receive: receive, place.send: send}
-        if place.within is not None:
-            holder = self.positional[place.within]
+        """Return the arguments with others in place of the three. Their holder is copied."""
+        scope_spot, receive_spot, send_spot = self.spots
+        new = {scope_spot: scope, receive_spot: receive, send_spot: send}
+        within = self.within
+        if within is not None:
+            holder = self.positional[within]
             if isinstance(holder, dict):
                 held: Any = holder | new
             else:
                 held = tuple(new.get(spot, value) for spot, value in enumerate(holder))
-            return (*self.positional[: place.within], held, *self.positional[place.within + 1 :]), self.named
+            return (*self.positional[:within], held, *self.positional[within + 1 :]), self.named
         positional = tuple(new.get(spot, value) for spot, value in enumerate(self.positional))
         return positional, {name: new.get(name, value) for name, value in self.named.items()}
-
-
-def key_of(values: Sequence[object]) -> Key:
-    """The identity of what tells layers apart."""
-    return id(values[0]) if len(values) == 1 else tuple(map(id, values))
 
 
 def call_in(
@@ -108,53 +93,55 @@ def call_in(
     named: dict[str, Any],
     is_asgi: Callable[[dict[Any, Any], object, object], bool] = lambda scope, receive, send: True,
 ) -> Call | None:
-    """The call of an ASGI callable that a call with these arguments is; None where it is none.
+    """Find scope, receive and send among the arguments of a call. Returns None where they are not there.
 
-    By name first, then what stands side by side, rightmost first, then inside one of the arguments.
+    Looks for them by name, then side by side, rightmost first, then inside one of the arguments.
     """
-    for place in _places(parameters, positional, named):
-        found = place.of(positional, named)
-        if found is None:
-            continue
-        scope, receive, send = found
+    for spots, within in _places(parameters, positional, named):
+        if within is None:
+            scope, receive, send = (named[spot] if isinstance(spot, str) else positional[spot] for spot in spots)
+        else:
+            scope, receive, send = (positional[within][spot] for spot in spots)
         if isinstance(scope, dict) and callable(receive) and callable(send) and is_asgi(scope, receive, send):
-            return Call(positional, named, place, scope, receive, send)
+            return Call(positional, named, spots, within, scope, receive, send)
     return None
 
 
-def _places(parameters: Parameters, positional: tuple[Any, ...], named: dict[str, Any]) -> Iterator[Place]:
-    """Where the three may stand, the most likely place first."""
+def _places(
+    parameters: Parameters, positional: tuple[Any, ...], named: dict[str, Any]
+) -> Iterator[tuple[Spots, int | None]]:
+    """Yield where the three may stand, the most likely place first: their spots, and the position of a holder."""
     spots = {name: spot for spot, name in enumerate(parameters.positional)} | {name: name for name in named}
     by_name = [spots.get(role) for role in ROLES]
     if by_name[0] is None and positional:
         by_name[0] = len(positional) - 1  # layer(scope, receive=receive, send=send), through *args and **kwargs
     if None not in by_name:
-        yield Place(*by_name)  # type: ignore[arg-type]
+        yield tuple(by_name), None  # type: ignore[misc]
     for start in range(len(positional) - 3, -1, -1):
-        yield Place(start, start + 1, start + 2)
+        yield (start, start + 1, start + 2), None
     for within, holder in enumerate(positional):
         if type(holder) is tuple:
             for start in range(len(holder) - 3, -1, -1):
-                yield Place(start, start + 1, start + 2, within)
-        elif type(holder) is dict and len(holder) >= len(ROLES):
-            yield Place(*ROLES, within)
+                yield (start, start + 1, start + 2), within
+        elif type(holder) is dict and holder.keys() >= set(ROLES):
+            yield ROLES, within
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the calls of one function; `telling` says which of the other arguments tell its layers apart."""
+    """Reads the calls of one function; the arguments at the spots in `telling` tell its layers apart."""
 
     parameters: Parameters
     telling: frozenset[Spot]
 
     @classmethod
     def of(cls, function: Function, telling: frozenset[Spot]) -> Reader:
-        """That of a function, which has its own code."""
+        """Return the reader of a function, which must have its own code."""
         return cls(Parameters.of(function.__code__), telling)
 
     @property
     def ordinary(self) -> bool:
-        """Whether the three are always the last parameters, and those before them tell the layers apart."""
+        """Whether the three are always the last parameters, and the parameters before them tell the layers apart."""
         parameters = self.parameters
         names = parameters.positional
         if parameters.keywords or parameters.starred or parameters.double_starred or len(names) < len(ROLES):
@@ -163,7 +150,7 @@ class Reader:
         return not moved and self.telling == frozenset(range(len(names) - len(ROLES)))
 
     def read(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Call | None:
-        """A call of the function with its key; None where it is none of an ASGI callable."""
+        """Return the call with its key, None where it is no call of an ASGI callable."""
         call = call_in(self.parameters, positional, named)
         if call is not None:
             call.key = call.key_of(self.telling)

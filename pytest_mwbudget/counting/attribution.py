@@ -17,10 +17,10 @@ from functools import partial
 from types import CodeType
 from typing import Any, TypeAlias
 
+from ..asgi.app import Observer
 from ..asgi.calls import Key, Reader
-from ..asgi.discovery import Stack
 from ..asgi.loops import Library
-from ..asgi.server import Observer
+from ..asgi.stack import Stack
 from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import alike, awaited_alike

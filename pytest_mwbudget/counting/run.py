@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..asgi.discovery import Stack
 from ..asgi.loops import Library
+from ..asgi.stack import Stack
 from ..errors import MeasurementError, tagged
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected

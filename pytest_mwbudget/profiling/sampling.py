@@ -20,8 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..analysis import profile_stacks
-from ..asgi.discovery import Stack
 from ..asgi.server import Caller
+from ..asgi.stack import Stack
 from ..counting.attribution import Charging, owner_count
 from ..interpreter.clocks import Clock, perf_counter, runs
 from ..interpreter.code_patching import PROBE_FILE

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..asgi import loops, server
+from ..asgi import loops
+from ..asgi.app import checked_app
+from ..asgi.request import build_request
 from ..config.checks import status_code
 from ..config.settings import Settings
 from ..engine import Publish, measure, send_once
@@ -45,11 +47,11 @@ class MwBudget:
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
-        app = server.checked_app(self.app)
+        app = checked_app(self.app)
         settings = self.settings
         if expect_status is not None:
             settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
-        request = server.build_request(method, url, options)
+        request = build_request(method, url, options)
         self.made += 1
         if self.enforce:
             publish = self.publisher(self.made) if self.publisher else None

@@ -26,9 +26,9 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from ..analysis.samples import BlankLayers
+from ..asgi.app import ASGIApp
 from ..asgi.calls import Call, Key, Reader
-from ..asgi.discovery import Entry, Stack
-from ..asgi.server import ASGIApp
+from ..asgi.stack import Entry, Stack
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..interpreter.code_patching import (
     Function,

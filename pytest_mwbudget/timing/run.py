@@ -14,7 +14,8 @@ from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.verdicts import BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
-from ..asgi.discovery import Stack
+from ..asgi.app import Observer
+from ..asgi.stack import Stack
 from ..config.settings import Settings
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
@@ -133,7 +134,7 @@ class Timing:
         self.sampler = self._sampler(caller, pace)
 
     def _sampler(self, caller: server.Caller, pace: Pace) -> Sampler:
-        async def timed(observer: server.Observer | None) -> Nanoseconds:
+        async def timed(observer: Observer | None) -> Nanoseconds:
             return (await caller(observer)).elapsed_ns
 
         shown = [bounded.entry for bounded in self.layers]

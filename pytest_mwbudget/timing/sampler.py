@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from ..analysis.event_log import spent
 from ..analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
-from ..asgi.server import Observer
+from ..asgi.app import Observer
 from ..errors import of_the_app
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import uncollected

@@ -1,0 +1,156 @@
+"""Tell layers from the app object and from the endpoint, and name them with those that were not entered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MethodType
+
+from ..model.stack import EntryIndex, Layer, RowIndex
+from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
+from .naming import aliases_of, names_of, qualname_of
+from .stack import Entry, HandedOn, Stack
+
+OUTSIDE = "the outside of the stack"
+NO_FUNCTION = "the function behind it cannot be told from others made of the same code"
+ELSEWHERE = "{} runs what is inside it in another thread"
+UNSEEN = "{} answered by itself or ran what is inside it in another thread, which could not be watched"
+
+
+def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_unseen: str | None) -> Stack:
+    """Return the stack of these entries.
+
+    `why_unseen` says why layers may have been entered and not seen, None when there are none.
+    """
+    endpoint = _endpoint(entries)
+    outside = bool(entries) and endpoint != 0 and _is_app(entries)
+    last = len(entries) if endpoint is None else endpoint
+    rows = list(map(EntryIndex, range(1 if outside else 0, last)))
+    missing = list(_not_entered(entries)) if endpoint is None else []
+    callees = [entries[i].callee for i in rows] + missing
+    names = names_of(callees)
+    name_of = dict(zip(rows, names, strict=False))
+    handed_on = _handed_on(entries, endpoint, name_of, why_unseen)
+    layers: list[tuple[EntryIndex | None, Layer]] = []
+    for place, (callee, name) in enumerate(zip(callees, names, strict=True)):
+        index = rows[place] if place < len(rows) else None
+        merged_with = merged_because = None
+        if index is None and handed_on is not None:
+            merged_with, merged_because = handed_on.to_layer, handed_on.because
+        elif index is not None and entries[index].function is None:
+            merged_with = _nearest(entries, entries[index].parent, name_of)
+            merged_because = ELSEWHERE.format(merged_with) if entries[index].elsewhere else NO_FUNCTION
+        layer = Layer(
+            index=RowIndex(place),
+            name=name,
+            qualname=qualname_of(callee),
+            kind=kind_of(callee),
+            aliases=aliases_of(callee, name),
+            entered=index is not None or handed_on is not None,
+            runs_task=index is not None and any(entry.own_task and entry.parent == index for entry in entries),
+            merged_with=merged_with,
+            merged_because=merged_because,
+        )
+        layers.append((index, layer))
+    return Stack(
+        entries=tuple(entries),
+        endpoint=None if handed_on is not None else endpoint,
+        outside=outside,
+        layers=tuple(layers),
+        tasks=tasks,
+        displaced=displaced,
+        threads=handed_on is not None or any(entry.elsewhere for entry in entries),
+        handed_on=handed_on,
+    )
+
+
+def _endpoint(entries: Sequence[Entry]) -> EntryIndex | None:
+    """Return where the endpoint begins: at the last callable entered, and the routing that leads to nothing else.
+
+    None when that callable holds an ASGI app that it did not call: it is a layer that answered by itself.
+    """
+    if not entries:
+        return None
+    index = EntryIndex(len(entries) - 1)
+    if entries[index].kind != "routing" and _inner_app(entries) is not None:
+        return None
+    parent = entries[index].parent
+    # Siblings of the endpoint were entered before it and gave up: they stay layers, and so does what chose them.
+    while parent is not None and entries[parent].kind == "routing" and parent == index - 1:
+        index, parent = parent, entries[parent].parent
+    return index
+
+
+def _is_app(entries: Sequence[Entry]) -> bool:
+    """Return whether entry 0 is the app object: it has routes, or is entered again inside its own layers."""
+    return entries[0].kind == "routing" or any(is_entered_again(entry.callee, entries[:1]) for entry in entries[1:])
+
+
+def is_entered_again(callee: object, entries: Sequence[Entry]) -> bool:
+    """Return whether the object is one of the entries already, by another of its methods."""
+    return not is_function(callee) and any(entry.callee is callee for entry in entries)
+
+
+# ---- layers that are measured together ------------------------------------------------------------------------------
+
+
+def _nearest(entries: Sequence[Entry], index: EntryIndex | None, name_of: Mapping[EntryIndex, str]) -> str:
+    """Return the name of the nearest layer from `index` outwards that has a boundary of its own."""
+    while index is not None and index in name_of:
+        if entries[index].function is not None:
+            return name_of[index]
+        index = entries[index].parent
+    return OUTSIDE
+
+
+def _handed_on(
+    entries: Sequence[Entry], endpoint: EntryIndex | None, name_of: Mapping[EntryIndex, str], why_unseen: str | None
+) -> HandedOn | None:
+    """Return the layer with which the endpoint is measured, None unless the endpoint ran in another thread."""
+    if endpoint is not None and entries[endpoint].elsewhere:
+        layer = _nearest(entries, entries[endpoint].parent, name_of)
+        return HandedOn(layer, ELSEWHERE.format(layer), complete=True)
+    if endpoint is not None or not entries or why_unseen is None:
+        return None
+    layer = _nearest(entries, EntryIndex(len(entries) - 1), name_of)
+    return HandedOn(layer, why_unseen.format(layer), complete=False)
+
+
+# ---- layers that were not entered -----------------------------------------------------------------------------------
+
+
+def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
+    """Yield the layers inside the layer that answered, each held by the one before it."""
+    inner = _inner_app(entries) if entries else None
+    seen: set[int] = set()
+    while inner is not None and id(inner) not in seen and kind_of(inner) != "routing":
+        following = held_app(inner, entries)
+        if following is None:
+            return
+        seen.add(id(inner))
+        yield inner.func if type(inner) is functools.partial else inner
+        inner = following
+
+
+def _inner_app(entries: Sequence[Entry]) -> object | None:
+    """Return the app that the innermost entry holds or is called with and did not enter."""
+    innermost = entries[-1]
+    bound = [value for spot, value in innermost.call.others() if spot in innermost.telling]
+    return held_app(innermost.callee, entries, bound)
+
+
+def held_app(callee: object, entries: Sequence[Entry], bound: Iterable[object] = ()) -> object | None:
+    """Return an ASGI callable that `callee` holds in an attribute, a cell or a bound argument and did not enter."""
+    for value in map(without_transparent_proxies, (*bound, *held_values(callee))):
+        held = value.__self__ if type(value) is MethodType else value
+        if looks_asgi(value) and not any(_is_entered_by(held, entry) for entry in entries):
+            return held
+    return None
+
+
+def _is_entered_by(held: object, entry: Entry) -> bool:
+    """Return whether the entry is a call of `held`: for a partial, a call of its function with all bound arguments."""
+    if type(held) is not functools.partial:
+        return entry.callee is held
+    passed = {id(value) for _, value in entry.call.others()}
+    return entry.callee is held.func and all(id(value) in passed for value in (*held.args, *held.keywords.values()))

@@ -1,0 +1,61 @@
+"""Name the layers of a stack."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from types import CodeType, FunctionType
+
+from .callables import is_function, static_dict
+
+
+def names_of(callees: Sequence[object]) -> list[str]:
+    """Return a unique name for each callee. Equal names get numbers, outermost first: `Noop#1`, `Noop#2`."""
+    names = list(map(_display_name, callees))
+    count, number = Counter(names), Counter[str]()
+    unique: list[str] = []
+    for name in names:
+        number[name] += 1
+        unique.append(f"{name}#{number[name]}" if count[name] > 1 else name)
+    return unique
+
+
+def aliases_of(callee: object, name: str) -> frozenset[str]:
+    """Return the further names for budgets: without the number, and the class name alone."""
+    bare = name.partition("#")[0]
+    return frozenset({bare} if is_function(callee) else {bare, bare.partition("[")[0]})
+
+
+def qualname_of(callee: object) -> str:
+    """Return `module.Class` for an instance; for a function the module and its maker, or its own name."""
+    if type(callee) is FunctionType:
+        # The name in the code: functools.wraps may have given the function the name of the wrapped function.
+        return f"{callee.__globals__.get('__name__', '?')}.{_maker(callee.__code__)}"
+    if type(callee) is CodeType:
+        return f"{callee.co_filename}.{_maker(callee)}"
+    return f"{type(callee).__module__}.{type(callee).__qualname__}"
+
+
+def _display_name(callee: object) -> str:
+    if is_function(callee):
+        return f"function[{qualname_of(callee)}]"
+    dispatch = _dispatch_name(callee)
+    return f"{type(callee).__name__}[{dispatch}]" if dispatch else type(callee).__name__
+
+
+def _dispatch_name(callee: object) -> str | None:
+    """Return the name of the function given to a BaseHTTPMiddleware, None when a method of its own dispatches."""
+    dispatch = static_dict(callee).get("dispatch_func")
+    if dispatch is None or getattr(dispatch, "__self__", None) is callee:
+        return None
+    if isinstance(dispatch, functools.partial):
+        dispatch = dispatch.func
+    name = getattr(dispatch, "__name__", None)
+    return name if isinstance(name, str) else type(dispatch).__name__
+
+
+def _maker(code: CodeType) -> str:
+    """Return the name of the function that made this closure, or else the code's own name."""
+    maker, dot, _ = code.co_qualname.rpartition(".<locals>.")
+    return (maker if dot else code.co_qualname).replace(".<locals>", "")

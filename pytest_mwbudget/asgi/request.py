@@ -1,0 +1,105 @@
+"""Build a request from the arguments that httpx takes, and the scope and body that an ASGI app gets for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+
+from ..errors import SettingError, near_miss
+from .app import Scope
+
+BASE_URL = "http://testserver"
+REQUEST_OPTIONS = ("params", "headers", "cookies", "json", "data", "files", "content", "extensions")
+# A token of RFC 9110.
+METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+BODY_CHUNK_BYTES = 65536
+
+
+def build_request(method: str, url: str, options: Mapping[str, Any]) -> httpx.Request:
+    """Let httpx build a request from REQUEST_OPTIONS.
+
+    Raises SettingError for another option, and for values of which httpx cannot make a request.
+    """
+    for name in options:
+        if name not in REQUEST_OPTIONS:
+            raise SettingError(
+                f"a request has no option {name!r}.{near_miss(name, REQUEST_OPTIONS)} The options are:"
+                f" {', '.join(REQUEST_OPTIONS)}, expect_status; a redirect is measured as it is, not followed"
+            )
+    if not isinstance(method, str) or not METHOD.fullmatch(method):
+        raise SettingError(f"the method of the request is {method!r}; give the name of one, for example 'GET'")
+    if not isinstance(url, (str, httpx.URL)):
+        raise SettingError(f"the URL of the request is {url!r}; give a path, for example '/health', or a whole URL")
+    try:
+        # A client that never sends needs no certificates, and no proxies from the environment.
+        with httpx.Client(base_url=BASE_URL, transport=httpx.BaseTransport(), trust_env=False) as client:
+            named = dict(options)
+            client.cookies = named.pop("cookies", None)
+            return client.build_request(method, url, **named)
+    except Exception as error:  # httpx checks few values, and fails in many ways on a value of the wrong kind
+        raise SettingError(
+            f"httpx cannot build {method} {url!r} from {dict(options)!r}: {error}; each option takes what httpx takes"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """A request that can be sent any number of times: its httpx form, its ASGI headers, its body in pieces."""
+
+    request: httpx.Request
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: tuple[bytes, ...]
+
+    def scope(self, state: Mapping[str, Any] | None) -> Scope:
+        """Return a new scope. Calls share only the values that the app put into the lifespan's `state`."""
+        url = self.request.url
+        raw_path = url.raw_path.partition(b"?")[0]
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": (url.host, url.port or (443 if url.scheme == "https" else 80)),
+            "client": ("127.0.0.1", 50000),
+            "scheme": url.scheme,
+            "method": self.request.method,
+            "root_path": "",
+            "path": unquote(raw_path.decode("ascii")),
+            "raw_path": raw_path,
+            "query_string": url.query,
+            "headers": list(self.headers),
+            # A shallow copy, as in uvicorn: keys that a request adds do not reach other requests.
+            "state": dict(state or {}),
+        }
+
+
+async def template_of(request: httpx.Request) -> RequestTemplate:
+    """Read the body of `request` once, so that it can be sent any number of times.
+
+    Raises SettingError when `files` or `content` hold something else than httpx takes.
+    """
+    try:
+        if isinstance(request.stream, httpx.SyncByteStream):
+            pieces = list(request.stream)
+        else:
+            pieces = [piece async for piece in request.stream]
+    except (AttributeError, TypeError) as error:  # httpx looks into `files` and `content` only now
+        raise SettingError(
+            f"the body of {request.method} {request.url} cannot be read: {error}; give bytes, a str or a file for each"
+            " of `files`, and for `content` bytes, a str or what yields bytes"
+        ) from error
+    for piece in pieces:
+        if not isinstance(piece, bytes):
+            raise SettingError(
+                f"the content of {request.method} {request.url} has a piece {piece!r}; give bytes, a str, or what"
+                " yields bytes"
+            )
+    chunks = [
+        piece[start : start + BODY_CHUNK_BYTES] for piece in pieces for start in range(0, len(piece), BODY_CHUNK_BYTES)
+    ]
+    headers = tuple((name.lower(), value) for name, value in request.headers.raw)
+    return RequestTemplate(request, headers, tuple(chunks) or (b"",))

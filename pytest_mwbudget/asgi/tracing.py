@@ -1,0 +1,261 @@
+"""Watch one request with a profile function, and note every call of an ASGI callable in it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import CodeType, CoroutineType, FrameType
+from typing import Any
+
+from ..errors import MeasurementError
+from ..interpreter import internals
+from ..interpreter.code_patching import KIND, Function, Parameters
+from ..interpreter.tracers import profiled
+from . import loops
+from .callables import functions_called
+from .calls import Call, call_in
+
+# Put into the scope of the traced request. A request that the app makes to another app has a scope without it.
+TRACE_KEY = "pytest_mwbudget.trace"
+# Keys of a scope whose values belong to one request: two scopes that share such an object are of the same request.
+REQUEST_KEYS = ("headers", "state", "client", "server", "asgi", "extensions")
+
+_START_OF_THREAD = threading.Thread.start.__code__
+
+
+@dataclass(slots=True, eq=False)
+class TracedCall:
+    """A call of an ASGI callable. Its frame is kept alive, so that the identities of the objects it holds stay valid.
+
+    `parent` is the call that it is inside. `elsewhere` means another thread than the request's. `answer` is the value
+    that it returned, or that the awaitable it returned led to. `unawaited` means that it returned no awaitable: it only
+    has the parameters of an ASGI app. `sent` means that its `send`, or that of a call inside it, was called. `over`
+    means that it has returned or raised: code that runs later in its context is not inside it.
+    """
+
+    frame: FrameType
+    call: Call
+    parent: TracedCall | None
+    task: object
+    elsewhere: bool
+    callee: object = None
+    function: Function | None = None
+    answer: object = None
+    unawaited: bool = False
+    sent: bool = False
+    over: bool = False
+
+    @property
+    def entered(self) -> int:
+        """Equal for two calls of the same function while both frames are alive."""
+        return id(self.frame.f_code if self.function is None else self.function)
+
+    def outer_calls(self) -> Iterator[TracedCall]:
+        """Yield the calls that this call is inside, innermost first."""
+        outer = self.parent
+        while outer is not None:
+            yield outer
+            outer = outer.parent
+
+
+_current: ContextVar[TracedCall | None] = ContextVar("pytest_mwbudget_call", default=None)
+
+
+@dataclass(slots=True)
+class Trace:
+    """The ASGI calls of one request, in order, with those in other threads.
+
+    `displaced` means that another profiler took the place of this one; `unwatched` that threads could not be watched.
+    In both cases calls may be missing.
+    """
+
+    calls: list[TracedCall] = field(default_factory=list)
+    displaced: bool = False
+    unwatched: bool = False
+    # The parameters of functions that can take (scope, receive, send), None for others.
+    _parameters: dict[CodeType, Parameters | None] = field(default_factory=dict)
+    # The call of each frame; None for the frames outside the request.
+    _call_of: dict[FrameType, TracedCall | None] = field(default_factory=dict)
+    # The plain functions that returned a coroutine, by the coroutine's frame, innermost first.
+    _makers_of: dict[FrameType, list[TracedCall]] = field(default_factory=dict)
+    # The objects of this request by identity: its receives and sends, and the values in its scopes.
+    _own: dict[int, object] = field(default_factory=dict)
+    # The calls by the code of their `send`.
+    _senders: dict[CodeType, list[TracedCall]] = field(default_factory=dict)
+    _thread: int = 0
+    _began_thread: bool = False
+
+    async def observe(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        """Call the app in place of the server, and watch the call."""
+        with self._watching():
+            scope[TRACE_KEY] = True
+            await app(scope, receive, send)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Watch the calls of all threads that can be watched, and put another profiler back afterwards."""
+        for why in (internals.why_no_steps(), internals.why_no_functions()):
+            if why is not None:
+                raise MeasurementError(why, message_id="interpreter")
+        self._call_of = dict.fromkeys(_with_callers(sys._getframe()))
+        self._thread = threading.get_ident()
+        others = len(sys._current_frames()) > 1
+        try:
+            with profiled(self._profile) as every:
+                try:
+                    yield
+                finally:
+                    self.displaced = sys.getprofile() != self._profile
+                    self.unwatched = not every and (others or self._began_thread)
+        finally:
+            for call in self.calls:
+                call.function = internals.function_of(call.frame)
+            self._call_of.clear()
+
+    def _profile(self, frame: FrameType, event: str, arg: object) -> None:
+        if event == "call":
+            self._called(frame)
+        elif event == "return" and (frame in self._call_of or frame in self._makers_of):
+            self._returned(frame, arg)
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def _called(self, frame: FrameType) -> None:
+        code = frame.f_code
+        self._began_thread = self._began_thread or code is _START_OF_THREAD
+        makers, senders, parameters = self._makers_of.get(frame), self._senders.get(code), self._asgi_parameters(code)
+        if not (makers or senders or parameters) or not internals.begins(frame):
+            return
+        for maker in makers or ():
+            maker.task = _task()
+        if senders:
+            self._note_sent(frame, senders)
+        # An exception that is thrown into a suspended frame looks like a call that begins: the call may be known, or
+        # its function may have deleted an argument.
+        if parameters is None or frame in self._call_of:
+            return
+        optional = [name for name in (parameters.starred, parameters.double_starred) if name]
+        names, values = [*parameters.positional, *parameters.keywords, *optional], frame.f_locals
+        if not all(name in values for name in names):
+            return
+        positional, named, _ = parameters.gathered([values[name] for name in names])
+        found = call_in(parameters, positional, named, self._is_of_this_request)
+        if found is not None and not _is_task_library(frame):
+            self._note_call(frame, found)
+
+    def _asgi_parameters(self, code: CodeType) -> Parameters | None:
+        """Return the parameters of a function that can take (scope, receive, send), else None."""
+        if code not in self._parameters:
+            enough = code.co_argcount + code.co_kwonlyargcount >= 3
+            starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+            self._parameters[code] = Parameters.of(code) if enough or starred else None
+        return self._parameters[code]
+
+    def _note_call(self, frame: FrameType, found: Call) -> None:
+        elsewhere = threading.get_ident() != self._thread
+        call = TracedCall(frame, found, self._calling(frame), _task(), elsewhere)
+        _current.set(call)
+        self.calls.append(call)
+        self._call_of[frame] = call
+        self._own |= {id(one): one for one in (found.receive, found.send, *_held_by_scope(found.scope))}
+        send = next(functions_called(found.send), None)
+        if send is not None:
+            self._senders.setdefault(send.__code__, []).append(call)
+
+    def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
+        """Note who sends in a call of a `send`: the calls around it that have this `send`, and those around them."""
+        caller, sent = self._calling(frame), False
+        if caller is not None:
+            for call in (caller, *caller.outer_calls()):
+                sent = sent or call in senders
+                call.sent = call.sent or sent
+
+    def _calling(self, frame: FrameType) -> TracedCall | None:
+        """Return the ASGI call inside which a frame runs: on its own stack, or else where its task was made."""
+        if frame in self._makers_of:
+            return self._makers_of[frame][0]
+        for outer in _with_callers(frame.f_back):
+            found = self._call_of.get(outer)
+            if found is not None:
+                return found
+            if outer in self._makers_of:
+                return self._makers_of[outer][0]
+        inherited = _current.get()
+        if inherited is not None and inherited.over:
+            inherited = next((call for call in inherited.outer_calls() if not call.over), None)
+        if inherited is None and threading.get_ident() != self._thread:
+            # The thread has no context of the request: the call that was entered last and waits handed it over.
+            inherited = next((call for call in reversed(self.calls) if not call.over), None)
+        return inherited if inherited in self.calls else None
+
+    def _is_of_this_request(self, scope: dict[Any, Any], receive: object, send: object) -> bool:
+        """Return whether a call passes the request on, perhaps in a new scope that shares objects with an earlier one.
+
+        A request that the app makes to another app shares no object.
+        """
+        if TRACE_KEY in scope:
+            return True
+        if scope.get("type") != "http":
+            return False
+        return any(id(one) in self._own for one in (receive, send, *_held_by_scope(scope)))
+
+    # ---- returns ----------------------------------------------------------------------------------------------------
+
+    def _returned(self, frame: FrameType, answer: object) -> None:
+        ended = internals.step_ended(frame)
+        if ended == "suspended":
+            return
+        call, makers = self._call_of.get(frame), self._makers_of.get(frame, [])
+        for finished in (*makers, call):
+            if finished is not None:
+                finished.over = True
+        if ended == "raised":
+            return
+        for maker in makers:
+            maker.answer = answer
+        if call is None:
+            return
+        if type(answer) is CoroutineType and answer.cr_frame:
+            # A plain function returned a coroutine to be awaited: everything that happens in it is inside the call.
+            self._makers_of.setdefault(answer.cr_frame, []).append(call)
+            call.over = False
+        elif frame.f_code.co_flags & KIND:
+            call.answer = answer
+        else:
+            call.unawaited = not inspect.isawaitable(answer)
+
+
+def _held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
+    """Yield the objects of a scope that no scope of another request holds."""
+    for key in REQUEST_KEYS:
+        value = scope.get(key)
+        if isinstance(value, (list, dict)) or (isinstance(value, tuple) and len(value) > 0):
+            yield value
+    headers = scope.get("headers")
+    if isinstance(headers, (list, tuple)):
+        yield from (pair for pair in headers if isinstance(pair, tuple))
+
+
+def _is_task_library(frame: FrameType) -> bool:
+    """Return whether a library of tasks makes the call: `nursery.start_soon(app, scope, receive, send)`."""
+    module = frame.f_globals.get("__name__")
+    return isinstance(module, str) and module.partition(".")[0] in ("asyncio", "anyio", "trio")
+
+
+def _with_callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frame and the frames that called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _task() -> object:
+    try:
+        return loops.current().task()
+    except RuntimeError:
+        return None
