@@ -33,7 +33,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.errors import MeasurementError, of_the_app
-from pytest_mwbudget.interpreter.foreign_tools import uncollected
+from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.results import Count, Counts, LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
@@ -518,7 +518,7 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
         for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
             found = []
             for watched in (False, True):
-                with uncollected():
+                with garbage_collection_paused():
                     core.start(4)
                     try:
                         with Spawning(core, 2, 3).watched("asyncio") if watched else nullcontext():

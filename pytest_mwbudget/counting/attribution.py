@@ -23,7 +23,7 @@ from ..asgi.loops import Library
 from ..asgi.server import Observer
 from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
-from ..interpreter.stand_ins import alike, awaited_alike
+from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
 from ..model.stack import HARNESS, Owner, owner_of
 from .backend import Charger
 from .spawning import Spawning
@@ -118,7 +118,7 @@ class Charging:
             send = self._send(caller, owner, call.send)
             positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
-            return awaited_alike(answer, partial(core.coroutine_proxy, owner))
+            return stand_in_for_awaitable(answer, partial(core.coroutine_proxy, owner))
 
         return entered
 
@@ -135,7 +135,7 @@ class Charging:
             self._discount(caller, arguments, named)
             return core.coroutine_proxy(outer, core.run(outer, ask, *arguments, **named), False, came)
 
-        ask, stand_in = alike(receive, _receiving(core.aside(asked)))
+        ask, stand_in = stand_in_for_callable(receive, _receiving(core.aside(asked)))
         return stand_in
 
     def _send(self, outer: Owner, owner: Owner, send: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
@@ -151,7 +151,7 @@ class Charging:
             self._discount(caller, arguments, named)
             return core.coroutine_proxy(outer, core.run(outer, give, *arguments, **named), False, went)
 
-        give, stand_in = alike(send, _sending(core.aside(given)))
+        give, stand_in = stand_in_for_callable(send, _sending(core.aside(given)))
         return stand_in
 
     def _discount(self, caller: Owner, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

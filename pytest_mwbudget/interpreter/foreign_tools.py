@@ -64,7 +64,7 @@ class ForeignTools:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def garbage_collection_paused() -> Iterator[None]:
     """Pause garbage collection: it takes the time of whoever runs, and calls callbacks that belong to no layer."""
     enabled = gc.isenabled()
     gc.disable()

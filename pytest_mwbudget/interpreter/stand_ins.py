@@ -15,7 +15,7 @@ from typing import Any
 from weakref import finalize
 
 
-def alike(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """What `probe`, a function that was made for this, is to call for the callable `original`, and what can stand in.
 
     No Python stands between a caller and the probe: it would be charged to the caller. So the function of a method, or
@@ -28,11 +28,11 @@ def alike(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., 
     if kind is MethodType and type(function := original.__func__) is FunctionType:
         probe.__dict__ = function.__dict__
         return function, MethodType(probe, original.__self__)
-    if kind is partial or kind is _PartialAlike:
-        stand_in = _PartialAlike(probe)
+    if kind is partial or kind is _PartialStandIn:
+        stand_in = _PartialStandIn(probe)
         _set(stand_in, "_mwbudget_original", original)
         return original, stand_in
-    found: Any = _new(_kinds.get((_CallableAlike, id(kind))) or _like(_CallableAlike, kind))
+    found: Any = _new(_types.get((_CallableStandIn, id(kind))) or _type_for(_CallableStandIn, kind))
     _set(found, "_mwbudget_original", original)
     if type(function := kind.__call__) is not FunctionType:
         _set(found, "__call__", probe)
@@ -42,7 +42,7 @@ def alike(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., 
     return function, found
 
 
-def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]) -> Any:
+def stand_in_for_awaitable(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]) -> Any:
     """What a caller gets in place of `answer`, so that its steps run inside the coroutine that `step` makes of it.
 
     A future has no steps, it is only waited for, and nor has what cannot be awaited: these stay what they are.
@@ -53,7 +53,7 @@ def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, A
         return answer
     if isinstance(answer, Generator):
         return step(answer)
-    found = _new(_kinds.get((_AwaitedAlike, id(type(answer)))) or _like(_AwaitedAlike, type(answer)))
+    found = _new(_types.get((_AwaitableStandIn, id(type(answer)))) or _type_for(_AwaitableStandIn, type(answer)))
     _set(found, "_mwbudget_original", answer)
     _set(found, "_mwbudget_step", step)
     return found
@@ -64,7 +64,7 @@ def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, A
 _new, _set = object.__new__, object.__setattr__
 
 
-class _Alike:
+class _StandIn:
     """A stand-in that looks like its original in every way; subclasses give some of its operations to a probe."""
 
     __slots__ = ()
@@ -117,7 +117,7 @@ class _Alike:
         return self._mwbudget_original >= _original(other)
 
 
-class _PartialAlike(_Alike, partial):  # type: ignore[type-arg]
+class _PartialStandIn(_StandIn, partial):  # type: ignore[type-arg]
     """A `functools.partial` that calls the probe and looks like its original, which its hidden dict keeps."""
 
     __slots__ = ()
@@ -128,16 +128,16 @@ class _PartialAlike(_Alike, partial):  # type: ignore[type-arg]
     keywords = property(lambda self: self._mwbudget_original.keywords)
 
 
-_PartialAlike.__doc__ = partial.__doc__
+_PartialStandIn.__doc__ = partial.__doc__
 
 
-class _CallableAlike(_Alike):
+class _CallableStandIn(_StandIn):
     """A callable object, whose type finds its call in a slot of the object."""
 
     __slots__ = ("__call__", "__weakref__", "_mwbudget_original")
 
 
-class _AwaitedAlike(_Alike):
+class _AwaitableStandIn(_StandIn):
     """An awaitable object whose steps run inside what `step` makes of it."""
 
     __slots__ = ("__weakref__", "_mwbudget_original", "_mwbudget_step")
@@ -147,7 +147,7 @@ class _AwaitedAlike(_Alike):
 
 
 def _original(one: Any) -> Any:
-    return one._mwbudget_original if issubclass(type(one), _Alike) else one
+    return one._mwbudget_original if issubclass(type(one), _StandIn) else one
 
 
 # Python looks these up on the type of an object and not on the object, so `__getattr__` does not see them.
@@ -162,10 +162,10 @@ _SPECIAL = frozenset(
     for name in (*_OTHERS.split(), *(prefix + name for name in _OPERATORS.split() for prefix in ("", "r", "i")))
 )
 # By the base and the id of the type that is stood in for; a type that is gone takes its entries with it.
-_kinds: dict[tuple[type[_Alike], int], type[_Alike]] = {}
+_types: dict[tuple[type[_StandIn], int], type[_StandIn]] = {}
 
 
-def _like(base: type[_Alike], kind: type) -> type[_Alike]:
+def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
     """A `base` that has the special methods of `kind`."""
     body: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
     special = _SPECIAL.difference(vars(base))
@@ -173,13 +173,13 @@ def _like(base: type[_Alike], kind: type) -> type[_Alike]:
         for name in vars(owner).keys() & special:
             # By assigning None a class switches off an operation that its base has.
             body[name] = None if vars(owner)[name] is None else _forwarding(name)
-    found = _kinds[base, id(kind)] = type(kind.__name__, (base,), body)
-    finalize(kind, _kinds.pop, (base, id(kind)), None).atexit = False
+    found = _types[base, id(kind)] = type(kind.__name__, (base,), body)
+    finalize(kind, _types.pop, (base, id(kind)), None).atexit = False
     return found
 
 
 def _forwarding(name: str) -> Callable[..., Any]:
-    def forward(self: _Alike, *arguments: Any, **named: Any) -> Any:
+    def forward(self: _StandIn, *arguments: Any, **named: Any) -> Any:
         original = self._mwbudget_original
         kind = type(original)
         method = next(vars(owner)[name] for owner in kind.__mro__ if name in vars(owner))

@@ -25,7 +25,7 @@ from ..asgi.server import Caller
 from ..counting.attribution import Charging, owner_count
 from ..interpreter.clocks import Clock, perf_counter, runs
 from ..interpreter.code_patching import PROBE_FILE
-from ..interpreter.foreign_tools import uncollected
+from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
 from ..model.stack import HARNESS, Owner, owner_of, probed_parent
@@ -95,7 +95,7 @@ async def profile(
     ]
     chance, requests, begin = random.Random(), 0, clock()
     placed, iterations = charging.placed(), markers.iterations(caller.loop.library)
-    with uncollected(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
+    with garbage_collection_paused(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
         # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
         warnings.simplefilter("ignore", RuntimeWarning)
         while True:

@@ -22,7 +22,7 @@ from ..model.results import Books, Effort, Judged, Method, Occupation, Quantity,
 from ..model.stack import EntryIndex, RowIndex
 from .host_speed import Machine
 from .probes import Probes, task_layers
-from .sampler import Deadline, Sampler, Wanted
+from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
 
 # Told the share of the time limit that is over, and None at the end.
@@ -136,19 +136,22 @@ class Timing:
         async def timed(observer: server.Observer | None) -> Nanoseconds:
             return (await caller(observer)).elapsed_ns
 
+        def probes(clock: Clock) -> Probes:
+            return Probes(self.stack, clock, suspending=pace.suspending)
+
+        # Each thread has a processor's clock of its own, and these cannot be compared.
+        cpu_clock = None if self.stack.threads else self.environment.cpu_clock
         shown = [bounded.entry for bounded in self.layers]
         passable = [layer for layer in task_layers(self.stack) if layer.index in shown]
         sampler = Sampler(
-            Probes(self.stack, self.environment.clock, suspending=pace.suspending),
+            probes(self.environment.clock),
+            probes(cpu_clock) if cpu_clock else None,
             passable,
             timed,
-            self.environment.clock,
             self.environment.rng,
             pace.sent,
             self.schedule,
             self.schedule.turn(pace.request_ns),
-            # Each thread has a clock of its own, and these cannot be compared.
-            None if self.stack.threads else self.environment.cpu_clock,
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.request.method, needed_ns)
@@ -238,38 +241,43 @@ class Timing:
         deadline = Deadline(self.begun_ns + round(share * limit_s * NS_PER_S), self.environment.clock, tick)
         await self.sampler.look(self.first_look * factor, self.schedule.first_look_pairs * factor, deadline, wanted)
 
-    def _wanted(self, look: Look) -> Wanted | None:
+    def _wanted(self, look: Look) -> set[Part] | None:
         """What undecided verdicts hang on; None for everything, where there are none or something has no interval yet.
 
         A failure that is only fresh wants nothing by itself: the rows that it stands among are shown as well.
         """
         if not look.estimates.bounded:
             return None
-        wanted = Wanted()
+        wanted: set[Part] = set()
         for row in look.rows:
             for quantity, bound in row.bounded.bounds.items():
                 if look.judgements[row.layer.index, quantity].verdict == "undecided":
                     wanted |= self._hangs_on(row, look, quantity, bound)
         if None in look.judgements and look.judgements[None].verdict == "undecided":
-            wanted |= Wanted(whole=True)
-        return None if wanted == Wanted() else wanted
+            wanted.add("whole")
+        return wanted or None
 
-    def _hangs_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> Wanted:
-        """What the verdict on a budget of a layer hangs on; nothing where no time would bring one."""
+    def _hangs_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
+        """What the verdict on a budget of a layer hangs on; nothing where no time would bring one.
+
+        It is never a part of the split, because the cost of probes and steppers is known from all of it.
+        """
         teller, found = told_by(row, look.rows), look.estimates
         if teller is None or teller.entry is None or bound <= found.least_us:
-            return Wanted()
+            return set()
         us = teller.estimate_of(quantity)
         if teller is not row and us is not None and us.low > bound:
-            return Wanted()  # merged, and its neighbour alone takes more
+            return set()  # merged, and its neighbour alone takes more
         busy = quantity == "busy_us"
+        wanted: set[Part] = {"cpu"} if busy else set()
         if teller.entry not in self._pending():
-            return Wanted(split=True, cpu=busy)
+            return wanted | {"split"}
         # More time may lower the detection limit, which the null layers of the split tell, below the budget.
         below_limit = found.least_us < bound < found.detection_limit_us
         # What is busy is the bypass less the wait, which the split and the processor's time tell.
-        split = busy or below_limit or contested(teller, quantity, bound, found)
-        return Wanted(frozenset([teller.entry]), split=split, cpu=busy)
+        if busy or below_limit or contested(teller, quantity, bound, found):
+            wanted.add("split")
+        return wanted | {teller.entry}
 
     # ---- judging ------------------------------------------------------------------------------------------------
 
