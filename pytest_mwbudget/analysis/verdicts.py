@@ -1,4 +1,4 @@
-"""The one place that judges: figures of time and counts, also of layers that are measured together. Pure."""
+"""Judge times and counts by their budgets, also those of layers that are measured together. Pure."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
 
-# The same layer reads higher in one process than in another, by where its code and data lie and by which caches its
-# neighbours leave cold: by 4 per cent as a rule, by twice that at worst. And a layer that wraps `send` reads up to
-# 5 per cent higher than removing it saves (docs/decisions/0001). No interval of one process holds either.
+# The same layer differs by up to this share from process to process, and no interval of one process contains that
+# (docs/decisions/0012).
 BETWEEN_RUNS = 0.08
-# A neighbour slows apps by more than the reference workload: by up to this power of it (docs/decisions/0010).
+# A noisy neighbour slows apps down by up to this power of the reference workload's slowdown (docs/decisions/0010).
 APPS_SLOWED = 2
-# Nobody waits longer than this for one request: then the advice is something else than more time.
+# For a longer run than this the advice is something else than more time.
 LONGEST_ADVISED_S: Seconds = 60.0
 
-# A budget of time: of a layer, by its row, on a quantity; None is the budget of the whole request.
+# A budget of time: the row of the layer and the quantity. None is the budget of the whole request.
 BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and for an undecided one the reason and whether more time could bring one.
+    """A verdict, and the reason if it is undecided.
 
-    Where it could, `_reason` adds how much time, and the id of the message.
+    `time_tells` says that more time could bring a verdict. `_reason` then adds the time and a message id to the reason.
     """
 
     verdict: Verdict
     reason: str | None = None
     time_tells: bool = False
+
+
+def _undecided(reason: str, message_id: str) -> Judgement:
+    return Judgement("undecided", tagged(reason, message_id))
 
 
 # ---- one figure -------------------------------------------------------------------------------------------------
@@ -51,31 +54,24 @@ def judge(
     slowdown: float,
     least_us: Microseconds = 0.0,
 ) -> Judgement:
-    """Whether `us` keeps `bound`.
+    """Judge a time by its budget.
 
-    `pass` when the whole interval is within the budget, `fail` when all of it is above, by more than `BETWEEN_RUNS`:
-    also after the slowdown of the machine (its reference workload against the quickest time it has shown, at least 1)
-    is taken out twice, because a busy neighbour must not fail anybody's test. A budget below the detection limit
-    of the run is refused; no more time would bring that limit below `least_us`.
+    `pass` if the whole interval is within the budget; `fail` if all of it is above `fails_above`. A budget below the
+    detection limit `limit_us` gets no verdict. More time lowers that limit to `least_us` at best. `slowdown` is at
+    least 1.
     """
     if not math.isfinite(limit_us):
-        return Judgement(
-            "undecided",
-            tagged(
-                "there were too few requests to tell this run's detection limit; give the run more time with"
-                " --mw-budget-max-time",
-                "too-few-requests",
-            ),
+        return _undecided(
+            "there were too few requests to tell this run's detection limit; give the run more time with"
+            " --mw-budget-max-time",
+            "too-few-requests",
         )
     if bound < limit_us:
         more_time = ", or give the run more time with --mw-budget-max-time" if bound > least_us else ""
-        return Judgement(
-            "undecided",
-            tagged(
-                f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
-                f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
-                "below-detection-limit",
-            ),
+        return _undecided(
+            f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
+            f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
+            "below-detection-limit",
         )
     if us.high <= bound:
         return Judgement("pass")
@@ -85,14 +81,11 @@ def judge(
     if us.low > fails_above(bound, slowdown):
         return Judgement("fail")
     if slowdown > 1:
-        return Judgement(
-            "undecided",
-            tagged(
-                f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
-                f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is"
-                " less busy",
-                "slow-machine",
-            ),
+        return _undecided(
+            f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
+            f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is"
+            " less busy",
+            "slow-machine",
         )
     return Judgement(
         "undecided",
@@ -103,19 +96,18 @@ def judge(
 
 
 def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
-    """What all of an interval must be above for the budget to fail."""
+    """Return the time that all of an interval must exceed for the budget to fail."""
     return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound
 
 
-def merged(layer: Layer) -> str:
-    """Why nothing can be said of a layer alone."""
-    return tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
+def _merged(layer: Layer) -> Judgement:
+    return _undecided(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
 
 
 def _unless_explained(judgement: Judgement, together: Together | None, of_all: Judgement | None) -> Judgement:
-    """The judgement of a layer, unless its failure may be that of what is measured together with it.
+    """Return the judgement of a layer, undecided if a layer measured together with it may be over instead.
 
-    `of_all` says whether all of them together keep what all may take; None where not all have a budget.
+    `of_all` is the judgement of all of them by the sum of their budgets, None if one has no budget.
     """
     if judgement.verdict == "fail" and together and (of_all is None or of_all.verdict != "fail"):
         return Judgement("undecided", together.why)
@@ -126,14 +118,14 @@ def _unless_explained(judgement: Judgement, together: Together | None, of_all: J
 
 
 def judge_count(count: Count, most: float) -> Judgement:
-    """Whether the typical request keeps `most`. There is nothing to be undecided about."""
+    """Judge the typical count, which is never undecided."""
     return Judgement("pass" if count.count <= most else "fail")
 
 
 def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neighbour: Count | None) -> Judgement:
-    """Whether a layer keeps its budget of a count.
+    """Judge a layer's budget of a count.
 
-    `own` is None for a layer that is merged with a neighbour: it keeps its budget when both of them together do.
+    `own` is None for a layer that is merged with a neighbour: it passes if both together keep its budget.
     """
     bound = bounded.bounds[quantity]
     if own is not None:
@@ -142,7 +134,7 @@ def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neigh
         return _unless_explained(judge_count(own, bound), bounded.together, of_all)
     if neighbour is not None and neighbour.count <= bound:
         return Judgement("pass")
-    return Judgement("undecided", merged(bounded.layer))
+    return _merged(bounded.layer)
 
 
 # ---- a look at everything ---------------------------------------------------------------------------------------
@@ -150,7 +142,7 @@ def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neigh
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known after a look at all samples: the rows, and a judgement of every budget of time."""
+    """An evaluation of all samples: the rows, and a judgement of every budget of time."""
 
     estimates: Estimates
     rows: tuple[Row, ...]
@@ -176,27 +168,27 @@ class Look:
 
     @property
     def failed(self) -> frozenset[BudgetKey]:
-        """The budgets that are not kept."""
+        """The budgets that fail."""
         return frozenset(key for key, judgement in self.judgements.items() if judgement.verdict == "fail")
 
     @property
     def precise(self) -> bool:
-        """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
+        """Whether all rows need no narrower interval; the total if there are no rows."""
         if all(row.us is None for row in self.rows):
-            return is_narrow(self.estimates.whole, self.estimates.whole.half_width)
-        return all(row.precise for row in self.rows)
+            return is_narrow(self.estimates.whole)
+        return all(row.us is None or is_narrow(row.us, row.method_us) for row in self.rows)
 
     @property
     def kept(self) -> bool:
-        """Whether there are budgets of time, and all of them are kept for certain."""
+        """Whether there are budgets of time and all of them are certainly kept."""
         said = {judgement.verdict for judgement in self.judgements.values()}
         return said == {"pass"} and self.estimates.bounded and not any(map(self._bypass_decides, self.rows))
 
     def _bypass_decides(self, row: Row) -> bool:
-        """Whether a budget is kept by the bypass alone.
+        """Return whether a budget is kept by the bypass and not by the split.
 
-        With few requests a bypass that has changed more than its layer is not told from one that has not. The split
-        has every layer in place: what it shows to be kept is kept, whatever becomes of the bypass.
+        With few requests a bypass that changes more than its layer does not show yet. The split has every layer in
+        place, so a budget that is kept by the split is certainly kept.
         """
         entry = row.entry
         if row.method != "bypass" or entry is None:
@@ -216,7 +208,8 @@ def judge_all(
 ) -> Look:
     """Judge every budget of time by the estimates.
 
-    `pending` are the entries of layers that are still to be bypassed; `crowded` is why no failure is to be believed.
+    A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is the reason why
+    no failure counts, None if failures count.
     """
     rows = rows_of(layers, found)
     judgements: dict[BudgetKey, Judgement] = {
@@ -225,13 +218,13 @@ def judge_all(
         for quantity in row.bounded.bounds
     }
     if total_us is not None:
-        # It has no probes, so it needs no detection limit.
+        # The whole has no probes, so it needs no detection limit.
         judgements[None] = _judge_figure(found.whole, total_us, found, found.slowdowns.whole, crowded, probed=False)
     return Look(found, rows, judgements, total_us)
 
 
 def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> bool:
-    """Whether the bypass says that it is over the budget, and the split does not: a test fails when both say so."""
+    """Return whether the row is over its budget by the bypass and not by the split. A test fails only by both."""
     us = row.estimate_of(quantity)
     if row.method != "bypass" or row.entry is None or us is None or us.low <= bound:
         return False
@@ -250,28 +243,28 @@ def _judge_row(
     if us is None:
         return _judge_merged(row, rows, quantity, bound)
     if row.method == "split" and row.entry in pending:
-        few = "the layer runs its inside in a task, and there are few pairs without it yet"
-        return Judgement("undecided", tagged(few, "too-few-requests"))
+        return _undecided(
+            "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
+        )
     judged = partial(_judge_figure, us, found=found, slowdown=row.slowdown, crowded=crowded)
     judgement = judged(bound)
     if judgement.verdict == "fail" and contested(row, quantity, bound, found):
-        return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
+        return _undecided("the bypass says it is over its budget, the split does not", "bypass")
     together = row.bounded.together
     shared = together.bounds.get(quantity) if together else None
     return _unless_explained(judgement, together, None if shared is None else judged(shared))
 
 
 def _judge_merged(row: Row, rows: Sequence[Row], quantity: Quantity, bound: Microseconds) -> Judgement:
-    """A merged layer is within its budget when it and its neighbour together are."""
+    """Judge a layer without a time of its own. A merged one passes if it and its neighbour together keep its budget."""
     if row.layer.merged_with is None:
         told = "its time" if quantity == "us" else "how long it holds the event loop"
-        few = f"there were too few requests to tell {told}; give it more max_time"
-        return Judgement("undecided", tagged(few, "too-few-requests"))
+        return _undecided(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests")
     together = told_by(row, rows)
     us = together.estimate_of(quantity) if together else None
     if us is not None and us.high <= bound:
         return Judgement("pass")
-    return Judgement("undecided", merged(row.layer))
+    return _merged(row.layer)
 
 
 def _judge_figure(
@@ -299,13 +292,10 @@ def _reason(
     slowdown: float,
     method_us: Microseconds = 0.0,
 ) -> str | None:
-    """Why a budget is undecided, and how much more effort than this a verdict would take.
-
-    No time would narrow `method_us` of the interval.
-    """
+    """Return why a budget is undecided, with the time that a verdict would take. More time narrows no `method_us`."""
     if judgement.reason is None or us is None:
         return judgement.reason
-    if not math.isfinite(us.half_width):
+    if not us.bounded:
         rate = effort.requests / max(effort.seconds, 1e-9)
         few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
         return tagged(few, "too-few-requests")
@@ -322,20 +312,20 @@ def _reason(
 def seconds_needed(
     us: Estimate, bound: Microseconds, spent_s: float, *, slowdown: float = 1.0, method_us: Microseconds = 0.0
 ) -> float | None:
-    """How long the run would have to be for a verdict, as the interval narrows with the square root of the time.
+    """Return how long a run would have to be for a verdict, None if no time is enough.
 
-    All but `method_us` of its half width does. None when the estimate stands so near the budget that no time is enough.
+    The half width of the interval, less `method_us`, shrinks with the square root of the time.
     """
     gap = max(bound - us.estimate, us.estimate - fails_above(bound, slowdown)) - method_us
-    if not math.isfinite(us.half_width) or gap <= 0:
+    if not us.bounded or gap <= 0:
         return None
     return spent_s * ((us.half_width - method_us) / gap) ** 2
 
 
 def more_time(seconds: Seconds, us: Estimate | None = None) -> str:
-    """How to get what takes this long: by waiting, or where nobody waits so long, by something else.
+    """Return how to get a result that takes this long: with more time, or otherwise if it takes too long.
 
-    `us` is the figure that a budget is held against, where there is one.
+    `us` is the time that is judged, if there is any.
     """
     if seconds <= LONGEST_ADVISED_S:
         return f"--mw-budget-max-time={math.ceil(seconds)} may be enough"
