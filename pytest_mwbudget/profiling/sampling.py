@@ -1,7 +1,4 @@
-"""Call a request again under pyinstrument, and say whose time each sample is.
-
-Probes stand at every boundary, and the stacks that pyinstrument samples tell the owner by the owner's marker.
-"""
+"""Repeat a request under pyinstrument, and attribute each sample to a layer by the marker on its stack."""
 
 from __future__ import annotations
 
@@ -35,11 +32,11 @@ from .attribution import OwnerMarkers
 if TYPE_CHECKING:
     from pyinstrument.session import Session
 
-# The frames that stand for a layer and for those round it.
+# The frames for a layer and for those round it.
 Block: TypeAlias = tuple[str, ...]
 
 MACHINERY = (str(Path(__file__).parents[1]) + os.sep, PROBE_FILE)
-# Taking a sample takes some tens of microseconds, more in a deep stack, in which the app gets nowhere.
+# A sample takes some tens of microseconds, more in a deep stack.
 INTERVAL_S: Seconds = 0.0005
 NS_PER_S, US_PER_S = 1e9, 1e6
 OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
@@ -47,12 +44,10 @@ OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What was sampled in so many requests, which took `request_us` each under the profiler.
+    """The samples of `requests` requests, which took `request_us` each under the profiler.
 
-    `session` has the frames of each layer below its block, see `analysis.profile_stacks`. The profiler takes its time
-    at every call and every return, which makes many small functions look slow. So what a layer takes longer under it
-    than its row says is shared out among its calls and returns, and taken off; of what was not timed, what the whole
-    request takes longer.
+    `session` has the frames of each layer below its block (see `analysis.profile_stacks`), corrected for the profiler's
+    own time (docs/decisions/0016).
     """
 
     session: Session
@@ -63,7 +58,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """As it was sampled, the `events` of one request, and what the rows of owners say."""
+    """The samples as they were taken, the `events` of one request, and the seconds of owners with a row."""
 
     session: Session
     requests: int
@@ -80,9 +75,9 @@ async def profile(
     tick: Callable[[], None],
     schedule: Schedule,
 ) -> Profiled:
-    """Sample requests until each layer that is over a budget, or else the whole stack, has enough samples of its own.
+    """Sample requests until each layer over a budget has enough samples, or the stack if no layer is over one.
 
-    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises what the app raises.
+    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises the app's exceptions.
     """
     from pyinstrument import Profiler
 
@@ -96,7 +91,7 @@ async def profile(
     chance, requests, begin = random.Random(), 0, clock()
     placed, iterations = charging.placed(), markers.iterations(caller.loop.library)
     with garbage_collection_paused(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
-        # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
+        # If the app drops a coroutine before its first step, the coroutine round it is never awaited either.
         warnings.simplefilter("ignore", RuntimeWarning)
         while True:
             chunk = clock()
@@ -119,9 +114,9 @@ async def profile(
 
 @contextmanager
 def _own_sampler() -> Iterator[None]:
-    """Give this thread a sampler of its own: pyinstrument has one a thread, and `pyinstrument -m pytest` uses it.
+    """Replace pyinstrument's sampler of this thread, which `pyinstrument -m pytest` may be using.
 
-    Its clock is one that runs where a test has frozen pyinstrument's.
+    If a test has frozen pyinstrument's clock, the sampler gets one that runs.
     """
     from pyinstrument import stack_sampler
 
@@ -137,14 +132,14 @@ def _own_sampler() -> Iterator[None]:
 
 
 def _pause(seconds: Seconds, clock: Clock) -> None:
-    """Let so much time pass: or samples would always come at the same places of requests that take equally long."""
+    """Wait, because requests of equal length would otherwise be sampled at the same places again and again."""
     end = clock() + seconds * NS_PER_S
     while clock() < end:
         pass
 
 
 def _blocks(stack: Stack) -> dict[Owner, Block]:
-    """The blocks round what each owner does, the outermost first. What is done aside has none."""
+    """Return the blocks round the frames of each owner, outermost first; none for the probes' own work."""
     layers = dict(stack.layers)
     outside = (profile_stacks.frame_info(OUTSIDE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
     found: dict[Owner, Block] = {HARNESS: outside}
@@ -164,7 +159,7 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
 
 
 def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block], schedule: Schedule) -> bool:
-    """Whether each of the blocks that are wanted, or all of them together, have samples enough of their own."""
+    """Return whether each wanted block has enough samples; all blocks together if none is wanted."""
     owners = [profile_stacks.innermost_owner(stack) for stack, _ in session.frame_records]
     known = [blocks[owner] for owner in owners if owner in blocks]
     if not wanted:
@@ -173,9 +168,9 @@ def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Bl
 
 
 async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[profile_stacks.Record]:
-    """The calls and returns of one request, each by the stack in whose time the profiler's work at it falls.
+    """Return the calls and returns of one request, by the stack that the profiler's work at them is charged to.
 
-    None of a request that has as many as `most`; then the profiler's work is taken for an even share of all.
+    None for a request that has at least `most`. The profiler's work is then subtracted in proportion to time.
     """
     from pyinstrument.stack_sampler import build_call_stack
 
@@ -199,7 +194,7 @@ async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[pro
 
 
 def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Seconds]:
-    """How long a request spends with each owner, as far as that was timed; without its waits unless `waiting`."""
+    """Return the seconds of each owner in a request, if they were timed; without waits unless `waiting`."""
     found: dict[Owner, Microseconds] = {}
     entries = {layer.index: entry for entry, layer in stack.layers}
     for report in result.layers:
@@ -224,7 +219,7 @@ def _profiled(sampled: _Sampled, blocks: Mapping[Owner, Block], plain_us: Micros
     rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(wanted.values()))
     records = profile_stacks.fitted(records, profile_stacks.attributed(sampled.events, blocks, MACHINERY), wanted, rest)
     total_s = math.fsum(seconds for _, seconds in records)
-    # Not the session's own: that is by the clock that tells the date, which tests freeze.
+    # The session's own duration is by the clock of the date, which tests freeze.
     duration_s = math.fsum(seconds for _, seconds in session.frame_records)
     samples = sum(profile_stacks.innermost_owner(stack) in blocks for stack, _ in session.frame_records)
     told = session.to_json(include_frame_records=False) | {
