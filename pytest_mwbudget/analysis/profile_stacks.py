@@ -2,8 +2,8 @@ r"""Attribute the stacks of a profile to layers. Pure; input and output are in p
 
 A record is a stack of frame infos from the outside in (`function NUL file NUL line`, then attributes after \x01), and
 seconds. In the input, a frame in the file MARKER shows that the owner in its line number was entered. In the output, a
-frame in the file BLOCK stands for each layer round the sample, and below the innermost are the frames of its owner only,
-in whichever task they ran and whoever called them.
+frame in the file BLOCK stands for each layer round the sample. Below the innermost are the frames of its owner only, in
+whichever task they ran and whoever called them.
 """
 
 from __future__ import annotations
