@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from ..errors import tagged
@@ -31,7 +30,7 @@ BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | None
 class Judgement:
     """A verdict, and the reason if it is undecided.
 
-    `time_tells` says that more time could bring a verdict. `_reason` then adds the time and a message id to the reason.
+    `time_tells` says that more time could bring a verdict; the reason then lacks the advice and a message id.
     """
 
     verdict: Verdict
@@ -142,29 +141,15 @@ def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neigh
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """An evaluation of all samples: the rows, and a judgement of every budget of time."""
+    """An evaluation of all samples: the rows, and the verdict on every budget of time."""
 
     estimates: Estimates
     rows: tuple[Row, ...]
-    judgements: Mapping[BudgetKey, Judgement]
-    total_us: Microseconds | None = None
+    judgements: Mapping[BudgetKey, Judged]
 
-    def judged(self, row: Row, effort: Effort) -> dict[Quantity, Judged]:
-        """Return the verdicts on a row's budgets of time, with their reasons."""
-        found = {}
-        for quantity, bound in row.bounded.bounds.items():
-            judgement = self.judgements[row.layer.index, quantity]
-            why = _reason(judgement, row.estimate_of(quantity), bound, effort, row.slowdown, row.method_us)
-            found[quantity] = Judged(bound, judgement.verdict, why)
-        return found
-
-    def judged_total(self, effort: Effort) -> Judged | None:
-        """Return the verdict on the whole request; None when it has no budget."""
-        if self.total_us is None:
-            return None
-        judgement, found = self.judgements[None], self.estimates
-        why = _reason(judgement, found.whole, self.total_us, effort, found.slowdowns.whole)
-        return Judged(self.total_us, judgement.verdict, why)
+    def judged(self, row: Row) -> dict[Quantity, Judged]:
+        """Return the verdicts on a row's budgets of time."""
+        return {quantity: self.judgements[row.layer.index, quantity] for quantity in row.bounded.bounds}
 
     @property
     def failed(self) -> frozenset[BudgetKey]:
@@ -202,25 +187,24 @@ def judge_all(
     layers: Sequence[Bounded],
     found: Estimates,
     total_us: Microseconds | None,
+    effort: Effort,
     *,
     pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
 ) -> Look:
-    """Judge every budget of time by the estimates.
+    """Judge every budget of time by the estimates, which took `effort`.
 
     A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is the reason why
     no failure counts, None if failures count.
     """
     rows = rows_of(layers, found)
-    judgements: dict[BudgetKey, Judgement] = {
-        (row.layer.index, quantity): _judge_row(row, rows, quantity, found, pending, crowded)
-        for row in rows
-        for quantity in row.bounded.bounds
+    judging = _Judging(found, rows, effort, pending, crowded)
+    judgements: dict[BudgetKey, Judged] = {
+        (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
     }
     if total_us is not None:
-        # The whole has no probes, so it needs no detection limit.
-        judgements[None] = _judge_figure(found.whole, total_us, found, found.slowdowns.whole, crowded, probed=False)
-    return Look(found, rows, judgements, total_us)
+        judgements[None] = judging.total(total_us)
+    return Look(found, rows, judgements)
 
 
 def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> bool:
@@ -231,82 +215,74 @@ def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimate
     return by_split(row.entry, quantity, found).estimate <= bound
 
 
-def _judge_row(
-    row: Row,
-    rows: Sequence[Row],
-    quantity: Quantity,
-    found: Estimates,
-    pending: Collection[EntryIndex],
-    crowded: str | None,
-) -> Judgement:
-    us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
-    if us is None:
-        return _judge_merged(row, rows, quantity, bound)
-    if row.method == "split" and row.entry in pending:
-        return _undecided(
-            "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
-        )
-    judged = partial(_judge_figure, us, found=found, slowdown=row.slowdown, crowded=crowded)
-    judgement = judged(bound)
-    if judgement.verdict == "fail" and contested(row, quantity, bound, found):
-        return _undecided("the bypass says it is over its budget, the split does not", "bypass")
-    together = row.bounded.together
-    shared = together.bounds.get(quantity) if together else None
-    return _unless_explained(judgement, together, None if shared is None else judged(shared))
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """The knowledge of a look that verdicts depend on."""
+
+    found: Estimates
+    rows: Sequence[Row]
+    effort: Effort
+    pending: Collection[EntryIndex]
+    crowded: str | None
+
+    def total(self, bound: Microseconds) -> Judged:
+        """Judge the whole request, which has no probes and needs no detection limit."""
+        us, slowdown = self.found.whole, self.found.slowdowns.whole
+        return self._advised(self._figure(us, bound, 0.0, slowdown), us, bound, slowdown)
+
+    def row(self, row: Row, quantity: Quantity) -> Judged:
+        """Judge a budget of a layer."""
+        us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
+        if us is None:
+            judgement = self._without_time(row, quantity, bound)
+            return Judged(bound, judgement.verdict, judgement.reason)
+        return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.method_us)
+
+    def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
+        if row.method == "split" and row.entry in self.pending:
+            return _undecided(
+                "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
+            )
+        limit_us, together = self.found.detection_limit_us, row.bounded.together
+        judgement = self._figure(us, bound, limit_us, row.slowdown)
+        if judgement.verdict == "fail" and contested(row, quantity, bound, self.found):
+            return _undecided("the bypass says it is over its budget, the split does not", "bypass")
+        shared = together.bounds.get(quantity) if together else None
+        of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown)
+        return _unless_explained(judgement, together, of_all)
+
+    def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
+        """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
+        if row.layer.merged_with is None:
+            told = "its time" if quantity == "us" else "how long it holds the event loop"
+            return _undecided(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests")
+        together = told_by(row, self.rows)
+        us = together.estimate_of(quantity) if together else None
+        return Judgement("pass") if us is not None and us.high <= bound else _merged(row.layer)
+
+    def _figure(self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float) -> Judgement:
+        judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, least_us=self.found.least_us)
+        return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
+
+    def _advised(
+        self, judgement: Judgement, us: Estimate, bound: Microseconds, slowdown: float, method_us: Microseconds = 0.0
+    ) -> Judged:
+        """Add to the reason how much time a verdict would take. More time narrows no `method_us` of the interval."""
+        reason = judgement.reason
+        if reason is not None and not us.bounded:
+            rate = self.effort.requests / max(self.effort.seconds, 1e-9)
+            few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
+            reason = tagged(few, "too-few-requests")
+        elif judgement.time_tells:
+            needed = seconds_needed(us, bound, self.effort.seconds, slowdown=slowdown, method_us=method_us)
+            remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
+            if needed is not None:
+                remedy = more_time(needed, us)
+            reason = tagged(f"{reason}; {remedy}", "near-budget")
+        return Judged(bound, judgement.verdict, reason)
 
 
-def _judge_merged(row: Row, rows: Sequence[Row], quantity: Quantity, bound: Microseconds) -> Judgement:
-    """Judge a layer without a time of its own. A merged one passes if it and its neighbour together keep its budget."""
-    if row.layer.merged_with is None:
-        told = "its time" if quantity == "us" else "how long it holds the event loop"
-        return _undecided(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests")
-    together = told_by(row, rows)
-    us = together.estimate_of(quantity) if together else None
-    if us is not None and us.high <= bound:
-        return Judgement("pass")
-    return _merged(row.layer)
-
-
-def _judge_figure(
-    us: Estimate,
-    bound: Microseconds,
-    found: Estimates,
-    slowdown: float,
-    crowded: str | None,
-    *,
-    probed: bool = True,
-) -> Judgement:
-    limit_us = found.detection_limit_us if probed else 0.0
-    judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, least_us=found.least_us)
-    return Judgement("undecided", crowded) if judgement.verdict == "fail" and crowded else judgement
-
-
-# ---- why it is undecided ----------------------------------------------------------------------------------------
-
-
-def _reason(
-    judgement: Judgement,
-    us: Estimate | None,
-    bound: Microseconds,
-    effort: Effort,
-    slowdown: float,
-    method_us: Microseconds = 0.0,
-) -> str | None:
-    """Return why a budget is undecided, with the time that a verdict would take. More time narrows no `method_us`."""
-    if judgement.reason is None or us is None:
-        return judgement.reason
-    if not us.bounded:
-        rate = effort.requests / max(effort.seconds, 1e-9)
-        few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
-        return tagged(few, "too-few-requests")
-    if not judgement.time_tells:
-        return judgement.reason
-    needed = seconds_needed(us, bound, effort.seconds, slowdown=slowdown, method_us=method_us)
-    if needed is None:
-        remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
-    else:
-        remedy = more_time(needed, us)
-    return tagged(f"{judgement.reason}; {remedy}", "near-budget")
+# ---- advice -----------------------------------------------------------------------------------------------------
 
 
 def seconds_needed(

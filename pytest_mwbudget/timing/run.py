@@ -282,6 +282,7 @@ class Timing:
             self.layers,
             found,
             self.settings.budgets.total_us,
+            self._effort(),
             pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
         )
@@ -332,20 +333,22 @@ class Timing:
     # ---- the result ---------------------------------------------------------------------------------------------
 
     def _timed(self, look: Look) -> Timed:
-        samples, found, endpoint = self.sampler.samples, look.estimates, self.stack.endpoint
-        effort = Effort(samples.requests, samples.rounds, self.seconds)
+        endpoint = self.stack.endpoint
         stopped = not self.environment.precise and look.kept and not look.precise
         notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped)
         turn = self.environment.turn.note
         return Timed(
-            layers={row.layer.index: row.report(look.judged(row, effort)) for row in look.rows},
-            total=look.judged_total(effort),
+            layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
+            total=look.judgements.get(None),
             books=self._books(look),
-            floor_us=found.detection_limit_us,
+            floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
-            effort=effort,
+            effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
         )
+
+    def _effort(self) -> Effort:
+        return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
 
     def _books(self, look: Look) -> Books:
         found = look.estimates
