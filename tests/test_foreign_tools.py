@@ -1,4 +1,4 @@
-"""Tracers, profilers and monitoring tools sleep while the clock runs, and are back exactly as they were."""
+"""Tracers, profilers and monitoring tools are suspended during a measurement, and restored exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With probes in place an app behaves as before; with the probes off it is as before."""
+"""An app behaves the same with and without probes, and is unchanged after the probes are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a measurement puts in between loses what passes through it."""
+"""Stand-ins pass everything on, and cannot be told from their originals."""
 
 from __future__ import annotations
 

@@ -79,8 +79,12 @@ def _while_read(slow: Sequence[str], of: int) -> str:
     """Name the figures that were read at a slow time, if not all were: they do not add up with the others."""
     if len(slow) == of:
         return ""
-    named = ", ".join(slow) if len(slow) <= MOST_NAMED else f"{len(slow)} of {of} figures"
-    return f" while it read {named}, and not for the rest"
+    return f" while it read {_named(slow, f'{len(slow)} of {of} figures')}, and not for the rest"
+
+
+def _named(names: Sequence[str], number: str) -> str:
+    """Return a few names, or the number of more."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else number
 
 
 def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
@@ -91,7 +95,7 @@ def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
         if us.bounded and us.half_width > max(WIDE_US, WIDE_SHARE * abs(us.estimate))
     ]
     if wide:
-        named = ", ".join(wide) if len(wide) <= MOST_NAMED else f"{len(wide)} figures"
+        named = _named(wide, f"{len(wide)} figures")
         yield tagged(
             f"The intervals of {named} are too wide to set a budget by, {WIDE_SHARE:.0%} and more to one side."
             " Measure again when the machine is less busy; if the app waits for a database or a network, with an"

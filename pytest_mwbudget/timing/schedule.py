@@ -59,7 +59,7 @@ class Schedule:
     cpu_every: int = 4
     # For this many requests, one more is made without probes.
     whole_every: int = 4
-    # Once verdicts are known, one turn in this many still samples everything, so that a faster machine shows.
+    # Parts that no undecided verdict depends on are sampled in one turn of this many, so that a faster machine shows.
     unwanted_every: int = 4
 
     # A profile ends when each layer has this many samples, within these times, in chunks. The share of a function that
