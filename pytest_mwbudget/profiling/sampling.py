@@ -9,7 +9,7 @@ import sys
 import timeit
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,16 +56,6 @@ class Profiled:
     request_us: Microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """The samples as they were taken, the `events` of one request, and the seconds of owners with a row."""
-
-    session: Session
-    requests: int
-    events: Sequence[profile_stacks.Record]
-    row_s: Mapping[Owner, Seconds]
-
-
 async def profile(
     stack: Stack,
     caller: Caller,
@@ -108,8 +98,19 @@ async def profile(
             ):
                 break
         events = await _events(lambda: charging.request(caller.settled), schedule.profile_events)
-    sampled = _Sampled(session, requests, events, _row_s(stack, result, waiting=iterating))
-    return _profiled(sampled, blocks, plain_us, str(result.request))
+    seconds_of = {
+        blocks[owner]: seconds * requests
+        for owner, seconds in _row_s(stack, result, waiting=iterating).items()
+        if owner in blocks
+    }
+    rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(seconds_of.values()))
+    sampled = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
+    calls_and_returns = profile_stacks.attributed(events, blocks, MACHINERY)
+    records = profile_stacks.fitted(sampled, calls_and_returns, seconds_of, rest)
+    samples = sum(profile_stacks.innermost_owner(frames) in blocks for frames, _ in session.frame_records)
+    request_us = _total_s(sampled) / requests * US_PER_S
+    session = _with_records(session, records, samples, f"{result.request}, {requests} requests")
+    return Profiled(session, requests, samples, request_us)
 
 
 @contextmanager
@@ -141,21 +142,23 @@ def _pause(seconds: Seconds, clock: Clock) -> None:
 def _blocks(stack: Stack) -> dict[Owner, Block]:
     """Return the blocks round the frames of each owner, outermost first; none for the probes' own work."""
     layers = dict(stack.layers)
-    outside = (profile_stacks.frame_info(OUTSIDE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
+    outside = (_block(OUTSIDE),)
     found: dict[Owner, Block] = {HARNESS: outside}
     for index in stack.probeable:
         outer, _ = probed_parent(stack.entries, index, stack.probeable)
         around: Block = () if found.get(outer) == outside else found[outer]
         own: Block = () if around else outside
         if index in layers:
-            own = (profile_stacks.frame_info(layers[index].name, profile_stacks.BLOCK, layers[index].index),)
+            own = (_block(layers[index].name, layers[index].index),)
         elif index == stack.endpoint:
-            own = (profile_stacks.frame_info(ENDPOINT, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
+            own = (_block(ENDPOINT),)
         found[owner_of(index)] = (*around, *own)
-    found[Owner(len(stack.entries) + 1)] = (
-        profile_stacks.frame_info(ELSEWHERE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),
-    )
+    found[Owner(len(stack.entries) + 1)] = (_block(ELSEWHERE),)
     return found
+
+
+def _block(name: str, layer: int = profile_stacks.NO_LAYER) -> str:
+    return profile_stacks.frame_info(name, profile_stacks.BLOCK, layer)
 
 
 def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block], schedule: Schedule) -> bool:
@@ -209,25 +212,21 @@ def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Second
     return {owner: max(0.0, us) / US_PER_S for owner, us in found.items() if math.isfinite(us)}
 
 
-def _profiled(sampled: _Sampled, blocks: Mapping[Owner, Block], plain_us: Microseconds, about: str) -> Profiled:
-    from pyinstrument.session import Session
-
-    session, requests = sampled.session, sampled.requests
-    records = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
-    sampled_s = math.fsum(seconds for _, seconds in records)
-    wanted = {blocks[owner]: one * requests for owner, one in sampled.row_s.items() if owner in blocks}
-    rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(wanted.values()))
-    records = profile_stacks.fitted(records, profile_stacks.attributed(sampled.events, blocks, MACHINERY), wanted, rest)
-    total_s = math.fsum(seconds for _, seconds in records)
-    # The session's own duration is by the clock of the date, which tests freeze.
-    duration_s = math.fsum(seconds for _, seconds in session.frame_records)
-    samples = sum(profile_stacks.innermost_owner(stack) in blocks for stack, _ in session.frame_records)
-    told = session.to_json(include_frame_records=False) | {
+def _with_records(session: Session, records: list[profile_stacks.Record], samples: int, about: str) -> Session:
+    """Return a session with other records."""
+    total_s = _total_s(records)
+    changed = {
         "frame_records": records,
         "start_call_stack": [""],
         "duration": total_s,
-        "cpu_time": total_s * session.cpu_time / duration_s,
-        "target_description": f"{about}, {requests} requests",
+        # The session's own duration is by the clock of the date, which tests freeze.
+        "cpu_time": total_s * session.cpu_time / _total_s(session.frame_records),
+        "target_description": about,
         "sample_count": samples,
     }
-    return Profiled(Session.from_json(told), requests, samples, sampled_s / requests * US_PER_S)
+    found: Session = type(session).from_json(session.to_json(include_frame_records=False) | changed)
+    return found
+
+
+def _total_s(records: Iterable[profile_stacks.Record]) -> Seconds:
+    return math.fsum(seconds for _, seconds in records)
