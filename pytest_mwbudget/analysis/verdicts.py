@@ -38,10 +38,6 @@ class Judgement:
     time_tells: bool = False
 
 
-def _undecided(reason: str, message_id: str) -> Judgement:
-    return Judgement("undecided", tagged(reason, message_id))
-
-
 # ---- one figure -------------------------------------------------------------------------------------------------
 
 
@@ -60,17 +56,23 @@ def judge(
     least 1.
     """
     if not math.isfinite(limit_us):
-        return _undecided(
-            "there were too few requests to tell this run's detection limit; give the run more time with"
-            " --mw-budget-max-time",
-            "too-few-requests",
+        return Judgement(
+            "undecided",
+            tagged(
+                "there were too few requests to tell this run's detection limit; give the run more time with"
+                " --mw-budget-max-time",
+                "too-few-requests",
+            ),
         )
     if bound < limit_us:
         more_time = ", or give the run more time with --mw-budget-max-time" if bound > least_us else ""
-        return _undecided(
-            f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
-            f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
-            "below-detection-limit",
+        return Judgement(
+            "undecided",
+            tagged(
+                f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
+                f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
+                "below-detection-limit",
+            ),
         )
     if us.high <= bound:
         return Judgement("pass")
@@ -80,11 +82,14 @@ def judge(
     if us.low > fails_above(bound, slowdown):
         return Judgement("fail")
     if slowdown > 1:
-        return _undecided(
-            f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
-            f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is"
-            " less busy",
-            "slow-machine",
+        return Judgement(
+            "undecided",
+            tagged(
+                f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
+                f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is"
+                " less busy",
+                "slow-machine",
+            ),
         )
     return Judgement(
         "undecided",
@@ -100,7 +105,9 @@ def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
 
 
 def _merged(layer: Layer) -> Judgement:
-    return _undecided(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
+    return Judgement(
+        "undecided", tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
+    )
 
 
 def _unless_explained(judgement: Judgement, together: Together | None, of_all: Judgement | None) -> Judgement:
@@ -240,13 +247,16 @@ class _Judging:
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
         if row.method == "split" and row.entry in self.pending:
-            return _undecided(
-                "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
+            return Judgement(
+                "undecided",
+                tagged(
+                    "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
+                ),
             )
         limit_us, together = self.found.detection_limit_us, row.bounded.together
         judgement = self._figure(us, bound, limit_us, row.slowdown)
         if judgement.verdict == "fail" and contested(row, quantity, bound, self.found):
-            return _undecided("the bypass says it is over its budget, the split does not", "bypass")
+            return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
         shared = together.bounds.get(quantity) if together else None
         of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown)
         return _unless_explained(judgement, together, of_all)
@@ -255,7 +265,10 @@ class _Judging:
         """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
         if row.layer.merged_with is None:
             told = "its time" if quantity == "us" else "how long it holds the event loop"
-            return _undecided(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests")
+            return Judgement(
+                "undecided",
+                tagged(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests"),
+            )
         together = told_by(row, self.rows)
         us = together.estimate_of(quantity) if together else None
         return Judgement("pass") if us is not None and us.high <= bound else _merged(row.layer)
