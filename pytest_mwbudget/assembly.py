@@ -1,4 +1,4 @@
-"""Put what was counted and timed together to the finished record, and judge counts. Makes no request."""
+"""Assemble the finished record from counts and times, and judge counts. Makes no request."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .model.results import (
     RequestLine,
     worst,
 )
-from .model.stack import HARNESS, OUTERMOST, EntryIndex, Layer, Owner, RowIndex, owner_of
+from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, owner_of
 from .timing.run import Timed
 
 if TYPE_CHECKING:
     import httpx
 
-# What is charged for the objects that a tracer or profiler creates at each event.
+# Quantities that the objects created by a tracer or profiler at each event distort.
 IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
 
 
@@ -42,9 +42,10 @@ IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "re
 
 
 def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
-    """Return every layer of the stack with the budgets that apply to it; LayerNameError for a budget of no layer.
+    """Return every layer of the stack with the budgets that apply to it.
 
-    The default is for what a request meets, a name means its layer.
+    Default budgets apply to layers that the request enters, a budget by name also to others. Raises LayerNameError for
+    a budget that names no layer.
     """
     assigned = budgets.assign(said, [layer for _, layer in stack.layers])
     alone = [
@@ -63,10 +64,10 @@ def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
 
 
 def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Together | None:
-    """What is measured with a layer, None where nothing is."""
+    """Return the layers or the endpoint that a layer is measured with, None if there are none."""
     name, handed_on = bounded.layer.name, stack.handed_on
     if handed_on is not None and handed_on.to_layer == name:
-        # The endpoint has no budget, so nothing bounds what all of it may take.
+        # The endpoint has no budget, so there is no budget of all of it.
         why = tagged(f"what is inside it is measured together with it: {handed_on.because}", "merged")
         return Together(why, {})
     others = [other for other in layers if other.layer.merged_with == name]
@@ -86,7 +87,7 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counts by row, and of what is no layer's; `sent` are messages by entry, `notes` remarks on the counting."""
+    """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting."""
 
     layers: Mapping[RowIndex, Counts]
     report: Ledger
@@ -95,13 +96,13 @@ class Counted:
 
     @property
     def suspending(self) -> bool:
-        """Whether any task waits in a request."""
+        """Whether a task is suspended in a request."""
         parts = [*self.layers.values(), self.report.outside, *([self.report.endpoint] if self.report.endpoint else [])]
         return any(counts.suspensions.count for counts in parts)
 
 
 def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
-    """Return what the typical request was charged with; `why_not` says by quantity why there is no figure."""
+    """Return the typical counts of a request. `why_not` says by quantity why something cannot be counted."""
     owners = {layer.index: [owner_of(entry)] for entry, layer in stack.layers if entry in stack.probeable}
     found: dict[Any, Counts] = {index: row_counts(charges, own, why_not) for index, own in owners.items()}
     found["outside"] = row_counts(charges, [HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS], why_not)
@@ -121,7 +122,7 @@ def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, s
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that is known of a request once it was counted, and timed where a budget or a reader needs that."""
+    """The results of a request that was counted, and timed if a budget or a reader needs times."""
 
     stack: Stack
     layers: tuple[Bounded, ...]
@@ -132,7 +133,7 @@ class Findings:
 
     @property
     def breaks_count(self) -> bool:
-        """Whether a budget of a count is not kept for certain."""
+        """Whether a budget of a count is not certainly kept."""
         judged = (
             one for bounded in self.layers if bounded.layer.entered for one in self._counts_judged(bounded).values()
         )
@@ -171,21 +172,16 @@ class Findings:
                 layer, judged={q: Judged(most, "undecided", reason) for q, most in bounded.bounds.items()}
             )
         time = self.timed.layers.get(layer.index) if self.timed else None
-        return LayerReport(
-            layer,
-            time.us if time else None,
-            time.method if time else None,
-            time.occupation if time else None,
-            self.counted.layers.get(layer.index),
-            {**(time.judged if time else self._untimed(bounded)), **self._counts_judged(bounded)},
-        )
+        time = time or LayerReport(layer, judged=self._untimed(bounded))
+        judged = {**time.judged, **self._counts_judged(bounded)}
+        return replace(time, counts=self.counted.layers.get(layer.index), judged=judged)
 
     def _counts_judged(self, bounded: Bounded) -> dict[Quantity, Judged]:
         return {q: self._count_judged(bounded, q) for q in COUNTED if q in bounded.bounds}
 
     def _count_judged(self, bounded: Bounded, quantity: CountedQuantity) -> Judged:
         bound = bounded.bounds[quantity]
-        # With a profiler of the app at work layers may be missing.
+        # A profiler of the app hides layers.
         if self.stack.displaced:
             return Judged(bound, "undecided", self._why_disturbed)
         why = self.counted.report.why.get(quantity)
@@ -201,9 +197,9 @@ class Findings:
         return Judged(bound, judgement.verdict, judgement.reason)
 
     def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
-        """The verdicts on budgets of time, where nothing was timed for the sake of a tool that is at work."""
-        why = self._why_disturbed if self.foreign_tools.distorting else None
-        return {q: Judged(most, "undecided", why) for q, most in bounded.bounds.items() if q not in COUNTED}
+        """Return the verdicts on budgets of time without times: an active tool distorts them."""
+        times = {q: most for q, most in bounded.bounds.items() if q not in COUNTED}
+        return {q: Judged(most, "undecided", self._why_disturbed) for q, most in times.items()}
 
     def _untimed_total(self) -> Judged | None:
         bound = self.budgets.total_us
@@ -211,7 +207,7 @@ class Findings:
 
     @property
     def _why_disturbed(self) -> str:
-        """Why a budget is undecided where a tool is at work."""
+        """The reason why a budget is undecided beside an active tool."""
         return tagged(self.foreign_tools.why_no_figures, "active-tool")
 
     def _notes(self) -> Iterator[str]:
@@ -224,7 +220,8 @@ class Findings:
             yield tagged(hidden, "missing-layers")
         if not self.stack.entries:
             yield tagged("No layer was found: the app is not entered through a Python function.", "missing-layers")
-        yield from _merged(bounded.layer for bounded in self.layers)
+        for layer in (bounded.layer for bounded in self.layers if bounded.layer.merged_with is not None):
+            yield tagged(f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}.", "merged")
         if (handed_on := self.stack.handed_on) is not None:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
@@ -238,9 +235,3 @@ class Findings:
         yield from self.counted.notes
         if self.timed is not None:
             yield from self.timed.notes
-
-
-def _merged(layers: Iterator[Layer]) -> Iterator[str]:
-    for layer in layers:
-        if layer.merged_with is not None:
-            yield tagged(f"{layer.name} is measured with {layer.merged_with}: {layer.merged_because}.", "merged")

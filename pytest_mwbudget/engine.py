@@ -1,4 +1,4 @@
-"""The one sequence of a measurement: start the app, call it, find its layers, count, time, judge."""
+"""The sequence of a measurement: start the app, call it, find its layers, count, time, judge, profile."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from .timing.run import Environment, Pace, Timed, Timing
 if TYPE_CHECKING:
     from .profiling.sampling import Profiled
 
-# Keeps what was sampled for a result where it can be read.
+# Writes the files of a profile.
 Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 
-# Held by whoever makes a request.
+# Held during a request.
 _busy = threading.Lock()
 
 
 async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
-    """Make the request once, within the app's lifespan; nothing is measured."""
+    """Make the request once, within the app's lifespan, without a measurement."""
     with _alone():
         async with _running(app, request, settings) as caller:
             exchange = await _first_call(caller, settings)
@@ -64,11 +64,10 @@ async def measure(
     environment: Environment,
     publish: Publish | None = None,
 ) -> Measurement:
-    """Measure every layer that the request goes through, and judge it by the budgets.
+    """Measure every layer that the request enters, and judge it by its budgets.
 
-    Where the settings ask for a profile of it, `publish` is given what was sampled, and says what became of it.
-
-    Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and whatever the app raises.
+    If the settings ask for a profile, `publish` writes it. Raises ResponseError, LifespanError, LayerNameError or
+    MeasurementError, and the app's exceptions.
     """
     __tracebackhide__ = True
     turns = environment.turns() if settings.budgets.need_clock else nullcontext(environment.turn)
@@ -96,7 +95,7 @@ def _profile_wanted(settings: Settings, measurement: Measurement) -> bool:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Refuse a second request at a time: each would be in the other's figures, and put back what the other changed."""
+    """Refuse a second request at a time. Each would distort the other's figures and undo the other's patches."""
     if not _busy.acquire(blocking=False):
         raise MeasurementError(
             "mw_budget makes one request at a time, and another one is under way; await it before the next one is made,"
@@ -111,7 +110,7 @@ def _alone() -> Iterator[None]:
 
 @asynccontextmanager
 async def _running(app: ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[server.Caller]:
-    """A caller of the started app."""
+    """Start the app, and yield a caller of it."""
     with exit_refused():
         template = await template_of(request)
         if not settings.lifespan:
@@ -122,7 +121,7 @@ async def _running(app: ASGIApp, request: httpx.Request, settings: Settings) -> 
 
 
 async def _first_call(caller: server.Caller, settings: Settings) -> server.Exchange:
-    """The reference response, from a request that coverage and debuggers may watch."""
+    """Make the first request, which coverage and debuggers may watch."""
     __tracebackhide__ = True
     limit_s = settings.startup_timeout_s
     message = (
@@ -140,7 +139,7 @@ def _line(request: httpx.Request) -> RequestLine:
 async def _prepared(
     caller: server.Caller, settings: Settings, environment: Environment, foreign_tools: ForeignTools
 ) -> _Run:
-    """Warm the app, find its layers and their budgets."""
+    """Warm up the app, find its layers and their budgets."""
     __tracebackhide__ = True
     schedule = environment.schedule
     thorough = settings.budgets.need_clock and (environment.precise or not settings.budgets.bound_time)
@@ -148,7 +147,7 @@ async def _prepared(
         warm, request_ns = False, 0.0
         if not thorough:
             request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
-            # Above a slow app a look takes as long as warming up does: one that may be thrown away is dear.
+            # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
             slow = request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
             thorough = settings.budgets.need_clock and slow
         if thorough:
@@ -163,10 +162,7 @@ async def _prepared(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A measurement whose app is running, and whose layers are known: a request takes `request_ns`.
-
-    `warm` says that the app has been warmed up for timing, and not for counting alone.
-    """
+    """A measurement of a running app with known layers. A request takes `request_ns`; `warm` means warm for timing."""
 
     stack: Stack
     layers: tuple[Bounded, ...]
@@ -180,7 +176,7 @@ class _Run:
     # ---- counting -------------------------------------------------------------------------------------------------
 
     async def counted(self) -> Findings:
-        """Charge some requests to the layers."""
+        """Count in some requests what each layer causes."""
         __tracebackhide__ = True
         schedule = self.environment.schedule
         run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
@@ -199,19 +195,19 @@ class _Run:
                 self.environment.clock,
             )
         self.foreign_tools.check(self._codes())
-        # A tool that is at work creates objects.
+        # An active tool creates objects.
         distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures) if self.foreign_tools.distorting else {}
         found = counted(self.stack, charges, distorted | dict(run.why_not), list(run.notes()))
         return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
 
     def _codes(self) -> list[CodeType]:
-        """The code that enters the layers."""
+        """Return the code of the functions that enter layers."""
         return [entry.function.__code__ for entry in self.stack.entries if entry.function is not None]
 
     # ---- timing ---------------------------------------------------------------------------------------------------
 
     async def timed(self, findings: Findings) -> Findings:
-        """Time the layers, unless a tool turns out to be at work meanwhile: then there is no figure."""
+        """Add times to the findings, unless a foreign tool turns out to be active."""
         __tracebackhide__ = True
         if not self.request_ns:
             raise MeasurementError(
@@ -219,14 +215,14 @@ class _Run:
                 " process, as libfaketime does; run this test without it",
                 message_id="frozen-clock",
             )
-        # A test that fails has a table, whose figures somebody reads.
+        # A failing test shows its table, so somebody reads the figures.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
         found = await self._until_known(findings, environment)
         self.foreign_tools.check(self._codes())
         return findings if self.foreign_tools.distorting else replace(findings, timed=found)
 
     async def _until_known(self, findings: Findings, environment: Environment) -> Timed:
-        """Time the layers until the verdicts are known, and the figures where somebody reads them."""
+        """Time the layers; on an app that is not warm, look before warming up if only the verdicts are wanted."""
         __tracebackhide__ = True
         looks, request_ns, schedule = 0, self.request_ns, environment.schedule
         if not self.warm:
@@ -241,7 +237,7 @@ class _Run:
         return await self._timing(findings.counted, environment, request_ns, looks).until_known()
 
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
-        """A timing of all rows without any sample."""
+        """Return a timing of all rows, without samples."""
         layers = [
             replace(bounded, bounds={q: most for q, most in bounded.bounds.items() if q not in COUNTED})
             for bounded in self.layers
@@ -253,7 +249,7 @@ class _Run:
     # ---- profiling ------------------------------------------------------------------------------------------------
 
     async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
-        """The same, with where its time goes; with a note where that cannot be told. The measurement stands."""
+        """Add a profile to the measurement, or a note on why there is none."""
         if self.foreign_tools.distorting:
             return _without_profile(measurement, self.foreign_tools.why_no_figures)
         try:
@@ -261,7 +257,7 @@ class _Run:
         except loops.OutOfTimeError:
             why = f"under the profiler a request did not end within {self.settings.startup_timeout_s:g} s"
             return _without_profile(measurement, why)
-        except Exception as raised:  # whatever it is, the app's or the profiler's
+        except Exception as raised:  # the app's or the profiler's
             error = of_the_app(raised)
             return _without_profile(measurement, f"under the profiler: {type(error).__name__}: {error}")
         try:
@@ -295,7 +291,7 @@ def _without_profile(measurement: Measurement, why: str) -> Measurement:
 async def _called_again(
     caller: server.Caller, settings: Settings
 ) -> AsyncIterator[Callable[..., Awaitable[server.Exchange]]]:
-    """What calls the app, each time within the limit for one request."""
+    """Yield a function that makes a request, each within the time limit of one."""
     __tracebackhide__ = True
     limit_s = settings.startup_timeout_s
     message = (
@@ -314,7 +310,7 @@ async def _called_again(
 
 
 async def _warm(call: Callable[[], Awaitable[object]], clock: Clock, calls: int, limit_ns: int) -> float:
-    """Call until caches are filled and the bytecode is specialised; returns the typical nanoseconds of a call."""
+    """Call until caches are full and bytecode is specialised. Returns the typical nanoseconds of a call."""
     __tracebackhide__ = True
     begin = last = clock()
     taken: list[int] = []

@@ -24,7 +24,7 @@ from pytest_mwbudget.analysis.intervals import NEAR
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
-from pytest_mwbudget.timing.probes import BLANKS
+from pytest_mwbudget.timing.null_layers import BLANKS
 
 STEADY_NS = 1000.0
 # A null layer at the boundary of the outermost entry, without a blank layer.

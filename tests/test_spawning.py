@@ -22,7 +22,7 @@ from pytest_mwbudget import engine
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.counting.spawning import Spawning
-from pytest_mwbudget.interpreter.foreign_tools import uncollected
+from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.results import LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
 
@@ -242,7 +242,7 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
         for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
             found = []
             for watched in (False, True):
-                with uncollected():
+                with garbage_collection_paused():
                     core.start(4)
                     try:
                         with Spawning(core, 2, 3).watched("asyncio") if watched else nullcontext():

@@ -18,7 +18,7 @@ from pytest_mwbudget.analysis.estimates import Estimates, estimate
 from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Split
 from pytest_mwbudget.asgi import server
-from pytest_mwbudget.interpreter.foreign_tools import uncollected
+from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.timing.probes import Probes
 
 from .apps import App, Noop, SyncCall, caller, discovered, hello
@@ -55,7 +55,7 @@ def calls(app: App) -> tuple[list[int], Estimates]:
         stack = await discovered(call)
         probes = Probes(stack, clock.read)
         # What the garbage collector calls is counted as well.
-        with probes.installed(probes.probed), uncollected():
+        with probes.installed(probes.probed), garbage_collection_paused():
             sent = await messages_by_entry(call, probes)
             samples = Samples(probes.probed, sent)
             split = samples.splits[0] = Split(frozenset(range(len(stack.entries) + 1)))

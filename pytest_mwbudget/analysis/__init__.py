@@ -1,4 +1,4 @@
-"""From readings to figures and verdicts: intervals, the event log, calibration, estimates, judging.
+"""Turn samples into estimates, rows and verdicts.
 
 Pure: no clock, no app, no event loop, no pytest. May import: `model`, `errors`.
 """

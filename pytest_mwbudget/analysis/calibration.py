@@ -1,9 +1,7 @@
-"""What the probes cost, from what the null layers read. Pure; no clock.
+"""Estimate what probes cost, from null layers (docs/decisions/0005). Pure; no clock.
 
-A null layer is two probes with blank layers between, which do nothing. More blank layers tell what each of them
-takes; what is left is what the inside of one probe and the outside of another cost. A message that goes through there
-is handed from probe to probe; where it comes from a function, or goes to one, that costs a little more, which the null
-layers tell whose blank layers wrap `send`.
+A null layer takes the cost of a probe plus that of its blank layers. More blank layers show the cost of each. Blank
+layers that wrap `send` show the extra cost of handing a message from a probe to a function, or back.
 """
 
 from __future__ import annotations
@@ -19,20 +17,20 @@ from ..model.stack import HARNESS, Boundary, EntryIndex, Owner, callers, owner_o
 from .intervals import batched_interval
 from .samples import BlankLayers, Null, Split
 
-# A null layer with fewer readings of its own has no interval of its own.
+# With fewer readings, a null layer's interval comes from all null layers.
 OWN_NULLS = 32
-# A null layer with fewer readings of its own has no typical value of its own either.
+# With fewer readings, its typical value does as well.
 FEWEST_NULLS = 4
 
 US_PER_NS = 1e-3
 
 
 class ProbeCosts:
-    """What probes cost in the requests of `taken`, of which the ones in `steady` ran while the machine was steady.
+    """What probes cost in the requests of `taken`, of which those in `steady` are from quiet moments.
 
-    Both by the task layers that requests went past. `handing` is what it costs to hand a message from a function to a
-    probe or from a probe to a function, each, beyond handing it from one probe to another; `readings` has the
-    nanoseconds of the null layers by entry, without blank layers and at the typical tempo.
+    Both lists are by the number of skipped layers. `handing` is the extra cost of handing a message from a function to
+    a probe, or from a probe to a function. `readings` are the nanoseconds of the null layers by entry, without blank
+    layers and at the typical pace.
     """
 
     def __init__(
@@ -51,9 +49,9 @@ class ProbeCosts:
         self.handing = _handed(levels, sent, alpha) / 2
 
     def halves(self, crossings: Mapping[EntryIndex, float]) -> Estimate:
-        """Microseconds for the inside or the outside of the probes at these boundaries, each crossed so many times.
+        """Return the cost of one half of the probes at these boundaries, each crossed that many times.
 
-        Their null layers were read in different requests, but what a blank layer takes is off all of them alike.
+        Errors of the null layers are independent, but all of them share the error of the blank layers.
         """
         unsure = max((self._unsure.get(i, ZERO) for i in crossings), key=lambda us: us.half_width)
         own = independent_sum(*(self._nulls[i] * (times / 2) for i, times in crossings.items()))
@@ -61,53 +59,52 @@ class ProbeCosts:
 
     @property
     def typical_us(self) -> Microseconds:
-        """What a probe costs at a typical boundary."""
+        """The cost of a probe at a typical boundary."""
         return median(interleaved(self.readings.values()) or [0.0]) * US_PER_NS
 
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """How much more a null layer read than is typical of those at its boundary with the fewest blank layers."""
+    """The nanoseconds of a null layer above the typical ones at its boundary with the fewest blank layers."""
 
     null: Null
     ns: float
 
 
 class _Level:
-    """The null layers of requests that went past the same task layers."""
+    """The null layers of requests that skipped the same layers."""
 
     def __init__(self, taken: Split, steady: Split, entries: Sequence[Boundary], alpha: float) -> None:
         self.steady = steady
         self.entries = entries
         self.typical = steady.typical_nulls()
         self.fewest = min(null.blanks.count for null in self.typical)
-        # No part of a null layer takes more than all of it.
         self.most_us = max(self.typical.values()) * US_PER_NS
         self.above = self._above(taken, self.typical)
         kinds = {self.kind(null) for null in self.typical}
         self.blanks = {plain: self._blank(alpha, plain) if self.fewest else ZERO for plain in kinds}
 
     def kind(self, null: Null) -> bool:
-        """Whether the blank layers are plain functions, as what they stand for is: these cost less."""
+        """Return whether the blank layers are plain functions, which cost less than coroutine functions."""
         return self.entries[null.index].plain
 
     def blank(self, null: Null) -> Estimate:
-        """What a blank layer takes in such a null layer each time that it is entered."""
+        """Return the cost of one call of a blank layer in this null layer."""
         return self.blanks[self.kind(null)]
 
     def times(self, null: Null) -> int:
-        """How often the null layer is entered in a request."""
+        """Return how often the null layer is entered in a request."""
         return len(self.entries[null.index].parents)
 
     def _above(self, taken: Split, typical: Mapping[Null, float]) -> list[_Above]:
-        """Of all requests that were taken, at the tempo of the steady ones: what is looked for is small, needs many."""
+        """Compare null layers in all requests, at the pace of quiet ones: so small a difference needs many requests."""
         plain = BlankLayers(self.fewest)
         known = taken.only([null in typical and Null(null.index, plain) in typical for null in taken.null])
         at_tempo = zip(known.null, known.nulls_at_typical_tempo(typical), strict=True)
         return [_Above(null, ns - typical[Null(null.index, plain)]) for null, ns in at_tempo]
 
     def _blank(self, alpha: float, plain: bool) -> Estimate:
-        """What a blank layer takes: null layers with more of them against those with the fewest."""
+        """Estimate the cost of a blank layer: null layers with more of them against those with the fewest."""
         bare = [one for one in self.above if not one.null.blanks.wrapping and self.kind(one.null) == plain]
         added = [(one.null.blanks.count - self.fewest, one.ns / self.times(one.null)) for one in bare]
         fewest = [ns for more, ns in added if not more]
@@ -116,9 +113,9 @@ class _Level:
         return blank.clipped(0.0, self._most_of_a_blank(plain))
 
     def _most_of_a_blank(self, plain: bool) -> Microseconds:
-        """Each of several blank layers takes its share of their null layer at most.
+        """Return the most that a blank layer can take: its share of a typical null layer.
 
-        That at the typical boundary: many are known by few readings, and one that is not always entered reads nothing.
+        Of the typical boundary, because most boundaries have few readings, and some are not entered in each request.
         """
         shares: dict[int, list[float]] = {}
         for null, ns in self.typical.items():
@@ -127,7 +124,7 @@ class _Level:
         return min(map(median, shares.values()), default=self.most_us / US_PER_NS) * US_PER_NS
 
     def wrapped_ns(self, sent: Mapping[EntryIndex, int]) -> Iterable[tuple[int, float]]:
-        """Number of blank layers that wrap `send`, and what they and all handing of messages took for each message."""
+        """Yield the number of blank layers that wrap `send`, and what they and handing over took for each message."""
         for one in self.above:
             if one.null.blanks.wrapping and sent.get(one.null.index):
                 bare_ns = self.fewest * self.times(one.null) * self.blank(one.null).estimate / US_PER_NS
@@ -135,9 +132,9 @@ class _Level:
 
 
 def _handed(levels: Sequence[_Level], sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
-    """What it costs a message to go from a probe to a function and from there to a probe.
+    """Estimate the extra cost of a message that goes from a probe to a function and from there to a probe.
 
-    Null layers whose blank layers wrap `send`, less what the wrapping itself takes: what each further blank layer adds.
+    Null layers whose blank layers wrap `send` take that plus the wrapping, which each further blank layer adds.
     """
     fewest_sent = min(filter(None, sent.values()), default=0)
     if not fewest_sent or not levels:
@@ -146,11 +143,11 @@ def _handed(levels: Sequence[_Level], sent: Mapping[EntryIndex, int], alpha: flo
     for level in levels:
         for count, ns in level.wrapped_ns(sent):
             by_count.setdefault(count, []).append(ns)
-    # It takes something, and less than all that a null layer does for one of its messages, or for the request.
+    # At most the share of one message in a null layer, with the request itself as one more message.
     most_us = max(level.most_us for level in levels) / (1 + fewest_sent)
     if len(by_count) < 2:
         return Estimate(0.0, 0.0, most_us)
-    # Where the blank layer is not known, it is not known once for all messages of a request.
+    # All messages of a request share the error of the blank layers.
     blanks = [blank for level in levels for blank in level.blanks.values()]
     unsure = max((blank.centred for blank in blanks), key=lambda us: us.half_width)
     unsure /= fewest_sent
@@ -163,9 +160,9 @@ def _handed(levels: Sequence[_Level], sent: Mapping[EntryIndex, int], alpha: flo
 def handovers(
     entries: Sequence[Boundary], probed: Sequence[EntryIndex], sent: Mapping[EntryIndex, int]
 ) -> dict[Owner, float]:
-    """How often functions of each owner hand a message to a probe, or are handed one by a probe, in one request.
+    """Return how often functions of each owner hand a message to a probe, or get one from a probe, in a request.
 
-    An owner that does not wrap the `send` it got has no part in what is sent inside it: that goes from probe to probe.
+    Messages sent inside an owner that does not wrap `send` go from probe to probe.
     """
     found: dict[Owner, float] = {HARNESS: 0.0, **{owner_of(index): sent.get(index, 0) for index in probed}}
     for index in probed:
@@ -178,19 +175,19 @@ def handovers(
 
 
 def interval(values_ns: Sequence[float], alpha: float) -> Estimate:
-    """Nanoseconds to an estimate in microseconds; unbounded when there are none."""
+    """Return an estimate in microseconds from nanoseconds, unbounded if there are none."""
     if not values_ns:
         return Estimate(0.0, -math.inf, math.inf)
     return batched_interval(values_ns, alpha) * US_PER_NS
 
 
 def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
-    """All values, a first of each, a second of each, …: in the order of the series they would seem to resemble."""
+    """Return the first value of each series, the second of each, …. One series after another would look correlated."""
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
 def _readings(levels: Sequence[_Level], probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
-    """What the probes of null layers cost each time that a boundary is crossed, in nanoseconds at the typical tempo."""
+    """Return by entry the nanoseconds of a probe in each request, at the typical pace."""
     found: dict[EntryIndex, list[float]] = {index: [] for index in probed}
     for level in levels:
         for null, ns in zip(level.steady.null, level.steady.nulls_at_typical_tempo(level.typical), strict=True):
@@ -201,7 +198,7 @@ def _readings(levels: Sequence[_Level], probed: Sequence[EntryIndex]) -> dict[En
 
 
 def _widest(levels: Sequence[_Level]) -> dict[EntryIndex, Estimate]:
-    """For each boundary what a blank layer takes, by the least sure of the levels that had null layers there."""
+    """Return for each boundary the cost of a blank layer with the widest interval of all levels."""
     found: dict[EntryIndex, Estimate] = {}
     for level in levels:
         for null in set(level.steady.null):
@@ -211,10 +208,9 @@ def _widest(levels: Sequence[_Level]) -> dict[EntryIndex, Estimate]:
 
 
 def _null_estimates(readings: Mapping[EntryIndex, list[float]], alpha: float) -> dict[EntryIndex, Estimate]:
-    """Estimate what a probe costs at each boundary.
+    """Estimate the cost of a probe at each boundary.
 
-    The interval of a boundary with few readings also covers the medians of all other boundaries. The cost of a probe
-    depends on the function and the task that it is in and on how often it is entered.
+    The interval of a boundary with few readings also covers the medians of all other boundaries.
     """
     pooled = interval(interleaved(readings.values()), alpha)
     typical = {index: median(own) * US_PER_NS for index, own in readings.items() if len(own) >= FEWEST_NULLS}

@@ -1,8 +1,7 @@
-"""From samples to estimates: what each row costs, with intervals that hold together. Pure; no clock.
+"""Estimate what each row takes, with intervals that hold jointly. Pure; no clock.
 
-What a probe costs at a boundary is known from the null layer there: the time between two probes, less what the blank
-layers between them take, is the inner part of the outer probe and the outer part of the inner one. A layer's own time
-holds the inner part of its probe and the outer part of its child's, so half of each null is taken off.
+A probe costs what the null layer at its boundary takes, less the blank layers. A row contains the inside of its own
+probe and the outside of its children's probes, so half of each null layer is subtracted (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ from .intervals import paces, spend
 from .samples import Samples, Series, Split
 from .slowdown import STEADY, slowdown
 
-# The chance that any interval of a measurement, over all rows and all looks, misses its median.
+# The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01
-# By so much and by such a share of the row the method itself may be wrong, however many requests there are: what
-# bench/accuracy.py found (docs/decisions/0011). A row that suspends holds what the event loop and other
-# tasks do meanwhile, which is known less well.
+# The known error of the method, and its share of the row; the share of a row that suspends, which contains work of the
+# event loop and of other tasks (docs/decisions/0011).
 METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
-# By the split alone, neighbouring task layers may have so much of one another's task switches (docs/decisions/0007).
+# The share of a task-spawning layer's row, by the split, that may be task switches of its neighbours
+# (docs/decisions/0007).
 SHARED_SHARE = 0.15
-# An app that computes for long leaves its layers cold caches, and their probes as well: up to so much, by the share of
-# the whole request.
+# The part of the known error that grows with the whole request, which leaves caches cold: its maximum and its share.
 COLD_US, COLD_SHARE = 0.3, 0.0003
-# With fewer requests than this there may be no interval at all.
+# Fewer requests may give no interval.
 ENOUGH_REQUESTS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """How much slower the machine ran than at its best in the requests that count for a figure; at least 1.
+    """How many times slower than at its best the machine ran in the requests behind each figure; at least 1.
 
-    By entry for the split and the bypass. A kind of request may have had none of the quick moments that others had.
+    `split` and `bypass` are by entry.
     """
 
     whole: float
@@ -50,15 +48,18 @@ class Slowdowns:
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Microseconds per request by entry of the stack, and for the whole.
+    """Microseconds per request, most of them by entry of the stack.
 
-    `split` has every probed entry but the app object, the endpoint included; `bypass` those that could be bypassed.
-    `holding` is the split's time without suspensions, `suspended` the typical time in them; `cpu` and `suspended_cpu`
-    are the processor's time for the same (None: it was not measured; a suspension holds the event loop's own work).
-    `method_us` is what the method may be wrong by, which is in the intervals; `shared_us` is what the split of a task
-    layer may be wrong by beyond that, which is not, because both clocks share it. `outside` is the app object with the
-    server's receive and send; it has an interval where anything was `probed`. `least_us` is the part of the
-    detection limit that no time lowers.
+    - `split`: every probed entry but the app object; `bypass`: entries with pairs
+    - `holding`: the split without suspensions; `suspended`: the typical time in suspensions
+    - `cpu`: the split by the processor's clock, None if it was not measured; `suspended_cpu`: the processor's time
+      during suspensions, which is the event loop's work
+    - `method_us`: the known error of the method, which the intervals include
+    - `shared_us`: the further error of a task-spawning layer's split, which `split` does not include, because `cpu` has
+      the same error
+    - `outside`: the app object with the server's receive and send; it has an interval if anything was `probed`
+    - `whole`: the app without probes
+    - `least_us`: the part of `detection_limit_us` that more time does not lower
     """
 
     split: dict[EntryIndex, Estimate]
@@ -78,9 +79,9 @@ class Estimates:
 
     @property
     def bounded(self) -> bool:
-        """Whether all that is shown has an interval."""
+        """Whether all figures that are shown have intervals."""
         shown = [self.whole, *self.split.values(), *(self.cpu or {}).values(), *([self.outside] if self.probed else [])]
-        return all(math.isfinite(us.half_width) for us in shown)
+        return all(us.bounded for us in shown)
 
 
 def estimate(
@@ -92,28 +93,28 @@ def estimate(
     best_ns: float = math.inf,
     last: bool = False,
 ) -> Estimates:
-    """Every row's estimate from all samples, at the given look (1, 2, …), `alpha` being spent over looks and rows.
+    """Estimate every row from all samples, at the given look (1, 2, …), with ALPHA spent over looks and rows.
 
-    `outside` says that entry 0 is the app object, whose time is not a layer's; `last` that there will be no more looks.
-    `best_ns` is the quickest time of the reference workload that is known from before.
+    `outside` says that entry 0 is the app object, which is no layer; `last` that this is the last look. `best_ns` is
+    the quickest known time of the reference workload.
     """
     probed = samples.probed
-    # One share for each row: the split's, the bypasses', the outside, the whole.
+    # One share for each row of the split, each bypass, the outside and the whole.
     alpha = spend(ALPHA, look, last=last) / (len(probed) + len(samples.bypass) + 2)
     quick_ns = samples.quick_ns()
     best_ns = min(best_ns, quick_ns)
     whole_steady = samples.whole.steady(quick_ns)
     whole = interval(whole_steady.values, alpha)
     wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha, whole.estimate)
-    # No verdict hangs on the processor's time: its rows share their chances with nobody, and no null layer of its
-    # requests tells what handing messages over costs.
+    # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
+    # wrap `send`, so handing over messages is not calibrated.
     cpu = _Legs(samples.cpu, quick_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
     bypass = {index: pairs.saved(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, alpha)
 
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
-        # The outside of the outermost probe: all but its share of entering and leaving, which nobody logged.
+        # The outside of the outermost probe, less the part for entering and leaving, which is not in the log.
         share = samples.messages / (samples.messages + 1)
         probes_around.append(wall.probes.halves({i: n * share for i, n in wall.inside[HARNESS].items()}))
     if outside and OUTERMOST in probed:
@@ -157,7 +158,7 @@ def estimate(
 
 
 class _Legs:
-    """Requests whose probes read one clock: what the probes cost, and what is left for the rows."""
+    """The split requests of one clock: what the probes cost, and what the rows take."""
 
     def __init__(
         self,
@@ -180,50 +181,44 @@ class _Legs:
         self.entries = entries
 
     def probes_at(self, index: EntryIndex) -> Estimate:
-        """What the probes cost that are charged to an entry: the inside of its own, the outside of its children's."""
+        """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
         crossings: Counter[EntryIndex] = Counter({index: len(self.entries[index].parents)})
         return self.probes.halves(crossings + self.inside[owner_of(index)])
 
     def row(self, owners: Sequence[Owner], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
-        """What these owners spent together, less what the probes and the steppers cost them.
+        """Return the time of these owners together, less the cost of probes and steppers.
 
-        `holding` leaves out suspensions. A busy machine slows the layer and its probes alike, so the probes are taken
-        off at the tempo of the moment: paired, most of the noise that requests have in common goes.
+        `holding` leaves out suspensions. The probes are subtracted at the pace of the moment, because a busy machine
+        slows them and the layer alike.
         """
         level = self.level(owners)
         if level is None:
             return interval((), self.alpha)
         split = self.splits[level]
         probes = independent_sum(probes, self.probes.handing * sum(self.handovers[owner] for owner in owners))
-        own_ns = self._less_probes(split, self.tempo[level], owners, probes, holding)
+        probes_ns = probes.estimate / US_PER_NS
+        own_ns = []
+        for used, pace in zip(split.spent, self.tempo[level], strict=True):
+            suspended_ns = sum(used.suspended[owner] for owner in owners) if holding else 0
+            own_ns.append(sum(used.ns[owner] for owner in owners) - suspended_ns - probes_ns * pace)
         resumed = self.resumed(owners)
         steppers = step * resumed if resumed else ZERO
         us = independent_sum(interval(own_ns, self.alpha), -probes.centred, -steppers)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
     def level(self, owners: Sequence[Owner]) -> int | None:
-        """The split that has these owners and went past the most; of those with few requests, the one with the most."""
+        """Return the level of the split for these owners: the highest with enough requests, else the longest."""
         levels = [level for level, split in enumerate(self.splits) if split.spent and split.owners.issuperset(owners)]
         sizes = {level: min(len(self.splits[level].reference), ENOUGH_REQUESTS) for level in levels}
         return max(levels, key=lambda level: (sizes[level], level), default=None)
 
-    def _less_probes(
-        self, split: Split, tempo: Sequence[float], owners: Sequence[Owner], probes: Estimate, holding: bool
-    ) -> list[float]:
-        own_ns = [-probes.estimate / US_PER_NS * pace for pace in tempo]
-        for owner in owners:
-            own_ns = [ns + used.ns[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
-            if holding:
-                own_ns = [ns - used.suspended[owner] for ns, used in zip(own_ns, split.spent, strict=True)]
-        return own_ns
-
     def suspended(self, owner: Owner) -> Microseconds:
-        """How long the owner was typically suspended."""
+        """Return how long the owner was typically suspended."""
         level = self.level([owner])
         return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
 
     def suspended_interval(self, owner: Owner) -> Estimate:
-        """The same with an interval; zero where it was not suspended."""
+        """Return the same with an interval, ZERO for an owner that was not suspended."""
         level = self.level([owner])
         if level is None or not self.suspended(owner):
             return ZERO
@@ -231,15 +226,15 @@ class _Legs:
         return us.widened(SUSPENDING_SHARE * us.estimate)
 
     def resumed(self, owners: Sequence[Owner]) -> float:
-        """How often these owners were typically resumed after a suspension."""
+        """Return how often these owners were typically resumed after a suspension."""
         level = self.level(owners)
         return 0 if level is None else self.splits[level].resumptions(owners)
 
     def kept_pace(self, saved: Series) -> bool:
-        """Whether a bypass's pairs were taken while the machine ran as fast as it did for the split.
+        """Return whether a bypass's pairs were taken while the machine ran as fast as for the split.
 
-        Where all pairs fall into one slow stretch they tell what the layer costs on a slower machine. Without enough of
-        a split there is nothing to hold them against, nor anything better.
+        If all pairs fall into a slow stretch, they show the layer on a slower machine. With too few requests of the
+        split there is nothing to compare the pairs with, and they count.
         """
         genuine = self.splits[0].reference if self.splits else []
         if len(genuine) < ENOUGH_REQUESTS:
@@ -248,13 +243,13 @@ class _Legs:
 
 
 def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = False) -> Microseconds:
-    """By how much the method may be wrong about a row of so many microseconds in a request of `whole_us`."""
+    """Return the known error of the method for a row of `us` in a request of `whole_us`."""
     share = SUSPENDING_SHARE if suspends else METHOD_SHARE
     return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
 
 
 def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:
-    """What a stepper costs at one suspension: requests with steppers against requests without."""
+    """Estimate the cost of a stepper at one suspension, from requests with and without steppers."""
     if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
         return ZERO
     resumptions = legs.splits[0].resumptions(legs.splits[0].owners) if legs.splits[0].spent else 0
@@ -268,10 +263,9 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estim
 
 
 def _detection_limit(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:
-    """The least overhead that the samples can tell from a null layer's, at the typical boundary.
+    """Return the least overhead that can be told from that of a null layer at the typical boundary.
 
-    An A/A test: a null layer against another one that is known as well. (One half of the readings against the other
-    would be a test of half as many; where a slow endpoint leaves few, it refused budgets that the rows could tell.)
+    This is an A/A test of a null layer against another one with as many readings.
     """
     enough = [own for own in nulls.values() if len(own) >= 2 * OWN_NULLS]
     if not enough:
@@ -280,7 +274,7 @@ def _detection_limit(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> M
 
 
 def _inside(entries: Sequence[Boundary], probed: Sequence[EntryIndex]) -> dict[Owner, Counter[EntryIndex]]:
-    """By owner, which probed entries it enters, how often in one request; entries between without a probe left out."""
+    """Return by owner how often it enters each probed entry in a request, past entries without a probe."""
     found: dict[Owner, Counter[EntryIndex]] = {
         owner: Counter() for owner in (HARNESS, *(owner_of(index) for index in probed))
     }

@@ -1,4 +1,4 @@
-"""Read the log that the probes of one request left: who spent how long. Pure; no clock."""
+"""Evaluate the log that the probes of one request wrote. Pure; no clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..model.stack import HARNESS, SUSPENDED
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One request: nanoseconds by owner, those of them in suspensions, and how often each owner was resumed after one.
+    """One request by owner: nanoseconds, nanoseconds in suspensions, and the number of resumptions.
 
     `messages` is the number of calls of the server's receive and send.
     """
@@ -23,14 +23,13 @@ class Spent:
 
 
 def spent(log: Sequence[int], owners: int) -> Spent:
-    """Share the time between the first and the last crossing among `owners` owners, numbered from 0.
+    """Divide the time between the first and the last probe of a log among owners 0 to `owners` - 1.
 
-    The log has owner and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next: the
-    event loop was on its way to it.
+    The log has owners and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next.
     """
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
-        return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request never came to a probe
+        return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request reached no probe
     owner, since, to_harness = int(HARNESS), log[3], 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
         if owner != SUSPENDED:

@@ -1,10 +1,8 @@
-"""Medians with exact intervals that stay valid although they are looked at again and again. No clock, no I/O.
+"""Compute medians with intervals that stay valid although there are several looks. No clock, no I/O.
 
-Nothing here assumes a distribution. The interval for a median is the sign test's: between two order statistics,
-with binomial coverage. Neighbouring requests are not independent (a busy neighbour stays busy for a while), so
-consecutive values are first merged into dozens of batches that grow with the run; batches much longer than the
-correlation are as good as independent. While they are not yet, neighbouring batches resemble one another: they then
-count only for as many independent ones as they are worth.
+Nothing here assumes a distribution. The interval of a median is that of the sign test, over batches of consecutive
+values, because neighbouring requests are not independent. Batches that still resemble each other count for fewer
+(docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -18,42 +16,36 @@ from statistics import median
 
 from ..model.estimate import Estimate
 
-# So many batches are enough for an interval at a few parts in ten million. Twice as many tell better how much they
-# resemble one another, which costs an interval the more the less it is known: as soon as they are of `LONG` values.
+# MIN_BATCHES give an interval at a few parts in ten million. MANY_BATCHES show better how much neighbours resemble each
+# other, and are made once each has LONG values.
 MIN_BATCHES, MANY_BATCHES, LONG = 32, 64, 7
-
-# A series that only ever drifts is worth a few values, not none.
+# A series that only drifts is worth a few values, not none.
 MOST_CORRELATED = 0.99
-
-# Of less there is no interval, and a short series has slow values because it is short.
+# At least this many values count as quiet, because fewer give no interval.
 FEWEST_QUIET = 16
-
-# So many quick moments' values are kept by themselves; with fewer, slower ones are kept as well.
+# With fewer values at the known quickest pace, the pace of the quickest values of the series stands in.
 FEWEST_QUICK = 24
-
-# So many values are enough to tell how fast the machine can be; of a long series such a share.
+# The number of values that shows how fast the machine can be; of a long series the share.
 QUICKEST, QUICKEST_SHARE = 64, 1 / 32
-
-# The pace at a value is the median of so many neighbours.
+# The pace at a value is the median of this many neighbours.
 NEAR = 7
 
 
 def spend(alpha: float, look: int, *, last: bool = False) -> float:
-    """The share of `alpha` for look 1, 2, 3, …: `alpha / (look · (look + 1))`, which sums to `alpha` for ever.
+    """Return the share of `alpha` for look 1, 2, 3, …: `alpha / (look · (look + 1))`, which sums to `alpha`.
 
-    After the `last` look there is none to save for: it has all that is left, `alpha / look`. Which one is the last must
-    not depend on what it shows.
+    The `last` look has all that is left, `alpha / look`. Which look is the last must not depend on what it shows.
     """
     return alpha / look if last else alpha / (look * (look + 1))
 
 
 @lru_cache(maxsize=1024)
 def sign_rank(n: int, alpha: float) -> int:
-    """How many values to leave out at each end of `n` sorted ones for a two-sided `1 - alpha` interval of the median.
+    """Return how many of `n` sorted values to leave out at each end for a two-sided `1 - alpha` interval of the median.
 
-    -1 when even the whole range does not reach that confidence.
+    -1 if even the whole range does not reach that confidence.
     """
-    # In whole numbers, or the terms of a long series would be too large and its scale too small for a float.
+    # In integers, because a float cannot hold the terms of a long series.
     numerator, denominator = alpha.as_integer_ratio()
     most = (numerator << n) // (2 * denominator)
     tail, rank, choose = 0, -1, 1
@@ -67,12 +59,12 @@ def sign_rank(n: int, alpha: float) -> int:
 
 
 def median_interval(values: Sequence[float], alpha: float, worth: float | None = None) -> Estimate:
-    """The median of `values` with its sign-test interval at confidence `1 - alpha`.
+    """Return the median of `values` with its sign-test interval at confidence `1 - alpha`.
 
-    The interval is exact for independent values, and unbounded when there are too few. Source: any text on the sign
-    test, e.g. Conover, "Practical Nonparametric Statistics", 3.4. Values that are not independent are `worth` fewer:
-    the interval then has the place among them that the exact one has among that many, and where even all of them are
-    not enough it is stretched by the square root of what is missing. Raises ValueError when `values` is empty.
+    The interval is exact for independent values, and unbounded for too few. Source: Conover, "Practical Nonparametric
+    Statistics", 3.4. Correlated values are `worth` fewer independent ones: the ends then have the places that the exact
+    ends have among `worth` values. If `worth` is too small for an interval, the whole range is stretched by the square
+    root of the missing factor. Raises ValueError if `values` is empty.
     """
     if not values:
         raise ValueError("the median of nothing")
@@ -85,18 +77,17 @@ def median_interval(values: Sequence[float], alpha: float, worth: float | None =
     if rank >= 0:
         place = (rank + 1) * (len(ordered) + 1) // (int(worth) + 1) - 1
         return Estimate(centre, ordered[place], ordered[-1 - place])
-    least = math.ceil(1 - math.log2(alpha))  # so many independent values reach the confidence with their whole range
+    least = math.ceil(1 - math.log2(alpha))  # the fewest independent values whose range reaches the confidence
     stretch = math.sqrt(least / worth)
     return Estimate(centre, centre - (centre - ordered[0]) * stretch, centre + (ordered[-1] - centre) * stretch)
 
 
 def batch_medians(values: Sequence[float]) -> list[float]:
-    """Medians of consecutive values, merged into batches of equal, odd length.
+    """Return the medians of consecutive batches of equal, odd length. The remainder joins the last batch.
 
-    Less than three times `MIN_BATCHES` values come back as they are. With more of them the batches grow, first in
-    length, to `LONG` values each in at least `MIN_BATCHES`, then in number, to `MANY_BATCHES` or some more, then in
-    length again. The remainder joins the last batch. The length is odd because the median of an even number of
-    skewed values lies, more often than not, on the side of the long tail.
+    Less than three times MIN_BATCHES values are returned as they are. With more values the batches grow in length to
+    LONG, then in number to about MANY_BATCHES, then in length again. The length is odd because the median of an even
+    number of skewed values tends to the side of the long tail.
     """
     length = min(len(values) // MIN_BATCHES, max(LONG, len(values) // MANY_BATCHES))
     length -= length % 2 == 0
@@ -109,10 +100,10 @@ def batch_medians(values: Sequence[float]) -> list[float]:
 
 
 def correlation_of_neighbours(values: Sequence[float]) -> float:
-    """How much each value resembles the next: the rank correlation at lag one, 0 to `MOST_CORRELATED`.
+    """Return the rank correlation of each value with the next, from 0 to MOST_CORRELATED.
 
-    By ranks, because one outlier would hide every resemblance. Corrected for the bias of a short series, by which the
-    plain figure is too small: Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41 (1954).
+    Ranks, because one outlier would hide any correlation. Corrected for the bias of a short series. Source: Kendall,
+    "Note on bias in the estimation of autocorrelation", Biometrika 41 (1954).
     """
     count, ordered = len(values), sorted(values)
     ranks = [bisect_left(ordered, value) + bisect_right(ordered, value) - count for value in values]
@@ -124,27 +115,27 @@ def correlation_of_neighbours(values: Sequence[float]) -> float:
 
 
 def batched_interval(values: Sequence[float], alpha: float) -> Estimate:
-    """The median of all `values`, with the `median_interval` of their batches for what the batches are worth.
+    """Return the median of all `values` with the interval of their batches.
 
-    A series in which each value resembles the next by `r` is worth `(1 - r) / (1 + r)` of its length.
+    A series whose neighbours are correlated by `r` is worth `(1 - r) / (1 + r)` of its length.
     """
     batches = batch_medians(values)
-    alike = correlation_of_neighbours(batches)
-    spread = median_interval(batches, alpha, len(batches) * (1 - alike) / (1 + alike))
+    r = correlation_of_neighbours(batches)
+    spread = median_interval(batches, alpha, len(batches) * (1 - r) / (1 + r))
     centre = median(values)
     return Estimate(centre, min(spread.low, centre), max(spread.high, centre))
 
 
 def paces(values: Sequence[float]) -> list[float]:
-    """For each value the median of the `NEAR` consecutive ones that it stands among."""
+    """Return for each value the median of its group of NEAR consecutive values."""
     parts = [values[start : start + NEAR] for start in range(0, len(values), NEAR)]
     return [median(part) for part in parts for _ in part]
 
 
 def paces_of_others(values: Sequence[float]) -> list[float]:
-    """For each value the median of the others that it stands among, itself where it is alone.
+    """Return for each value the median of the others in its group, itself if it is alone.
 
-    To set a value against its moment: against a pace that it helped to make it would look too much like it.
+    A value that is compared with a pace must have no part in that pace.
     """
     found: list[float] = []
     for start in range(0, len(values), NEAR):
@@ -154,9 +145,9 @@ def paces_of_others(values: Sequence[float]) -> list[float]:
 
 
 def quickest(values: Sequence[float]) -> float:
-    """The pace that the quickest of the values kept: a quarter of a short series, `QUICKEST` of a long one.
+    """Return the pace of the quickest values: a quarter of a short series, QUICKEST of a long one. Infinite for none.
 
-    A neighbour on a shared core may leave it alone for a few hundredths of the time. Infinite for no values.
+    A noisy neighbour may pause for only a few hundredths of the time.
     """
     return _quickest(sorted(paces(values)))
 
@@ -167,10 +158,10 @@ def _quickest(ordered: Sequence[float]) -> float:
 
 
 def quiet(values: Sequence[float], factor: float, quick: float | None = None) -> list[bool]:
-    """Which of the `values` were taken in quiet moments: at most `factor` times the pace `quick`.
+    """Return which of the `values` are from quiet moments: with a pace of at most `factor` times `quick`.
 
-    `quick` is that of the quickest quarter unless it is told. To be used with the times of something that has nothing
-    to do with what is judged, so that the choice cannot lean towards a verdict.
+    `quick` is that of the quickest quarter by default. The values must be independent of the figures that are judged,
+    so that the choice favours no verdict.
     """
     pace = paces(values)
     limit = quiet_limit(pace, factor, quick)
@@ -178,10 +169,9 @@ def quiet(values: Sequence[float], factor: float, quick: float | None = None) ->
 
 
 def quiet_limit(kept_paces: Sequence[float], factor: float, quick: float | None = None) -> float:
-    """The slowest pace at which what kept these paces counts as quiet: `factor` times the pace `quick`.
+    """Return the slowest pace that counts as quiet: `factor` times `quick`, by default that of the quickest quarter.
 
-    That is the one of the quickest quarter unless it is told; where too few would be kept, the pace of the `quickest`
-    stands in. At least `FEWEST_QUIET` are kept, the quickest.
+    If a given `quick` would keep too few values, that of the `quickest` stands in. At least FEWEST_QUIET are kept.
     """
     if not kept_paces:
         return math.inf

@@ -1,9 +1,9 @@
-r"""Stacks of a profile, told apart by layer. Pure; what pyinstrument records in, the same out.
+r"""Attribute the stacks of a profile to layers. Pure; input and output are in pyinstrument's format.
 
-A record is a stack of frame infos from the outside in (`function NUL file NUL line`, then attributes after \x01) and
-the seconds that were spent there. In what comes in, a frame in the file `MARKER` stands wherever an owner was entered,
-its line number the owner. In what goes out, a frame in the file `BLOCK` stands for each layer that encloses the sample,
-and below the innermost are the frames of its owner alone: in whichever task they ran, and whoever called them.
+A record is a stack of frame infos from the outside in (`function NUL file NUL line`, then attributes after \x01), and
+seconds. In the input, a frame in the file MARKER shows that the owner in its line number was entered. In the output, a
+frame in the file BLOCK stands for each layer round the sample. Below the innermost are the frames of its owner only, in
+whichever task they ran and whoever called them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ..model.stack import Owner
 Record: TypeAlias = tuple[list[str], float]
 
 MARKER, BLOCK = "<owner>", "<layer>"
-# The line number of a block that is no layer's; of a layer it is the index.
+# The line number of a block that is no layer's; a layer's block has the layer's index.
 NO_LAYER = -1
 BUILT_IN = "<built-in>"
-# In a name, what would end it.
+# Replaces separators in names.
 UNPRINTABLE = "\ufffd"
-# Deeper frames end in the one that called them: what draws a tree goes down it by recursion.
+# Deeper frames are added to the frame that called them, because trees are drawn by recursion.
 MOST_DEPTH = 200
 SEPARATOR, ATTRIBUTE = "\x00", "\x01"
 HALVINGS = 50
-# The attribute that survives: the class of a method. Line numbers differ from sample to sample.
+# The attribute that is kept: the class of a method. Line numbers differ from sample to sample.
 OF_CLASS = "c"
 
 
 def frame_info(function: str, file: str, line: int) -> str:
-    """A frame as pyinstrument identifies it, whatever the function is called."""
+    """Return a frame as pyinstrument identifies it, whatever the function is called."""
     parts = (part.replace(SEPARATOR, UNPRINTABLE).replace(ATTRIBUTE, UNPRINTABLE) for part in (function, file))
     return SEPARATOR.join((*parts, str(line)))
 
 
 def file_of(frame: str) -> str:
-    """The file of a frame info, "" where it has none."""
+    """Return the file of a frame info, "" if it has none."""
     parts = frame.split(ATTRIBUTE, 1)[0].split(SEPARATOR)
     return parts[1] if len(parts) > 1 else ""
 
@@ -47,10 +47,9 @@ def file_of(frame: str) -> str:
 def attributed(
     records: Iterable[Record], blocks: Mapping[Owner, Sequence[str]], machinery: tuple[str, ...]
 ) -> list[Record]:
-    """The records below the blocks of their owners, equal ones added up, at most `MOST_DEPTH` frames deep.
+    """Return the records below the blocks of their owners, equal stacks added up, at most MOST_DEPTH frames deep.
 
-    `blocks` has the frames to stand above what an owner does, by owner. What belongs to nobody there is left out, and
-    so is what was spent in files whose path begins with one of `machinery`.
+    Leaves out records of owners without `blocks`, and those in files whose path begins with one of `machinery`.
     """
     found: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stack, seconds in records:
@@ -65,11 +64,11 @@ def attributed(
 def fitted(
     records: Iterable[Record], events: Iterable[Record], seconds: Mapping[tuple[str, ...], float], rest: float
 ) -> list[Record]:
-    """The records without what the profiler added: those below each block take `seconds` of it together.
+    """Return the records without the profiler's own time (docs/decisions/0016).
 
-    A block is given by itself and those round it; those that are not given take `rest` together. The profiler works at
-    calls and returns, of which `events` has the number for each stack: what is too much is taken off in proportion to
-    them, as far as there is anything; then everything is scaled to what it has to be.
+    The records of each block in `seconds` then add up to its seconds, all others to `rest`. A block is identified by
+    itself and the blocks round it. The excess is subtracted in proportion to the `events` of each stack, its calls and
+    returns, down to zero; the result is scaled to the sum.
     """
     numbers = {tuple(stack): number for stack, number in events}
     groups: defaultdict[tuple[str, ...], list[Record]] = defaultdict(list)
@@ -85,7 +84,7 @@ def fitted(
 
 
 def _fit(spent: Sequence[float], numbers: Sequence[float], wanted: float) -> list[float]:
-    """What is left of `spent` when each is less by the same multiple of its number, and all add up to `wanted`."""
+    """Subtract the same multiple of each number from `spent`, so that the sum is `wanted`."""
 
     def less(multiple: float) -> list[float]:
         return [max(0.0, one - multiple * number) for one, number in zip(spent, numbers, strict=True)]
@@ -100,12 +99,12 @@ def _fit(spent: Sequence[float], numbers: Sequence[float], wanted: float) -> lis
 
 
 def blocks_of(stack: Sequence[str]) -> tuple[str, ...]:
-    """The blocks that a stack begins with."""
+    """Return the blocks that a stack begins with."""
     return tuple(takewhile(lambda frame: file_of(frame) == BLOCK, stack))
 
 
 def pruned(records: Iterable[Record], least: float) -> list[Record]:
-    """The records, each only as deep as where so many seconds were spent altogether."""
+    """Return the records without frames in which less than `least` seconds were spent altogether."""
     records = list(records)
     within: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stack, seconds in records:
@@ -119,18 +118,18 @@ def pruned(records: Iterable[Record], least: float) -> list[Record]:
 
 
 def innermost_owner(stack: Sequence[str]) -> Owner:
-    """Return the owner whose marker is the innermost, -1 for none."""
+    """Return the owner of the innermost marker, -1 for none."""
     inside = _inside_markers(stack)
     return Owner(int(stack[inside - 1].split(ATTRIBUTE, 1)[0].split(SEPARATOR)[2]) if inside else -1)
 
 
 def _inside_markers(stack: Sequence[str]) -> int:
-    """The place of the first frame inside the innermost marker, 0 where there is none."""
+    """Return the index of the first frame inside the innermost marker, 0 if there is no marker."""
     return next((place + 1 for place in reversed(range(len(stack))) if file_of(stack[place]) == MARKER), 0)
 
 
 def _app_frames(stack: Sequence[str], machinery: tuple[str, ...]) -> Sequence[str]:
-    """The frames of the app inside the innermost marker; none where it was not the app that ran."""
+    """Return the frames of the app inside the innermost marker; none if the package's own code ran."""
     own = stack[_inside_markers(stack) :]
     if own and file_of(own[0]) == BUILT_IN:
         own = own[1:]  # the step of a coroutine, which the marker made
@@ -138,11 +137,11 @@ def _app_frames(stack: Sequence[str], machinery: tuple[str, ...]) -> Sequence[st
 
 
 def _identified(frame: str) -> str:
-    """The frame without what differs from sample to sample."""
+    """Return the frame without attributes that differ from sample to sample."""
     identifier, *attributes = frame.split(ATTRIBUTE)
     return ATTRIBUTE.join([identifier, *(one for one in attributes if one.startswith(OF_CLASS))])
 
 
 def _ordered(found: Mapping[tuple[str, ...], float]) -> list[Record]:
-    """In an order in which stacks that begin alike stand together: pyinstrument merges neighbours."""
+    """Sort records, because pyinstrument merges equal frames of neighbours only."""
     return [(list(stack), seconds) for stack, seconds in sorted(found.items())]

@@ -1,9 +1,8 @@
-"""How far the times of a measurement can be trusted, one sentence each. Pure."""
+"""Write the notes that say how far the times of a measurement can be trusted. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, independent_sum
@@ -12,34 +11,32 @@ from .estimates import SHARED_SHARE
 from .rows import told_by
 from .verdicts import Look
 
-# Outside of all layers an app object takes a few microseconds. This much, and this share of the request, is done by
-# what was put round it.
+# The app object outside all layers takes a few microseconds. More than this is the work of code put round it.
 OUTSIDE_SHARE, OUTSIDE_US = 0.25, 50.0
-# Rows that do not add up to the total are worth a note from this share and this much on, where their intervals do not
-# explain it: on the apps that the method was tried on they add up within 1 to 6 per cent.
+# Unattributed time beyond the intervals is noted from this share of the total and this much on.
 UNEXPLAINED_SHARE, UNEXPLAINED_US = 0.06, 2.0
-# An interval this wide says little: a budget of 1.3 times the figure, as the docs advise, lies within it. Of a few
-# microseconds nobody decides on less than this.
+# An interval wider than this holds a budget of 1.3 times the figure, as the docs advise.
 WIDE_SHARE, WIDE_US = 0.3, 5.0
-# Above an endpoint that waits as long as this, layers cost more than above one that answers at once. A thread that it
-# waits for takes some 60 µs, and doubles the rows.
+# Above an endpoint that waits longer than this, layers cost more. A wait for a thread takes 60 µs and doubles the rows.
 COLD_WAIT_US = 40.0
-# This many figures are named in a note; of more it says how many.
+# A note names up to this many figures, and says the number of more.
 MOST_NAMED = 3
 
 
 def remarks(
     look: Look, endpoint: EntryIndex | None, refused: Mapping[EntryIndex, str], *, stopped: bool
 ) -> Iterator[str]:
-    """Say what to know of the figures of the last look.
+    """Write the notes on the figures of the last look.
 
-    `endpoint` is its entry, None where no row has it. `refused` says by entry why a layer could not be bypassed, and
-    `stopped` that sampling stopped for the sake of time, before the figures were precise.
+    `endpoint` is its entry, None if it has no row. `refused` says by entry why a layer was not bypassed. `stopped` says
+    that sampling stopped early, before the figures were precise.
     """
-    slowdowns = _slowdowns(look, endpoint)
-    if max(slowdowns.values()) > 1:
-        slower = f"The machine ran {max(slowdowns.values()):.2f} times slower than at its best{_while_read(slowdowns)}."
-        yield tagged(slower, "slow-machine")
+    figures = _figures(look, endpoint)
+    times = {name: us for name, (us, _) in figures.items()}
+    slowdown = slowest(look, endpoint)
+    if slowdown > 1:
+        while_read = _while_read([name for name, (_, slowdown) in figures.items() if slowdown > 1], len(figures))
+        yield tagged(f"The machine ran {slowdown:.2f} times slower than at its best{while_read}.", "slow-machine")
     if stopped:
         yield tagged(
             "Sampling stopped as soon as every budget was known to be kept. For precise figures run with -v, or"
@@ -47,8 +44,8 @@ def remarks(
             "stopped-early",
         )
     else:
-        yield from _wide(_figures(look, endpoint))
-    yield from _unexplained(_figures(look, endpoint))
+        yield from _wide(times)
+    yield from _unexplained(times)
     yield from _cold(look, endpoint)
     if _much_outside(look):
         yield tagged(
@@ -64,48 +61,41 @@ def remarks(
 
 
 def slowest(look: Look, endpoint: EntryIndex | None) -> float:
-    """Return how many times slower than at its best the machine ran, at the slowest of the figures that are shown."""
-    return max(_slowdowns(look, endpoint).values())
+    """Return the largest slowdown of the machine, at least 1, among the figures that are shown."""
+    return max(slowdown for _, slowdown in _figures(look, endpoint).values())
 
 
-def _figures(look: Look, endpoint: EntryIndex | None) -> dict[str, Estimate]:
-    """The figures that are shown, by the name of the row; the total last."""
-    found = look.estimates
-    figures = {"(outside)": found.outside} if found.probed else {}
-    figures |= {row.layer.name: row.us for row in look.rows if row.us is not None}
+def _figures(look: Look, endpoint: EntryIndex | None) -> dict[str, tuple[Estimate, float]]:
+    """The times that are shown and the slowdowns of the machine, at least 1, by the name of the row; the total last."""
+    found, slow = look.estimates, look.estimates.slowdowns
+    figures = {"(outside)": (found.outside, slow.outside)} if found.probed else {}
+    figures |= {row.layer.name: (row.us, row.slowdown) for row in look.rows if row.us is not None}
     if endpoint is not None and endpoint in found.split:
-        figures["(endpoint)"] = found.split[endpoint]
-    return figures | {"(total)": found.whole}
+        figures["(endpoint)"] = (found.split[endpoint], slow.split[endpoint])
+    return figures | {"(total)": (found.whole, slow.whole)}
 
 
-def _slowdowns(look: Look, endpoint: EntryIndex | None) -> dict[str, float]:
-    """How much slower than at its best the machine ran for each figure that is shown; at least 1."""
-    found = look.estimates.slowdowns
-    slowdowns = {"(outside)": found.outside} if look.estimates.probed else {}
-    slowdowns |= {row.layer.name: row.slowdown for row in look.rows if row.us is not None}
-    if endpoint is not None and endpoint in found.split:
-        slowdowns["(endpoint)"] = found.split[endpoint]
-    return slowdowns | {"(total)": found.whole}
-
-
-def _while_read(slowdowns: Mapping[str, float]) -> str:
-    """Which figures were read at a slow time, where only some of them were: they do not add up with the others."""
-    slow = [name for name, slowdown in slowdowns.items() if slowdown > 1]
-    if len(slow) == len(slowdowns):
+def _while_read(slow: Sequence[str], of: int) -> str:
+    """Name the figures that were read at a slow time, if not all were: they do not add up with the others."""
+    if len(slow) == of:
         return ""
-    named = ", ".join(slow) if len(slow) <= MOST_NAMED else f"{len(slow)} of {len(slowdowns)} figures"
-    return f" while it read {named}, and not for the rest"
+    return f" while it read {_named(slow, f'{len(slow)} of {of} figures')}, and not for the rest"
+
+
+def _named(names: Sequence[str], number: str) -> str:
+    """Return a few names, or the number of more."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else number
 
 
 def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
-    """Which figures are known so badly that they say little."""
+    """Name the figures whose intervals are too wide."""
     wide = [
         name
         for name, us in figures.items()
-        if math.isfinite(us.half_width) and us.half_width > max(WIDE_US, WIDE_SHARE * abs(us.estimate))
+        if us.bounded and us.half_width > max(WIDE_US, WIDE_SHARE * abs(us.estimate))
     ]
     if wide:
-        named = ", ".join(wide) if len(wide) <= MOST_NAMED else f"{len(wide)} figures"
+        named = _named(wide, f"{len(wide)} figures")
         yield tagged(
             f"The intervals of {named} are too wide to set a budget by, {WIDE_SHARE:.0%} and more to one side."
             " Measure again when the machine is less busy; if the app waits for a database or a network, with an"
@@ -115,10 +105,10 @@ def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
 
 
 def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
-    """By how much rows and total do not fit together, where that is more than their intervals explain."""
+    """Note the unattributed time if it is more than the intervals explain."""
     *rows, total = figures.values()
     residue = independent_sum(*rows, -total)
-    if not math.isfinite(residue.half_width) or residue.low <= 0 <= residue.high:
+    if not residue.bounded or residue.low <= 0 <= residue.high:
         return
     if abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate):
         more = "more" if residue.estimate > 0 else "less"
@@ -131,7 +121,7 @@ def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
 
 
 def _cold(look: Look, endpoint: EntryIndex | None) -> Iterator[str]:
-    """That rows above an endpoint that waits are not those above another one."""
+    """Note that the endpoint waits, which makes the rows above it larger."""
     waited_us = 0.0 if endpoint is None else look.estimates.suspended.get(endpoint, 0.0)
     if waited_us > COLD_WAIT_US and any(row.us is not None for row in look.rows):
         yield tagged(

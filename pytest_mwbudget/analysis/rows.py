@@ -1,19 +1,18 @@
-"""From estimates to the rows of the table: which method tells a layer's time, and how the layer spends it. Pure."""
+"""Make the rows of the table from estimates: which method tells a layer's time, and how the layer spends it. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.estimate import Estimate, Microseconds
-from ..model.results import Method, Occupation, Quantity
+from ..model.results import Judged, LayerReport, Method, Occupation, Quantity
 from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
 
-# An interval this narrow, beside what the method may be wrong by, needs no more requests for its own sake.
+# An interval needs no more requests if its half width, less the known error of the method, is at most this.
 PRECISE_US, PRECISE_SHARE = 0.15, 0.03
-# The event loop's own way from one step of a task to the next is no wait: what is less than this is not told from it.
+# A shorter suspension than this cannot be told from the event loop's own work between two steps of a task.
 WAIT_SHARE, WAIT_US = 0.25, 5.0
 # Holding the event loop without working, for this long and this share of the time, is blocking.
 BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
@@ -21,9 +20,9 @@ BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What is measured with a layer, because no probe can stand between: `why` names it.
+    """Layers or the endpoint measured with a layer, because no probe can stand between. `why` names them.
 
-    `bounds` are the sums of the budgets of all of them, where all have one.
+    `bounds` are the sums of the budgets of all of them, of quantities for which each has a budget.
     """
 
     why: str
@@ -42,10 +41,10 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a look says of a layer; `us` is None where it was not timed by itself.
+    """The time of a layer after a look; `us` is None for a layer that was not timed by itself.
 
-    `method_us` is the part of the half width of `us` that no more requests would narrow. `occupied` is None where it is
-    not known how the layer spends its time. `slowdown` is how much slower than at its best the machine ran meanwhile.
+    `method_us` is the part of the half width of `us` that more requests do not narrow. `occupation` is None if it is
+    unknown. `slowdown` is how many times slower than at its best the machine ran during these requests.
     """
 
     bounded: Bounded
@@ -65,80 +64,82 @@ class Row:
         """The layer itself."""
         return self.bounded.layer
 
-    @property
-    def precise(self) -> bool:
-        """Whether its interval is as narrow as it will be shown."""
-        return self.us is None or is_narrow(self.us, self.us.half_width - self.method_us)
-
     def estimate_of(self, quantity: Quantity) -> Estimate | None:
-        """Return the estimate that a budget of time is held against."""
+        """Return the time that a budget of a quantity is about."""
         if quantity == "us":
             return self.us
         return self.occupation.busy if self.occupation else None
 
+    def report(self, judged: Mapping[Quantity, Judged]) -> LayerReport:
+        """Return what the user sees of this row, without counts. A time without an interval is not shown."""
+        if self.us is None or not self.us.bounded:
+            return LayerReport(self.layer, judged=judged)
+        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged)
+
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
-    """Return what the estimates say of each layer."""
+    """Return the row of each layer."""
     return tuple(_row(bounded, found) for bounded in layers)
 
 
 def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row that tells of this one: itself, or the neighbour that it is merged with, if that is a layer."""
+    """Return the row with this layer's time: its own, or that of the layer it is merged with; None for the endpoint."""
     if row.layer.merged_with is None:
         return row
     return next((other for other in rows if other.layer.name == row.layer.merged_with), None)
 
 
 def by_split(entry: EntryIndex, quantity: Quantity, found: Estimates) -> Estimate:
-    """Return what the split says of a quantity of time, whichever method the row is by."""
+    """Return a time by the split, also if the row is by the bypass."""
     return found.split[entry] if quantity == "us" else _busy(entry, found)
 
 
-def is_narrow(us: Estimate, half_width_us: Microseconds) -> bool:
-    """Say whether an interval of this half width is as narrow as it will be shown."""
-    return half_width_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
+def is_narrow(us: Estimate, method_us: Microseconds = 0.0) -> bool:
+    """Return whether an interval needs no more requests; they would not narrow `method_us` of it."""
+    return us.half_width - method_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
 
 def _row(bounded: Bounded, found: Estimates) -> Row:
     entry = bounded.entry
     if entry is None or entry not in found.split:
         return Row(bounded)
-    method_us = found.method_us.get(entry, 0.0)
-    if entry in found.bypass and math.isfinite(found.bypass[entry].half_width):
-        us, slowdown = found.bypass[entry], found.slowdowns.bypass.get(entry, 1.0)
-        return Row(bounded, us, "bypass", method_us, _occupation(entry, us, "bypass", found), slowdown)
+    bypass, method_us = found.bypass.get(entry), found.method_us[entry]
+    if bypass is not None and bypass.bounded:
+        occupation = _occupation(entry, bypass, "bypass", found)
+        return Row(bounded, bypass, "bypass", method_us, occupation, found.slowdowns.bypass[entry])
     shared_us = found.shared_us.get(entry, 0.0)
-    us, slowdown = found.split[entry].widened(shared_us), found.slowdowns.split.get(entry, 1.0)
-    return Row(bounded, us, "split", method_us + shared_us, _occupation(entry, us, "split", found), slowdown)
+    us = found.split[entry].widened(shared_us)
+    occupation = _occupation(entry, us, "split", found)
+    return Row(bounded, us, "split", method_us + shared_us, occupation, found.slowdowns.split[entry])
 
 
 def _waits(entry: EntryIndex, found: Estimates) -> bool:
-    """Whether the layer stands idle while it is suspended."""
+    """Return whether the layer is idle while it is suspended."""
     suspended_us = found.suspended[entry]
     return suspended_us - found.suspended_cpu[entry].estimate > max(WAIT_US, WAIT_SHARE * suspended_us)
 
 
 def _busy(entry: EntryIndex, found: Estimates) -> Estimate:
-    """By the split, how long it holds the event loop: what the loop works for it while it is suspended included."""
+    """Return the busy time by the split, which includes the event loop's work while the layer is suspended."""
     return found.holding[entry] + found.suspended_cpu[entry] if _waits(entry, found) else found.split[entry]
 
 
 def _occupation(entry: EntryIndex, us: Estimate, method: Method, found: Estimates) -> Occupation | None:
-    """How the layer spends its time; None where that time is not known well enough."""
-    if not math.isfinite(us.half_width):
+    """Return how the layer spends its time `us`; None if an interval is missing."""
+    if not us.bounded:
         return None
     split, waits = _busy(entry, found), _waits(entry, found)
     busy = split.widened(found.shared_us.get(entry, 0.0)) if method == "split" else us
     if waits and method == "bypass":
         suspended_us = found.suspended[entry]
         busy = us - (Estimate(suspended_us, suspended_us, suspended_us) - found.suspended_cpu[entry])
-    if not math.isfinite(busy.half_width):
+    if not busy.bounded:
         return None
     wait_us = max(0.0, us.estimate - busy.estimate) if waits else 0.0
-    if found.cpu is None or not math.isfinite(found.cpu[entry].half_width):
+    if found.cpu is None or not found.cpu[entry].bounded:
         return Occupation(busy, wait_us, None)
-    # Busy without working; where the intervals do not tell it from nothing, there is none.
     idle_us = split - found.cpu[entry]
+    # An idle time that cannot be told from zero counts as zero.
     cpu_us = busy.estimate - idle_us.estimate if idle_us.low > 0 else busy.estimate
     blocking = idle_us.low > max(BLOCKING_US, BLOCKING_SHARE * busy.estimate)
     return Occupation(busy, wait_us, max(0.0, cpu_us), blocking)

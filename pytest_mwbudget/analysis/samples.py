@@ -1,4 +1,4 @@
-"""What was measured: requests in the order in which they were taken. Pure; no clock."""
+"""Samples: requests in the order in which they were made. Pure; no clock."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..model.stack import EntryIndex, Owner
 from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
 
-# So many requests of a block must be quick for its pair to count.
+# A pair counts if at least this many requests of each block are quick.
 FEWEST_OF_BLOCK = 3
-# How much slower the machine may be for a moment to count: by the reference workload, which is steady, than in the
-# quickest moments of the run (for a request of a pair by the slower of two, which is above the typical one); by the
-# null layers, which are nearer to what an app does, and noisier, than in the quickest quarter of these.
+# Slowdowns up to which a moment counts as quiet (docs/decisions/0010). By the reference workload: against the quickest
+# moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
+# more: against the quickest quarter of them.
 QUIET_REFERENCE, QUIET_PAIR, QUIET_NULL = 1.05, 1.07, 1.10
 
 
 @dataclass(slots=True)
 class Series:
-    """Nanoseconds in the order in which they were taken, each with the reference workload's time next to it."""
+    """Nanoseconds, each with the reference workload's time beside it."""
 
     values: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
@@ -32,30 +32,29 @@ class Series:
         self.reference.append(reference)
 
     def steady(self, quick_ns: float) -> Series:
-        """What was taken while the machine ran at its speed, the reference workload taking `quick_ns`."""
+        """Return the values of quiet moments. At full speed the reference workload takes `quick_ns`."""
         return self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
 
     def only(self, kept: Sequence[bool]) -> Series:
-        """These of the values."""
+        """Return the values that are kept."""
         return Series(list(compress(self.values, kept)), list(compress(self.reference, kept)))
 
 
 @dataclass(slots=True)
 class Pairs:
-    """Blocks of requests with a layer and without it, one of each in a pair."""
+    """Pairs of blocks of requests with and without a layer."""
 
     blocks: list[tuple[Series, Series]] = field(default_factory=list)
 
     @property
     def reference(self) -> list[float]:
-        """The reference workload's times next to all these requests."""
+        """The reference workload's times beside all these requests."""
         return [ns for pair in self.blocks for block in pair for ns in block.reference]
 
     def saved(self, quick_ns: float) -> Series:
-        """What a request took longer with the layer than without it, typically, pair by pair.
+        """Return for each pair how much longer the typical request takes with the layer.
 
-        Of each block only the requests count that ran while the machine was at its speed, and of the pairs only those
-        that have such requests in both blocks: a neighbour comes and goes within one.
+        Only requests in quiet moments count, and only pairs with enough of them in both blocks.
         """
         paces = [max(map(_pace, pair)) for pair in self.blocks]
         limit = quiet_limit(paces, QUIET_PAIR, quick_ns)
@@ -70,13 +69,13 @@ class Pairs:
 
 
 def _pace(block: Series) -> float:
-    """The slowest at which enough of the block's requests ran."""
+    """Return the slowest reference of the block's FEWEST_OF_BLOCK quickest requests."""
     return sorted(block.reference)[FEWEST_OF_BLOCK - 1]
 
 
 @dataclass(frozen=True, slots=True)
 class BlankLayers:
-    """What stands between the probes of a null layer: so many layers that do nothing, or nothing but wrap `send`."""
+    """The blank layers of a null layer, which do nothing, or only wrap `send`."""
 
     count: int
     wrapping: bool = False
@@ -84,7 +83,7 @@ class BlankLayers:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """Which null layer a request had: at the boundary of which entry, and what between its probes."""
+    """The null layer of a request: the entry at whose boundary it stands, and its blank layers."""
 
     index: EntryIndex
     blanks: BlankLayers
@@ -92,7 +91,7 @@ class Null:
 
 @dataclass(slots=True)
 class Split:
-    """Requests with every probe in place, one after the other: what these owners spent, what the null layer read."""
+    """Requests with every probe in place: the time of `owners` and of the null layer in each."""
 
     owners: frozenset[Owner]
     reference: list[float] = field(default_factory=list)
@@ -108,37 +107,37 @@ class Split:
         self.spent.append(used)
 
     def suspended_ns(self, owner: Owner) -> float:
-        """What an owner typically spent in suspensions."""
+        """Return the typical time of an owner in suspensions."""
         return median(used.suspended[owner] for used in self.spent)
 
     def resumptions(self, owners: Iterable[Owner]) -> float:
-        """How often these owners were typically resumed after one."""
+        """Return how often these owners were typically resumed."""
         return sum(median(used.resumed[owner] for used in self.spent) for owner in owners)
 
     def steady(self, quick_ns: float) -> Split:
-        """The requests that ran while the machine was at its speed, the reference workload taking `quick_ns`."""
+        """Return the requests of quiet moments. At full speed the reference workload takes `quick_ns`."""
         quick = self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
         return quick.only(quiet(quick.null_paces(), QUIET_NULL))
 
     def typical_nulls(self) -> dict[Null, float]:
-        """What each null layer typically read."""
+        """Return the typical nanoseconds of each null layer."""
         read: dict[Null, list[float]] = {}
         for null, ns in zip(self.null, self.null_ns, strict=True):
             read.setdefault(null, []).append(ns)
         return {null: median(values) for null, values in read.items()}
 
     def null_paces(self, typical: Mapping[Null, float] | None = None) -> list[float]:
-        """What the null layer read in each request, against what it typically reads (here, unless said otherwise)."""
+        """Return for each request the null layer's time divided by its typical time, here by default."""
         typical = self.typical_nulls() if typical is None else typical
         return [ns / (typical[null] or 1.0) for null, ns in zip(self.null, self.null_ns, strict=True)]
 
     def nulls_at_typical_tempo(self, typical: Mapping[Null, float] | None = None) -> list[float]:
-        """What the null layer would have read if the machine had always run at its typical tempo, in nanoseconds."""
+        """Return the null layer's nanoseconds in each request, scaled to the machine's typical pace."""
         tempo = paces_of_others(self.null_paces(typical))
         return [ns / (pace or 1.0) for ns, pace in zip(self.null_ns, tempo, strict=True)]
 
     def only(self, kept: Sequence[bool]) -> Split:
-        """These of the requests."""
+        """Return the requests that are kept."""
         return Split(
             self.owners,
             list(compress(self.reference, kept)),
@@ -152,11 +151,12 @@ class Split:
 class Samples:
     """Everything measured so far.
 
-    `splits` are by the number of task layers that requests went past, and so are those of `cpu`, whose probes read the
-    processor's time; each has what is inside these task layers. `bypass` is by entry of the stack. `inside` is the
-    whole time between the first and the last crossing, `inside_stepless` the same in requests without steppers,
-    `whole` that of requests without any probe. `messages` is the number of calls of the server's receive and send in
-    one request, `sent` that of the messages that each entry typically sends.
+    - `splits`: by the number of task-spawning layers that requests skipped, each with the owners inside these layers;
+      `cpu`: the same with probes that read the processor's clock
+    - `bypass`: by entry
+    - `inside`: the time between the first and the last probe; `inside_stepless`: the same without steppers
+    - `whole`: the time of requests without probes
+    - `messages`: calls of the server's receive and send in a request; `sent`: messages that each entry typically sends
     """
 
     probed: tuple[EntryIndex, ...]
@@ -172,7 +172,7 @@ class Samples:
     requests: int = 0
 
     def quick_ns(self) -> float:
-        """What the reference workload took in the quickest moments of the quickest part of the run."""
+        """Return the reference workload's time in the quickest moments of the quickest kind of requests."""
         references = [one.reference for one in (self.whole, self.inside)]
         references += [pairs.reference for pairs in self.bypass.values()]
         references += [split.reference for split in self.splits.values()]

@@ -1,11 +1,10 @@
-"""The one place that judges: figures of time and counts, also of layers that are measured together. Pure."""
+"""Judge times and counts by their budgets, also those of layers that are measured together. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from ..errors import tagged
@@ -15,24 +14,23 @@ from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
 
-# The same layer reads higher in one process than in another, by where its code and data lie and by which caches its
-# neighbours leave cold: by 4 per cent as a rule, by twice that at worst. And a layer that wraps `send` reads up to
-# 5 per cent higher than removing it saves (docs/decisions/0001). No interval of one process holds either.
+# The same layer differs by up to this share from process to process, and no interval of one process contains that
+# (docs/decisions/0012).
 BETWEEN_RUNS = 0.08
-# A neighbour slows apps by more than the reference workload: by up to this power of it (docs/decisions/0010).
+# A noisy neighbour slows apps down by up to this power of the reference workload's slowdown (docs/decisions/0010).
 APPS_SLOWED = 2
-# Nobody waits longer than this for one request: then the advice is something else than more time.
+# For a longer run than this the advice is something else than more time.
 LONGEST_ADVISED_S: Seconds = 60.0
 
-# A budget of time: of a layer, by its row, on a quantity; None is the budget of the whole request.
+# A budget of time: the row of the layer and the quantity. None is the budget of the whole request.
 BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and for an undecided one the reason and whether more time could bring one.
+    """A verdict, and the reason if it is undecided.
 
-    Where it could, `_reason` adds how much time, and the id of the message.
+    `time_tells` says that more time could bring a verdict; the reason then lacks the advice and a message id.
     """
 
     verdict: Verdict
@@ -51,12 +49,11 @@ def judge(
     slowdown: float,
     least_us: Microseconds = 0.0,
 ) -> Judgement:
-    """Whether `us` keeps `bound`.
+    """Judge a time by its budget.
 
-    `pass` when the whole interval is within the budget, `fail` when all of it is above, by more than `BETWEEN_RUNS`:
-    also after the slowdown of the machine (its reference workload against the quickest time it has shown, at least 1)
-    is taken out twice, because a busy neighbour must not fail anybody's test. A budget below the detection limit
-    of the run is refused; no more time would bring that limit below `least_us`.
+    `pass` if the whole interval is within the budget; `fail` if all of it is above `fails_above`. A budget below the
+    detection limit `limit_us` gets no verdict. More time lowers that limit to `least_us` at best. `slowdown` is at
+    least 1.
     """
     if not math.isfinite(limit_us):
         return Judgement(
@@ -103,19 +100,20 @@ def judge(
 
 
 def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
-    """What all of an interval must be above for the budget to fail."""
+    """Return the time that all of an interval must exceed for the budget to fail."""
     return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound
 
 
-def merged(layer: Layer) -> str:
-    """Why nothing can be said of a layer alone."""
-    return tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
+def _merged(layer: Layer) -> Judgement:
+    return Judgement(
+        "undecided", tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
+    )
 
 
 def _unless_explained(judgement: Judgement, together: Together | None, of_all: Judgement | None) -> Judgement:
-    """The judgement of a layer, unless its failure may be that of what is measured together with it.
+    """Return the judgement of a layer, undecided if a layer measured together with it may be over instead.
 
-    `of_all` says whether all of them together keep what all may take; None where not all have a budget.
+    `of_all` is the judgement of all of them by the sum of their budgets, None if one has no budget.
     """
     if judgement.verdict == "fail" and together and (of_all is None or of_all.verdict != "fail"):
         return Judgement("undecided", together.why)
@@ -126,14 +124,14 @@ def _unless_explained(judgement: Judgement, together: Together | None, of_all: J
 
 
 def judge_count(count: Count, most: float) -> Judgement:
-    """Whether the typical request keeps `most`. There is nothing to be undecided about."""
+    """Judge the typical count, which is never undecided."""
     return Judgement("pass" if count.count <= most else "fail")
 
 
 def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neighbour: Count | None) -> Judgement:
-    """Whether a layer keeps its budget of a count.
+    """Judge a layer's budget of a count.
 
-    `own` is None for a layer that is merged with a neighbour: it keeps its budget when both of them together do.
+    `own` is None for a layer that is merged with a neighbour: it passes if both together keep its budget.
     """
     bound = bounded.bounds[quantity]
     if own is not None:
@@ -142,7 +140,7 @@ def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neigh
         return _unless_explained(judge_count(own, bound), bounded.together, of_all)
     if neighbour is not None and neighbour.count <= bound:
         return Judgement("pass")
-    return Judgement("undecided", merged(bounded.layer))
+    return _merged(bounded.layer)
 
 
 # ---- a look at everything ---------------------------------------------------------------------------------------
@@ -150,53 +148,39 @@ def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neigh
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known after a look at all samples: the rows, and a judgement of every budget of time."""
+    """An evaluation of all samples: the rows, and the verdict on every budget of time."""
 
     estimates: Estimates
     rows: tuple[Row, ...]
-    judgements: Mapping[BudgetKey, Judgement]
-    total_us: Microseconds | None = None
+    judgements: Mapping[BudgetKey, Judged]
 
-    def judged(self, row: Row, effort: Effort) -> dict[Quantity, Judged]:
-        """Return the verdicts on a row's budgets of time, with their reasons."""
-        found = {}
-        for quantity, bound in row.bounded.bounds.items():
-            judgement = self.judgements[row.layer.index, quantity]
-            why = _reason(judgement, row.estimate_of(quantity), bound, effort, row.slowdown, row.method_us)
-            found[quantity] = Judged(bound, judgement.verdict, why)
-        return found
-
-    def judged_total(self, effort: Effort) -> Judged | None:
-        """Return the verdict on the whole request; None when it has no budget."""
-        if self.total_us is None:
-            return None
-        judgement, found = self.judgements[None], self.estimates
-        why = _reason(judgement, found.whole, self.total_us, effort, found.slowdowns.whole)
-        return Judged(self.total_us, judgement.verdict, why)
+    def judged(self, row: Row) -> dict[Quantity, Judged]:
+        """Return the verdicts on a row's budgets of time."""
+        return {quantity: self.judgements[row.layer.index, quantity] for quantity in row.bounded.bounds}
 
     @property
     def failed(self) -> frozenset[BudgetKey]:
-        """The budgets that are not kept."""
+        """The budgets that fail."""
         return frozenset(key for key, judgement in self.judgements.items() if judgement.verdict == "fail")
 
     @property
     def precise(self) -> bool:
-        """Whether the rows are as narrow as they will be shown; where there are none, whether the whole is."""
+        """Whether all rows need no narrower interval; the total if there are no rows."""
         if all(row.us is None for row in self.rows):
-            return is_narrow(self.estimates.whole, self.estimates.whole.half_width)
-        return all(row.precise for row in self.rows)
+            return is_narrow(self.estimates.whole)
+        return all(row.us is None or is_narrow(row.us, row.method_us) for row in self.rows)
 
     @property
     def kept(self) -> bool:
-        """Whether there are budgets of time, and all of them are kept for certain."""
+        """Whether there are budgets of time and all of them are certainly kept."""
         said = {judgement.verdict for judgement in self.judgements.values()}
         return said == {"pass"} and self.estimates.bounded and not any(map(self._bypass_decides, self.rows))
 
     def _bypass_decides(self, row: Row) -> bool:
-        """Whether a budget is kept by the bypass alone.
+        """Return whether a budget is kept by the bypass and not by the split.
 
-        With few requests a bypass that has changed more than its layer is not told from one that has not. The split
-        has every layer in place: what it shows to be kept is kept, whatever becomes of the bypass.
+        With few requests a bypass that changes more than its layer does not show yet. The split has every layer in
+        place, so a budget that is kept by the split is certainly kept.
         """
         entry = row.entry
         if row.method != "bypass" or entry is None:
@@ -210,132 +194,127 @@ def judge_all(
     layers: Sequence[Bounded],
     found: Estimates,
     total_us: Microseconds | None,
+    effort: Effort,
     *,
     pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
 ) -> Look:
-    """Judge every budget of time by the estimates.
+    """Judge every budget of time by the estimates, which took `effort`.
 
-    `pending` are the entries of layers that are still to be bypassed; `crowded` is why no failure is to be believed.
+    A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is the reason why
+    no failure counts, None if failures count.
     """
     rows = rows_of(layers, found)
-    judgements: dict[BudgetKey, Judgement] = {
-        (row.layer.index, quantity): _judge_row(row, rows, quantity, found, pending, crowded)
-        for row in rows
-        for quantity in row.bounded.bounds
+    judging = _Judging(found, rows, effort, pending, crowded)
+    judgements: dict[BudgetKey, Judged] = {
+        (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
     }
     if total_us is not None:
-        # It has no probes, so it needs no detection limit.
-        judgements[None] = _judge_figure(found.whole, total_us, found, found.slowdowns.whole, crowded, probed=False)
-    return Look(found, rows, judgements, total_us)
+        judgements[None] = judging.total(total_us)
+    return Look(found, rows, judgements)
 
 
 def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> bool:
-    """Whether the bypass says that it is over the budget, and the split does not: a test fails when both say so."""
+    """Return whether the row is over its budget by the bypass and not by the split. A test fails only by both."""
     us = row.estimate_of(quantity)
     if row.method != "bypass" or row.entry is None or us is None or us.low <= bound:
         return False
     return by_split(row.entry, quantity, found).estimate <= bound
 
 
-def _judge_row(
-    row: Row,
-    rows: Sequence[Row],
-    quantity: Quantity,
-    found: Estimates,
-    pending: Collection[EntryIndex],
-    crowded: str | None,
-) -> Judgement:
-    us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
-    if us is None:
-        return _judge_merged(row, rows, quantity, bound)
-    if row.method == "split" and row.entry in pending:
-        few = "the layer runs its inside in a task, and there are few pairs without it yet"
-        return Judgement("undecided", tagged(few, "too-few-requests"))
-    judged = partial(_judge_figure, us, found=found, slowdown=row.slowdown, crowded=crowded)
-    judgement = judged(bound)
-    if judgement.verdict == "fail" and contested(row, quantity, bound, found):
-        return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
-    together = row.bounded.together
-    shared = together.bounds.get(quantity) if together else None
-    return _unless_explained(judgement, together, None if shared is None else judged(shared))
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """The knowledge of a look that verdicts depend on."""
+
+    found: Estimates
+    rows: Sequence[Row]
+    effort: Effort
+    pending: Collection[EntryIndex]
+    crowded: str | None
+
+    def total(self, bound: Microseconds) -> Judged:
+        """Judge the whole request, which has no probes and needs no detection limit."""
+        us, slowdown = self.found.whole, self.found.slowdowns.whole
+        return self._advised(self._figure(us, bound, 0.0, slowdown), us, bound, slowdown)
+
+    def row(self, row: Row, quantity: Quantity) -> Judged:
+        """Judge a budget of a layer."""
+        us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
+        if us is None:
+            judgement = self._without_time(row, quantity, bound)
+            return Judged(bound, judgement.verdict, judgement.reason)
+        return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.method_us)
+
+    def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
+        if row.method == "split" and row.entry in self.pending:
+            return Judgement(
+                "undecided",
+                tagged(
+                    "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
+                ),
+            )
+        limit_us, together = self.found.detection_limit_us, row.bounded.together
+        judgement = self._figure(us, bound, limit_us, row.slowdown)
+        if judgement.verdict == "fail" and contested(row, quantity, bound, self.found):
+            return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
+        shared = together.bounds.get(quantity) if together else None
+        of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown)
+        return _unless_explained(judgement, together, of_all)
+
+    def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
+        """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
+        if row.layer.merged_with is None:
+            told = "its time" if quantity == "us" else "how long it holds the event loop"
+            return Judgement(
+                "undecided",
+                tagged(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests"),
+            )
+        together = told_by(row, self.rows)
+        us = together.estimate_of(quantity) if together else None
+        return Judgement("pass") if us is not None and us.high <= bound else _merged(row.layer)
+
+    def _figure(self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float) -> Judgement:
+        judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, least_us=self.found.least_us)
+        return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
+
+    def _advised(
+        self, judgement: Judgement, us: Estimate, bound: Microseconds, slowdown: float, method_us: Microseconds = 0.0
+    ) -> Judged:
+        """Add to the reason how much time a verdict would take. More time narrows no `method_us` of the interval."""
+        reason = judgement.reason
+        if reason is not None and not us.bounded:
+            rate = self.effort.requests / max(self.effort.seconds, 1e-9)
+            few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
+            reason = tagged(few, "too-few-requests")
+        elif judgement.time_tells:
+            needed = seconds_needed(us, bound, self.effort.seconds, slowdown=slowdown, method_us=method_us)
+            remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
+            if needed is not None:
+                remedy = more_time(needed, us)
+            reason = tagged(f"{reason}; {remedy}", "near-budget")
+        return Judged(bound, judgement.verdict, reason)
 
 
-def _judge_merged(row: Row, rows: Sequence[Row], quantity: Quantity, bound: Microseconds) -> Judgement:
-    """A merged layer is within its budget when it and its neighbour together are."""
-    if row.layer.merged_with is None:
-        told = "its time" if quantity == "us" else "how long it holds the event loop"
-        few = f"there were too few requests to tell {told}; give it more max_time"
-        return Judgement("undecided", tagged(few, "too-few-requests"))
-    together = told_by(row, rows)
-    us = together.estimate_of(quantity) if together else None
-    if us is not None and us.high <= bound:
-        return Judgement("pass")
-    return Judgement("undecided", merged(row.layer))
-
-
-def _judge_figure(
-    us: Estimate,
-    bound: Microseconds,
-    found: Estimates,
-    slowdown: float,
-    crowded: str | None,
-    *,
-    probed: bool = True,
-) -> Judgement:
-    limit_us = found.detection_limit_us if probed else 0.0
-    judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, least_us=found.least_us)
-    return Judgement("undecided", crowded) if judgement.verdict == "fail" and crowded else judgement
-
-
-# ---- why it is undecided ----------------------------------------------------------------------------------------
-
-
-def _reason(
-    judgement: Judgement,
-    us: Estimate | None,
-    bound: Microseconds,
-    effort: Effort,
-    slowdown: float,
-    method_us: Microseconds = 0.0,
-) -> str | None:
-    """Why a budget is undecided, and how much more effort than this a verdict would take.
-
-    No time would narrow `method_us` of the interval.
-    """
-    if judgement.reason is None or us is None:
-        return judgement.reason
-    if not math.isfinite(us.half_width):
-        rate = effort.requests / max(effort.seconds, 1e-9)
-        few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
-        return tagged(few, "too-few-requests")
-    if not judgement.time_tells:
-        return judgement.reason
-    needed = seconds_needed(us, bound, effort.seconds, slowdown=slowdown, method_us=method_us)
-    if needed is None:
-        remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
-    else:
-        remedy = more_time(needed, us)
-    return tagged(f"{judgement.reason}; {remedy}", "near-budget")
+# ---- advice -----------------------------------------------------------------------------------------------------
 
 
 def seconds_needed(
     us: Estimate, bound: Microseconds, spent_s: float, *, slowdown: float = 1.0, method_us: Microseconds = 0.0
 ) -> float | None:
-    """How long the run would have to be for a verdict, as the interval narrows with the square root of the time.
+    """Return how long a run would have to be for a verdict, None if no time is enough.
 
-    All but `method_us` of its half width does. None when the estimate stands so near the budget that no time is enough.
+    The half width of the interval, less `method_us`, shrinks with the square root of the time.
     """
     gap = max(bound - us.estimate, us.estimate - fails_above(bound, slowdown)) - method_us
-    if not math.isfinite(us.half_width) or gap <= 0:
+    if not us.bounded or gap <= 0:
         return None
     return spent_s * ((us.half_width - method_us) / gap) ** 2
 
 
 def more_time(seconds: Seconds, us: Estimate | None = None) -> str:
-    """How to get what takes this long: by waiting, or where nobody waits so long, by something else.
+    """Return how to get a result that takes this long: with more time, or otherwise if it takes too long.
 
-    `us` is the figure that a budget is held against, where there is one.
+    `us` is the time that is judged, if there is any.
     """
     if seconds <= LONGEST_ADVISED_S:
         return f"--mw-budget-max-time={math.ceil(seconds)} may be enough"

@@ -23,7 +23,7 @@ from ..asgi.loops import Library
 from ..asgi.stack import Stack
 from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
-from ..interpreter.stand_ins import alike, awaited_alike
+from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
 from ..model.stack import HARNESS, Owner, owner_of
 from .charger import NOBODY, Charger
 from .spawning import Spawning
@@ -120,7 +120,7 @@ class Charging:
             send = self._stand_in(caller, call.send, _sending, partial(self.sent.update, (owner,)))
             positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
-            return awaited_alike(answer, partial(core.coroutine_proxy, owner))
+            return stand_in_for_awaitable(answer, partial(core.coroutine_proxy, owner))
 
         return entered
 
@@ -138,7 +138,7 @@ class Charging:
                 core.discount(caller, arguments)
             return core.coroutine_proxy(outer, core.run(outer, passed, *arguments, **named), False, count)
 
-        passed, stand_in = alike(passed, maker(core.aside(called)))
+        passed, stand_in = stand_in_for_callable(passed, maker(core.aside(called)))
         return stand_in
 
 

@@ -12,7 +12,7 @@ from ..asgi.loops import Library
 from ..asgi.stack import Stack
 from ..errors import MeasurementError, tagged
 from ..interpreter.clocks import Clock
-from ..interpreter.foreign_tools import uncollected
+from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.stack import Owner
 from .attribution import Call, Charging
 from .backend import Backend
@@ -85,7 +85,7 @@ class CountingRun:
 
     async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[RequestCharges]:
         """Return the charges of `requests` requests, made after `settle` others; of fewer at the time limit."""
-        with uncollected(), self.opened():
+        with garbage_collection_paused(), self.opened():
             begin = clock()
             for _ in range(settle):
                 await self.charging.request(call)

@@ -1,8 +1,7 @@
-"""The clocks of the package: real ones, whatever a test does to the module `time`.
+"""Real clocks, whatever a test does to the module `time`.
 
-freezegun replaces the functions of `time`, and every attribute of every loaded module that is one of them. So these
-are the functions of a private copy of that module, which nothing that replaces attributes can know. time-machine
-changes the functions of every copy, but only those that tell the date.
+freezegun replaces the functions of `time` in every loaded module, so these are functions of a private copy of `time`.
+time-machine changes every copy, but only the functions that tell the date.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from .internals import private_time
 
 Clock: TypeAlias = Callable[[], int]
 
-# For so long another clock is watched.
+# The time for which another clock is watched.
 WATCHED_S: Seconds = 0.0001
-
 
 _time = private_time()
 perf_counter: Callable[[], float] = _time.perf_counter
@@ -28,7 +26,7 @@ get_clock_info: Callable[[str], Any] = _time.get_clock_info
 
 
 def runs(clock: Callable[[], Seconds]) -> bool:
-    """Whether a clock that tells seconds goes as fast as the real one; it is watched for a tenth of a millisecond."""
+    """Return whether a clock of seconds runs as fast as the real one. Takes WATCHED_S."""
     earliest = perf_counter()
     first = clock()
     begin = perf_counter()

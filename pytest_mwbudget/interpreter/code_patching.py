@@ -1,7 +1,7 @@
-"""Patch the code of a function for a while, so that every call of the function comes here first.
+"""Patch the code of a function for a while, so that every call of the function runs other code first.
 
-Whatever holds a function (an attribute, a closure, a bound method, a module that imported its name) runs the function's
-current code. So no holder has to be found or changed, and putting the code back restores everything.
+Attributes, closures, bound methods and importing modules all run the function's current code, so no reference to the
+function has to be found, and putting the code back restores everything.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from . import internals
 
 # The file name of patched code.
 PROBE_FILE = "<probe of pytest-mwbudget>"
-# Flags that say what calls of a function return. What they do return depends on the instructions only.
+# Flags that announce what calls of a function return. The actual result depends on the instructions only.
 KIND = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 class Function(Protocol):
-    """A function written in Python, as an attribute has it: FunctionType itself would read as a method there."""
+    """A function written in Python. As the type of an attribute, FunctionType would be taken for a method."""
 
     __code__: CodeType
     __name__: str
@@ -44,13 +44,13 @@ class Function(Protocol):
 
 
 def is_plain(function: Function) -> bool:
-    """Return whether a call runs the code at once. A call of a coroutine function runs no code until it is awaited."""
+    """Return whether a call runs the function's code at once, as a call of a coroutine function does not."""
     return not function.__code__.co_flags & inspect.CO_COROUTINE
 
 
 @contextmanager
 def patched_code(function: Function, code: CodeType) -> Iterator[None]:
-    """Give `function` this code, and put its own code back at the end. Raises MeasurementError where that fails."""
+    """Give `function` other code, and put its own back at the end. Raises MeasurementError if that is impossible."""
     _require_code_patching()
     original = function.__code__
     internals.set_code(function, code)
@@ -101,13 +101,13 @@ class Parameters:
 
     @property
     def flat(self) -> str:
-        """The source of a call that passes every parameter by position, containers as they are; see `gathered`."""
+        """The source of a call that passes every parameter by position, including `*` and `**`; see `gathered`."""
         names = [*self.positional, *self.keywords]
         return ", ".join([*names, *(name for name in (self.starred, self.double_starred) if name)])
 
     @property
     def passed(self) -> str:
-        """The source of a call that passes every parameter on as it was passed."""
+        """The source of a call that passes every parameter on."""
         parts = list(self.positional)
         if self.starred:
             parts.append(f"*{self.starred}")
@@ -117,7 +117,7 @@ class Parameters:
         return ", ".join(parts)
 
     def gathered(self, flat: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[object, ...]]:
-        """Return positional and keyword arguments from `flat` ones, and the containers that binding them made."""
+        """Return positional and keyword arguments from `flat` ones, and the containers that the call created."""
         values = list(flat)
         named: dict[str, Any] = {}
         containers: list[object] = []
@@ -135,9 +135,9 @@ class Parameters:
 def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, object]) -> CodeType:
     """Compile `source` to code that can replace `original` in its function.
 
-    `source` defines a function that defines one. `stand_ins` maps constants of the source to objects: the code runs
-    with the user's globals and must not look up a name in them. The code gets the cells, names and kind of the
-    original: a function refuses code with other cells, and some ask whether a function is a coroutine function.
+    `source` defines a function inside a function. `stand_ins` maps constants of the source to objects, because the code
+    runs with the user's globals and must not look up a name there. The code gets the cells, names and kind of the
+    original: a function refuses code with other cells, and apps ask whether a function is a coroutine function.
     """
     _require_code_patching()
     code = compiled(source, stand_ins)
@@ -151,7 +151,7 @@ def trampoline(original: CodeType, source: str, stand_ins: Mapping[object, objec
 
 
 def mentioned_cells(original: CodeType) -> str:
-    """Return names for a trampoline to mention in code that never runs, so that the compiler makes a cell of each."""
+    """Return names that a trampoline mentions in code that never runs, so that the compiler makes cells of them."""
     return "".join(f"_cell_{number}_, " for number in range(len(original.co_freevars)))
 
 
@@ -171,8 +171,8 @@ def _compiled(source: str) -> CodeType:
 
 
 _TARGET = "the target stands here"
-# A plain function also where the original is a coroutine function: what it returns is to be awaited, and a coroutine
-# of its own would be one more object, created before anybody could say whose it is.
+# A plain function even in place of a coroutine function: its result is awaited, and a coroutine of its own would be one
+# more object, created before its owner is known.
 _DETOUR = """
 def make({cells}):
     def shape({signature}):
@@ -183,7 +183,7 @@ def make({cells}):
 
 
 def detour(original: CodeType, target: Callable[..., Any]) -> CodeType:
-    """Return code that calls `target` with the arguments of `Parameters.flat`, and returns what it returns."""
+    """Return code that calls `target` with the arguments of `Parameters.flat`, and returns its result."""
     parameters = Parameters.of(original)
     source = _DETOUR.format(
         cells=mentioned_cells(original), signature=parameters.signature, target=_TARGET, flat=parameters.flat

@@ -1,4 +1,4 @@
-"""A coroutine round an awaitable, for code that has to run round each of its steps."""
+"""A coroutine round an awaitable that runs code before and after each step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CoroutineProxy(Coroutine[Any, Any, Any]):
-    """A coroutine that steps an awaitable; a subclass says what to do before a step begins and after it has ended.
+    """A coroutine that steps an awaitable, with methods for subclasses that run before and after each step.
 
     `counting/c_core/proxy.c` has the same in C, where a step must not create an object.
     """
@@ -17,31 +17,24 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
         self._steps: Any = None
 
     def _entered(self) -> Any:
-        """Called before a step; what it returns is given to the method that is called after the step."""
+        """Run before a step. The result is passed to the method that runs after the step."""
 
     def _suspended(self, before: Any) -> None:
-        """Called after a step that ended in a suspension."""
+        """Run after a step that ended in a suspension."""
 
     def _ended(self, before: Any, *, returned: bool) -> None:
-        """Called after the last step: the awaitable has `returned`, or has raised, or was closed."""
+        """Run after the last step, in which the awaitable `returned`, or raised or was closed."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """Some ask whether it is a coroutine, and await nothing else."""
+        """That of the awaitable, because some code awaits nothing but coroutines."""
         return type(self._awaitable)
 
     def __getattr__(self, name: str) -> Any:
-        # anyio asks the coroutine of a task whether it has begun, and cancels only a task whose coroutine has.
+        # anyio reads from a task's coroutine whether it has begun, and cancels only tasks that have.
         return getattr(self._awaitable, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        value = yield from self._delegated()
-        return value
-
-    # A generator-based coroutine says `yield from` where another one says `await`.
-    __iter__ = __await__
-
-    def _delegated(self) -> Generator[Any, Any, Any]:
         sent: Any = None
         thrown: BaseException | None = None
         while True:
@@ -55,6 +48,9 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
             except BaseException as error:
                 thrown = error
 
+    # A generator-based coroutine says `yield from` where another one says `await`.
+    __iter__ = __await__
+
     def send(self, value: Any) -> Any:
         """Run one step."""
         return self._step(lambda steps: steps.send(value))
@@ -65,7 +61,7 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
 
     def close(self) -> None:
         """End the coroutine where it stands."""
-        # What takes exceptions is a coroutine. Other awaitables have nothing to close before the first step.
+        # Before the first step only a coroutine, which has `throw`, has anything to close.
         if self._steps is None and not hasattr(self._awaitable, "throw"):
             return
         before = self._entered()
@@ -92,5 +88,5 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
 
 
 async def awaiting(awaitable: Awaitable[Any]) -> Any:
-    """A coroutine for an awaitable that need not have `send` and `throw`."""
+    """Await an awaitable, which need not have `send` and `throw`, in a coroutine."""
     return await awaitable

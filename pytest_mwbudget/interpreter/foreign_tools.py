@@ -1,7 +1,6 @@
-"""Suspend foreign tools and the garbage collector during a measurement.
+"""Suspend foreign tools and the garbage collector during a measurement, and make room for the frames of probes.
 
-Foreign tools are tracers, profilers, coverage and the tools of `sys.monitoring`. Everything is put back afterwards. The
-recursion limit is raised to make room for the frames of the probes.
+Foreign tools are tracers, profilers, coverage and the tools of `sys.monitoring`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from types import CodeType
 
 from . import internals, monitoring, tracers
 
-# The most frames that the probes of one boundary put on the stack: for the call of the layer, and for a message that
-# the layer sends.
+# The most frames that the probes of one boundary put on the stack, for the call of the layer and for a message from it.
 FRAMES_OF_PROBES = 20
 # The largest C int, which is the most that `sys.setrecursionlimit` accepts.
 MOST_FRAMES = 2**31 - 1
@@ -24,10 +22,10 @@ MOST_FRAMES = 2**31 - 1
 
 @dataclass(slots=True)
 class ForeignTools:
-    """The tools of others that were found, by name: `suspended` ones, and `active` ones, which distort figures.
+    """The names of foreign tools: `suspended` ones, and `active` ones, which distort figures.
 
-    `missed` names the other threads that a suspended tool did not watch in the meantime. `unproven` says why it cannot
-    be proved that no unseen tool is at work.
+    `missed` names the other threads that a suspended tool did not watch. `unproven` is the reason why it cannot be
+    proved that no unseen tool is active.
     """
 
     suspended: list[str] = field(default_factory=list)
@@ -37,12 +35,12 @@ class ForeignTools:
 
     @property
     def distorting(self) -> bool:
-        """Whether figures of time and memory cannot stand."""
+        """Whether figures of time and memory would be wrong."""
         return bool(self.active) or self.unproven is not None
 
     @property
     def why_no_figures(self) -> str:
-        """Why there is no figure of time or memory, and what to do."""
+        """The reason why there are no figures of time and memory, and the remedy."""
         if not self.active and self.unproven is not None:
             return self.unproven
         remedy = "measure in a job of its own without it"
@@ -54,7 +52,7 @@ class ForeignTools:
         return f"{' and '.join(self.active)} was at work during the measurement; {remedy}"
 
     def check(self, codes: Iterable[CodeType] = ()) -> None:
-        """Add to `active` the tools that are at work although all were suspended, or were when `codes` last ran."""
+        """Add to `active` the tools that are active in spite of the suspension, or were when `codes` last ran."""
         found = tracers.described(tracers.at_work()) + [_tool(name) for name in monitoring.at_work()]
         if not found:
             self.unproven = internals.why_no_proof()
@@ -64,8 +62,8 @@ class ForeignTools:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Pause garbage collection: it takes the time of whoever runs, and calls callbacks that belong to no layer."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection, which takes time of the current layer and runs callbacks of no layer."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -92,7 +90,7 @@ def raised_recursion_limit(boundaries: int) -> Iterator[None]:
 def suspended(new_threads: tracers.Hooks | None = None) -> Iterator[ForeignTools]:
     """Suspend the tracers and profilers of every thread and every `sys.monitoring` tool, and restore them.
 
-    `new_threads` are the tools that threads begin with outside the block; by default those that they begin with now.
+    `new_threads` are the tools of threads that start outside the block, by default the current ones.
     """
     with tracers.suspended(new_threads) as tools, monitoring.suspended() as names:
         found = ForeignTools(
@@ -108,7 +106,7 @@ def _tool(name: str) -> str:
 
 
 def _unseen() -> str:
-    """Name the tool that most likely instruments code although no tool is seen."""
+    """Describe the unseen tool that most likely instruments code."""
     others = tracers.other_threads()
     if internals.thread_tools() is None and others:
         unusable = internals.why_no_thread_tools()

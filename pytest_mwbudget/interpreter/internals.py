@@ -1,11 +1,11 @@
-"""Everything the package assumes about CPython and asyncio beyond their documentation, with a self-check for each.
+"""Every assumption about CPython and asyncio beyond their documentation, with a self-check for each.
 
-A self-check runs once, when the feature that needs the assumption is first used, on objects made for it. It returns
-None, or one sentence that says what is not as expected and what is lost. The feature passes that sentence on.
+A self-check runs once, when a feature first needs the assumption, on objects made for the check. It returns None, or
+one sentence on what is unexpected and what is lost, which the feature passes on.
 
-Some assumptions need no self-check, because the feature shows by itself that they fail. `monitoring` finds code objects
-through `gc.get_objects()`: the proof in `foreign_tools` sees instrumented code that the search misses. `profiling`
-replaces parts of pyinstrument: an exception there becomes the reason why there is no flamegraph.
+Some assumptions need no self-check, because their failure shows. `monitoring` finds code objects through
+`gc.get_objects()`; the proof in `foreign_tools` sees instrumented code that was not found. `profiling` replaces parts
+of pyinstrument; an exception there becomes the reason why there is no flamegraph.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from importlib.util import module_from_spec
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal, TypeAlias
 
-# None, or why the internal cannot be relied on.
+# Returns None, or the reason why the internal cannot be used.
 SelfCheck: TypeAlias = Callable[[], str | None]
 
 SELF_CHECKS: list[Any] = []
 
 
 def self_check(wrong: str, lost: str) -> Callable[[Callable[[], bool]], SelfCheck]:
-    """Make a self-check of a function that returns whether the internal is as expected; an exception means no."""
+    """Make a self-check of a function that returns whether the internal is as expected. An exception means no."""
 
     def decorate(as_expected: Callable[[], bool]) -> SelfCheck:
         @lru_cache(maxsize=1)
@@ -38,7 +38,7 @@ def self_check(wrong: str, lost: str) -> Callable[[Callable[[], bool]], SelfChec
             try:
                 if as_expected():
                     return None
-            except Exception as error:  # whatever it is, the internal has changed
+            except Exception as error:  # of any kind: the internal has changed
                 found = f" ({type(error).__name__}: {error})"
             import platform
 
@@ -55,7 +55,7 @@ def self_check(wrong: str, lost: str) -> Callable[[Callable[[], bool]], SelfChec
 
 
 def set_code(function: Any, code: CodeType) -> None:
-    """Let every call of the function, however it is referred to, run `code`."""
+    """Let every call of the function run `code`."""
     function.__code__ = code
 
 
@@ -64,7 +64,7 @@ def set_code(function: Any, code: CodeType) -> None:
     "no probe can be placed and nothing can be measured",
 )
 def why_no_code_patching() -> bool:
-    """Check that assigned code runs, that any object can be a constant, and that a flag alone makes no coroutine."""
+    """Check that assigned code runs, that constants can be any objects, and that a flag alone makes no coroutine."""
     placeholder, cell, answer = "the target stands here", object(), object()
 
     async def patched(argument: object) -> object:
@@ -101,16 +101,16 @@ def why_no_code_patching() -> bool:
     return returned is answer and marked
 
 
-# The numbers of the instructions that replace others in code that a tracer, profiler or monitoring tool watches.
+# The instructions that replace others in code watched by a tracer, profiler or monitoring tool.
 _INSTRUMENTED = frozenset(number for name, number in opcode.opmap.items() if name.startswith("INSTRUMENTED_"))
 
 
 def is_instrumented(code: CodeType) -> bool:
-    """Whether the code ran instrumented when it last ran. CPython 3.11 instruments no code."""
+    """Return whether the code was instrumented when it last ran. CPython 3.11 instruments no code."""
     if not hasattr(sys, "monitoring"):
         return False
     plain, adaptive = code.co_code, code._co_code_adaptive  # type: ignore[attr-defined]
-    # An instruction is two bytes, and its inline cache follows: what is a CACHE in the plain code is data here.
+    # An instruction has two bytes, and its inline cache follows: where the plain code has CACHE, this one has data.
     return any(plain[i] != 0 and adaptive[i] in _INSTRUMENTED for i in range(0, len(plain), 2))
 
 
@@ -119,12 +119,12 @@ def is_instrumented(code: CodeType) -> bool:
     "it cannot be proved that no tracer, profiler or monitoring tool slowed the measurement down",
 )
 def why_no_proof() -> bool:
-    """Check that an event on a code object shows in its instructions; there is nothing to check before Python 3.12."""
+    """Check that an event on a code object shows in its instructions, from Python 3.12 on."""
     monitoring: Any = getattr(sys, "monitoring", None)
     if monitoring is None:
         return True
     tool = next((tool for tool in range(6) if monitoring.get_tool(tool) is None), None)
-    if tool is None:  # six tools are at work: `foreign_tools` has to do with them first
+    if tool is None:  # six active tools, which `foreign_tools` reports first
         return True
 
     def watched() -> None: ...
@@ -144,21 +144,21 @@ def why_no_proof() -> bool:
 
 
 def _instruction(frame: FrameType) -> str:
-    """The name of the instruction that the frame is at."""
+    """Return the name of the frame's current instruction."""
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 def begins(frame: FrameType) -> bool:
-    """Whether a frame that a profile function sees called begins now, and is not resumed."""
+    """Return whether a frame begins, and is not resumed, at a call that a profile function sees."""
     code = frame.f_code.co_code
     resumed_after = code[frame.f_lasti + 1] & 3 if _instruction(frame) == "RESUME" else 0
     return resumed_after == 0
 
 
 def step_ended(frame: FrameType) -> Literal["suspended", "returned", "raised"]:
-    """How a step of a frame ended for which a profile function sees a return."""
+    """Return how a step of a frame ended, at a return that a profile function sees."""
     instruction = _instruction(frame)
-    if instruction in ("YIELD_VALUE", "RESUME"):  # Python 3.13 says where it will go on
+    if instruction in ("YIELD_VALUE", "RESUME"):  # Python 3.13 is already at the next step
         return "suspended"
     return "returned" if instruction.startswith("RETURN_") else "raised"
 
@@ -168,7 +168,7 @@ def step_ended(frame: FrameType) -> Literal["suspended", "returned", "raised"]:
     "no layer can be found",
 )
 def why_no_steps() -> bool:
-    """Check how frames look to a profile function in two calls: one is suspended and returns, one raises."""
+    """Check what a profile function sees of two calls: one is suspended and returns, the other raises."""
 
     async def watched(awaitable: Any) -> None:
         await awaitable
@@ -199,17 +199,17 @@ def why_no_steps() -> bool:
 
 
 def function_of(frame: FrameType) -> FunctionType | None:
-    """The function whose call `frame` was: a finished frame holds it. None while it still runs."""
+    """Return the function of a finished frame, None while the frame runs."""
     held = [
         value for value in gc.get_referents(frame) if type(value) is FunctionType and value.__code__ is frame.f_code
     ]
-    # It may also be among its own arguments; but then another one of the same code may be there, too.
+    # A function may be among its own arguments, and so may others with the same code.
     return held[0] if len(set(map(id, held))) == 1 else None
 
 
 @self_check("the frame of a call that has ended does not hold the function that was called", "no layer can be found")
 def why_no_functions() -> bool:
-    """Check that the frame of a call leads to its function."""
+    """Check that the function of a frame is found."""
     frames: list[FrameType] = []
 
     def called() -> None:
@@ -224,7 +224,7 @@ def why_no_functions() -> bool:
 
 @lru_cache(maxsize=1)
 def _extension() -> Any:
-    """The module in C that reads and writes the tools of all threads, None where it was not built."""
+    """Return the C extension that reads and writes the tools of all threads, None if it was not built."""
     try:
         from . import _tracing  # type: ignore[attr-defined]
     except ImportError:
@@ -233,7 +233,7 @@ def _extension() -> Any:
 
 
 def thread_tools() -> Any:
-    """The module in C that reads and writes the tools of all threads, None where there is none to rely on."""
+    """Return the C extension that reads and writes the tools of all threads, None if it cannot be used."""
     return _extension() if why_no_thread_tools() is None else None
 
 
@@ -242,9 +242,9 @@ def thread_tools() -> Any:
     "tracers and profilers of other threads cannot be suspended",
 )
 def why_no_thread_tools() -> bool:
-    """Check that the extension sees what `sys` sees, and that it takes a profiler off and puts it back.
+    """Check that the extension sees the same as `sys`, and that it suspends and restores a profiler.
 
-    Only reads where a tool is at work already: its owner must not notice.
+    Only reads if a tool is active, so that nobody notices.
     """
     tracing = _extension()
     if tracing is None:
@@ -273,10 +273,10 @@ def why_no_thread_tools() -> bool:
 
 
 def private_time() -> Any:
-    """A copy of the module `time` in which no test can replace a function; `time` itself where none can be made."""
+    """Return a copy of the module `time` in which no test can replace functions; `time` itself if that fails."""
     spec = BuiltinImporter.find_spec("time")
     if spec is None or spec.loader is None:
-        import time  # here only: freezegun replaces what a module of this package holds
+        import time  # not at the top, where freezegun would replace its functions
 
         return time
     module = module_from_spec(spec)
@@ -285,21 +285,21 @@ def private_time() -> Any:
 
 
 def thread_target(thread: threading.Thread) -> Any:
-    """What the thread is to run; its method `run` where `threading` does not keep the target under this name."""
+    """Return the function that the thread will run; its method `run` if `threading` has renamed the attribute."""
     return getattr(thread, "_target", None) or thread.run
 
 
 def loop_iteration(loop: object) -> Callable[[], None] | None:
-    """The method with which asyncio's own loop does all that is ready, None for another loop.
+    """Return the method with which asyncio's own loop runs all that is ready, None for other loops.
 
-    It is called as an attribute of the loop, so that an attribute of that name takes its place.
+    The loop looks the method up on itself, so an attribute of the loop replaces it.
     """
     return getattr(loop, "_run_once", None)
 
 
 def eager_constructor(factory: Any) -> Callable[..., Any] | None:
-    """What asyncio's eager task factory makes tasks with, None for another factory."""
-    import asyncio  # here only: CPython 3.12 crashes where another interpreter imports it
+    """Return the task constructor of asyncio's eager task factory, None for other factories."""
+    import asyncio  # not at the top: CPython 3.12 crashes if a second interpreter imports it
 
     eager = getattr(asyncio, "eager_task_factory", None)  # Python 3.12
     if eager is None or getattr(factory, "__code__", None) is not eager.__code__ or why_no_eager_constructor():
@@ -317,7 +317,7 @@ def _first_cell(factory: Any) -> Callable[..., Any]:
     "tasks that anyio makes with that constructor are not counted",
 )
 def why_no_eager_constructor() -> bool:
-    """Check that the constructor can be read; there is none before Python 3.12."""
+    """Check that the constructor can be read, from Python 3.12 on."""
     import asyncio
 
     create: Any = getattr(asyncio, "create_eager_task_factory", None)

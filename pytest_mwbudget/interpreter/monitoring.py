@@ -1,4 +1,4 @@
-"""Suspend the tools of `sys.monitoring`, and tell whether code still runs instrumented. Python 3.12 and newer."""
+"""Suspend the tools of `sys.monitoring`, and find out whether code still runs instrumented. From Python 3.12 on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def suspended() -> Iterator[list[str]]:
     monitoring = _monitoring()
     names = {} if monitoring is None else {tool: monitoring.get_tool(tool) for tool in TOOLS}
     tools = [tool for tool, name in names.items() if name is not None]
-    # Events on single code objects stay instrumented without any callback, and double the time of a small function.
+    # Events on single code objects keep code instrumented without callbacks, and double the time of a small function.
     codes = list(_all_code()) if tools else []
     suspended = [_suspend(monitoring, tool, codes) for tool in tools]
     try:
@@ -74,15 +74,15 @@ def _resume(monitoring: Any, suspended: _Suspended) -> None:
 
 
 def _events(monitoring: Any) -> list[int]:
-    """Return the events that can have a callback. They have one bit each; the others are combinations."""
+    """Return the events that can have a callback: those of one bit. Others are combinations."""
     found = {name: value for name, value in vars(monitoring.events).items() if name.isupper() and value}
     if "BRANCH_LEFT" in found:
-        found.pop("BRANCH", None)  # Python 3.14: another name for the two
+        found.pop("BRANCH", None)  # Python 3.14: a name for both
     return [event for event in found.values() if event & (event - 1) == 0]
 
 
 def _all_code() -> Iterator[CodeType]:
-    """Find the code of every function, and of every call that runs or is suspended. CPython keeps no list of code."""
+    """Yield the code of every function, and of every call that runs or is suspended. CPython keeps no list of code."""
     seen: set[int] = set()
     waiting = [code for holder in _all_objects() if (code := _code_of(holder)) is not None]
     for frame in sys._current_frames().values():
@@ -99,9 +99,8 @@ def _all_objects() -> list[object]:
     found: list[object] = gc.get_objects()
     if not gc.get_freeze_count():
         return found
-    # Frozen objects are in no list: follow references from the names in modules. Not through frames, where this search
-    # would find what it makes itself; nor through modules, because that of _asyncio tells of its references for ever
-    # (CPython 3.12.1).
+    # Frozen objects are in no list: follow references from the names in modules. Not through frames, which hold objects
+    # that this search creates, nor through modules, because the references of _asyncio never end in CPython 3.12.1.
     seen = set(map(id, found))
     frontier: list[object] = [vars(module) for module in sys.modules.values() if type(module) is ModuleType]
     while frontier:
@@ -113,7 +112,7 @@ def _all_objects() -> list[object]:
 
 
 def _code_of(holder: object) -> CodeType | None:
-    # By type and not by isinstance: a proxy runs the user's code when it is asked for its class.
+    # By type, because isinstance runs the user's code if the object is a proxy.
     kind = type(holder)
     if kind is FunctionType:
         return holder.__code__  # type: ignore[attr-defined, no-any-return]
@@ -144,13 +143,10 @@ def at_work() -> list[str]:
 
 
 def instrumented(codes: Iterable[CodeType]) -> bool:
-    """Return whether any of `codes` ran instrumented when it last ran, or code that runs now does.
-
-    A tracer or profiler of any thread, or a tool of `sys.monitoring`, instruments code.
-    """
+    """Return whether any of `codes` was instrumented when it last ran, or code that runs now is."""
     _canary()
     return any(map(is_instrumented, (_canary.__code__, *codes)))
 
 
 def _canary() -> None:
-    """Do nothing: the code of this function shows how code runs now."""
+    """Do nothing. The code of this function shows whether code runs instrumented now."""

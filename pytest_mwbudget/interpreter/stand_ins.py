@@ -1,12 +1,13 @@
-"""Put something in between that nobody notices: what takes the place of a callable or an awaitable is like it.
+"""Stand-ins that look and behave like the callable or awaitable they replace, so that the app sees no difference.
 
-A layer may read `send.started` of an outer layer's callable object, set an attribute on a function, ask whether it is
-a coroutine function, or wait for the future that it got. None of this may depend on whether a probe is in place.
+A layer may read `send.started` of another layer's callable object, set an attribute on a function, ask whether a
+function is a coroutine function, or wait for a future.
 """
 
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from inspect import isawaitable
@@ -15,24 +16,24 @@ from typing import Any
 from weakref import finalize
 
 
-def alike(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What `probe`, a function that was made for this, is to call for the callable `original`, and what can stand in.
+def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the function that `probe` has to call in place of `original`, and a stand-in that calls `probe`.
 
-    No Python stands between a caller and the probe: it would be charged to the caller. So the function of a method, or
-    of an object's call, gets its `self` from a method that is bound to the same object.
+    No Python code runs between a caller and the probe, because its time would be charged to the caller. So the stand-in
+    for a bound method is a method bound to the same object, and the probe calls the function with the `self` it gets.
     """
     kind = type(original)
     if kind is FunctionType:
-        probe.__dict__ = original.__dict__  # shared: what is set on one is read on the other
+        probe.__dict__ = original.__dict__  # shared, so that an attribute set on one is read on the other
         return original, probe
     if kind is MethodType and type(function := original.__func__) is FunctionType:
         probe.__dict__ = function.__dict__
         return function, MethodType(probe, original.__self__)
-    if kind is partial or kind is _PartialAlike:
-        stand_in = _PartialAlike(probe)
+    if kind is partial or kind is _PartialStandIn:
+        stand_in = _PartialStandIn(probe)
         _set(stand_in, "_mwbudget_original", original)
         return original, stand_in
-    found: Any = _new(_kinds.get((_CallableAlike, id(kind))) or _like(_CallableAlike, kind))
+    found: Any = _new(_types.get((_CallableStandIn, id(kind))) or _type_for(_CallableStandIn, kind))
     _set(found, "_mwbudget_original", original)
     if type(function := kind.__call__) is not FunctionType:
         _set(found, "__call__", probe)
@@ -42,10 +43,10 @@ def alike(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., 
     return function, found
 
 
-def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]) -> Any:
-    """What a caller gets in place of `answer`, so that its steps run inside the coroutine that `step` makes of it.
+def stand_in_for_awaitable(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]) -> Any:
+    """Return a stand-in for `answer` whose steps run inside the coroutine that `step` makes of it.
 
-    A future has no steps, it is only waited for, and nor has what cannot be awaited: these stay what they are.
+    Futures and objects that cannot be awaited have no steps and are returned as they are.
     """
     if type(answer) is CoroutineType or isinstance(answer, Coroutine):
         return step(answer)
@@ -53,19 +54,26 @@ def awaited_alike(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, A
         return answer
     if isinstance(answer, Generator):
         return step(answer)
-    found = _new(_kinds.get((_AwaitedAlike, id(type(answer)))) or _like(_AwaitedAlike, type(answer)))
+    found = _new(_types.get((_AwaitableStandIn, id(type(answer)))) or _type_for(_AwaitableStandIn, type(answer)))
     _set(found, "_mwbudget_original", answer)
     _set(found, "_mwbudget_step", step)
     return found
 
 
-# Used directly because both run in C: a frame of Python would be charged to some layer. `setattr` on a stand-in would
-# set an attribute of its original.
+# Called directly because they run in C; the time of a Python frame would be charged to some layer. `setattr` on a
+# stand-in would set an attribute of its original.
 _new, _set = object.__new__, object.__setattr__
 
 
-class _Alike:
-    """A stand-in that looks like its original in every way; subclasses give some of its operations to a probe."""
+def _comparing(compare: Callable[[Any, Any], Any]) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        return compare(self._mwbudget_original, _original(other))
+
+    return method
+
+
+class _StandIn:
+    """An object that behaves like its original. Subclasses leave some operations to a probe."""
 
     __slots__ = ()
     _mwbudget_original: Any
@@ -98,27 +106,16 @@ class _Alike:
     def __repr__(self) -> str:
         return repr(self._mwbudget_original)
 
-    def __eq__(self, other: object) -> Any:
-        return self._mwbudget_original == _original(other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._mwbudget_original != _original(other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._mwbudget_original < _original(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._mwbudget_original <= _original(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._mwbudget_original > _original(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._mwbudget_original >= _original(other)
+    __eq__ = _comparing(operator.eq)
+    __ne__ = _comparing(operator.ne)
+    __lt__ = _comparing(operator.lt)
+    __le__ = _comparing(operator.le)
+    __gt__ = _comparing(operator.gt)
+    __ge__ = _comparing(operator.ge)
 
 
-class _PartialAlike(_Alike, partial):  # type: ignore[type-arg]
-    """A `functools.partial` that calls the probe and looks like its original, which its hidden dict keeps."""
+class _PartialStandIn(_StandIn, partial):  # type: ignore[type-arg]
+    """A `functools.partial` that calls the probe. Its hidden dict keeps the original."""
 
     __slots__ = ()
 
@@ -128,17 +125,17 @@ class _PartialAlike(_Alike, partial):  # type: ignore[type-arg]
     keywords = property(lambda self: self._mwbudget_original.keywords)
 
 
-_PartialAlike.__doc__ = partial.__doc__
+_PartialStandIn.__doc__ = partial.__doc__
 
 
-class _CallableAlike(_Alike):
-    """A callable object, whose type finds its call in a slot of the object."""
+class _CallableStandIn(_StandIn):
+    """A callable object; calls go to the function in its slot `__call__`."""
 
     __slots__ = ("__call__", "__weakref__", "_mwbudget_original")
 
 
-class _AwaitedAlike(_Alike):
-    """An awaitable object whose steps run inside what `step` makes of it."""
+class _AwaitableStandIn(_StandIn):
+    """An awaitable object whose steps run inside the coroutine that `step` makes."""
 
     __slots__ = ("__weakref__", "_mwbudget_original", "_mwbudget_step")
 
@@ -147,10 +144,10 @@ class _AwaitedAlike(_Alike):
 
 
 def _original(one: Any) -> Any:
-    return one._mwbudget_original if issubclass(type(one), _Alike) else one
+    return one._mwbudget_original if issubclass(type(one), _StandIn) else one
 
 
-# Python looks these up on the type of an object and not on the object, so `__getattr__` does not see them.
+# Python looks these methods up on the type of an object, past `__getattr__`.
 _OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
 _OTHERS = """
     str bytes format dir sizeof fspath copy deepcopy instancecheck subclasscheck call await
@@ -161,25 +158,25 @@ _SPECIAL = frozenset(
     f"__{name}__"
     for name in (*_OTHERS.split(), *(prefix + name for name in _OPERATORS.split() for prefix in ("", "r", "i")))
 )
-# By the base and the id of the type that is stood in for; a type that is gone takes its entries with it.
-_kinds: dict[tuple[type[_Alike], int], type[_Alike]] = {}
+# By the base and the id of the original's type. The entries go when that type does.
+_types: dict[tuple[type[_StandIn], int], type[_StandIn]] = {}
 
 
-def _like(base: type[_Alike], kind: type) -> type[_Alike]:
-    """A `base` that has the special methods of `kind`."""
+def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
+    """Return a subclass of `base` with the special methods of `kind`."""
     body: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
     special = _SPECIAL.difference(vars(base))
     for owner in reversed(kind.__mro__[:-1]):  # all have those of `object`
         for name in vars(owner).keys() & special:
-            # By assigning None a class switches off an operation that its base has.
+            # A class that assigns None switches off an operation of its base.
             body[name] = None if vars(owner)[name] is None else _forwarding(name)
-    found = _kinds[base, id(kind)] = type(kind.__name__, (base,), body)
-    finalize(kind, _kinds.pop, (base, id(kind)), None).atexit = False
+    found = _types[base, id(kind)] = type(kind.__name__, (base,), body)
+    finalize(kind, _types.pop, (base, id(kind)), None).atexit = False
     return found
 
 
 def _forwarding(name: str) -> Callable[..., Any]:
-    def forward(self: _Alike, *arguments: Any, **named: Any) -> Any:
+    def forward(self: _StandIn, *arguments: Any, **named: Any) -> Any:
         original = self._mwbudget_original
         kind = type(original)
         method = next(vars(owner)[name] for owner in kind.__mro__ if name in vars(owner))

@@ -15,8 +15,8 @@ Seconds: TypeAlias = float
 class Estimate:
     """A median in microseconds per request, with the ends of its confidence interval.
 
-    The interval of a sum or a difference holds whenever the intervals of both operands hold, whatever ties them; where
-    they are independent of each other, `independent_sum` has a narrower one.
+    The interval of a sum or a difference holds whenever those of both operands hold, even if they are correlated.
+    `independent_sum` gives a narrower interval.
     """
 
     estimate: Microseconds
@@ -27,6 +27,11 @@ class Estimate:
     def half_width(self) -> Microseconds:
         """The larger distance from the estimate to an end of the interval."""
         return max(self.estimate - self.low, self.high - self.estimate)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval has two ends."""
+        return math.isfinite(self.half_width)
 
     @property
     def centred(self) -> Estimate:

@@ -1,7 +1,4 @@
-"""The records that a measurement is made of. Frozen, without behaviour beyond reading themselves.
-
-All times are microseconds per request unless a name says `_ns` or `_s`.
-"""
+"""The records of a finished measurement. All are frozen. Times are microseconds per request by default."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# What a layer can have a budget for. The first two are microseconds and need a clock; the others are counted.
+# Quantities that a layer can have a budget for. The first two are microseconds, the others are counted.
 Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes", "tasks", "threads", "retained"]
 CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
@@ -29,9 +26,9 @@ COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number per request: the typical one (the median), the least and the most that a counted request had.
+    """A number per request: the median, and the least and the most of the counted requests.
 
-    `kinds` shares the typical number out by type or name; a request that differs from the typical one may have others.
+    `kinds` divides `count` by type or name. Other requests may have other kinds.
     """
 
     count: int
@@ -41,18 +38,20 @@ class Count:
 
     @property
     def exact(self) -> bool:
-        """Whether every request had the same."""
+        """Whether every request had the same number."""
         return self.low == self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was charged to one row per request. None for what cannot be counted here.
+    """The counts of one row per request. None for a quantity that cannot be counted here.
 
-    `objects` and `retained` are by type; `tasks` by coroutine and `threads` by function. `retained` are objects that
-    were still alive after a garbage collection. `allocations` and `bytes` are what was requested of Python's
-    allocators. `received` and `sent` are messages through the row's outer boundary. `suspensions` says how often a
-    task stood still there. `own_types` are types that no other row created.
+    - `objects`: by type; `retained`: those still alive after a garbage collection
+    - `allocations` and `bytes`: requested of Python's allocators
+    - `tasks`: by coroutine; `threads`: by function
+    - `received` and `sent`: messages through the row's outer boundary
+    - `suspensions`: of tasks in the row
+    - `own_types`: types of objects that no other row created
     """
 
     objects: Count | None
@@ -67,18 +66,17 @@ class Counts:
     own_types: tuple[str, ...] = ()
 
     def of(self, quantity: CountedQuantity) -> Count | None:
-        """The count of a quantity, None when it cannot be counted here."""
+        """Return the count of a quantity, None if it cannot be counted here."""
         found: Count | None = getattr(self, quantity)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Occupation:
-    """How a layer spends its time, in microseconds per request.
+    """How a layer spends its time: `busy` holding the event loop, `wait_us` suspended.
 
-    `busy` is the time in which it held the event loop, `wait_us` the time in which it was suspended; together they are
-    the layer's time. `cpu_us` is the part of `busy` in which the processor worked for it, None when the clock of this
-    platform cannot tell. `blocking` says that it holds the event loop for long without working.
+    `cpu_us` is the part of `busy` in which the processor worked, None if the clock of this platform is too coarse.
+    `blocking` says that the layer holds the event loop for long without work of the processor.
     """
 
     busy: Estimate
@@ -89,7 +87,7 @@ class Occupation:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A budget and what came of it. `reason` explains an undecided verdict."""
+    """A budget and its verdict. `reason` explains an undecided verdict."""
 
     bound: float
     verdict: Verdict
@@ -98,9 +96,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """What was found out about one layer, and how its budgets were judged.
+    """The figures and verdicts of one layer.
 
-    `us` is None when the layer was not entered, is merged with a neighbour, or was not timed; `counts` likewise.
+    `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
     """
 
     layer: Layer
@@ -117,28 +115,26 @@ class LayerReport:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict on its budgets, None when it has none."""
+        """The worst verdict on its budgets, None without budgets."""
         return worst(judged.verdict for judged in self.judged.values())
 
     @property
     def budget_us(self) -> Microseconds | None:
-        """Its budget of time, None when it has none."""
+        """Its budget of time, None without one."""
         return self.judged["us"].bound if "us" in self.judged else None
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Any fail, else any undecided, else pass; None when there is none."""
-    found = set(verdicts)
+    """Return the worst of the verdicts, None if there are none."""
     ranked: tuple[Verdict, ...] = ("fail", "undecided", "pass")
-    return next((verdict for verdict in ranked if verdict in found), None)
+    return min(verdicts, key=ranked.index, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """The rows of a stack beside the whole app, in microseconds per request.
+    """The times that are no layer's.
 
-    `total` is the whole app called with no probe at all. `residue` is the sum of the rows minus `total`: what the
-    measurement could not account for.
+    `total` is the whole app without probes. `residue_us` is the unattributed time: the sum of all rows less `total`.
     """
 
     total: Estimate
@@ -151,8 +147,8 @@ class Books:
 class Ledger:
     """The counts that are no layer's, and the sum of all rows.
 
-    `outside` is the app object with the server's receive and send, `endpoint` what is inside the innermost layer.
-    `requests` were counted. `why` says what could not be counted, by quantity.
+    `outside` is the app object with the server's receive and send, `endpoint` everything inside the innermost layer.
+    `requests` is the number of counted requests. `why` says by quantity why something could not be counted.
     """
 
     outside: Counts
@@ -164,10 +160,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How a measurement stands to those of other processes.
-
-    `crowded` is why a failure is not to be believed, None where nobody else measures; `note` is what to know of it.
-    """
+    """The state of measurements in other processes: why no failure counts, if another process measures, and a note."""
 
     crowded: str | None = None
     note: str | None = None
@@ -175,7 +168,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a measurement took: `requests` measured, in `rounds` over all boundaries, in `seconds`."""
+    """The size of a measurement: timed requests, rounds over all boundaries, and seconds."""
 
     requests: int
     rounds: int
@@ -184,7 +177,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class HotFunction:
-    """A function in a profile, in microseconds per request: in it alone, and with everything that it calls."""
+    """A function in a profile: its self time and its time with the functions it calls."""
 
     function: str
     file: str
@@ -194,17 +187,17 @@ class HotFunction:
 
     @property
     def place(self) -> str:
-        """`file:line`, empty for what is not written in Python."""
+        """`file:line`, empty for a function that is not written in Python."""
         return f"{self.file}:{self.line}" if self.line else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a profiler saw in `requests` further calls of the same request, in so many `samples`.
+    """A profile of `requests` further calls of the same request.
 
-    `request_us` is the time of a request under the profiler, which slows it down. `flamegraph`, `pyinstrument` and
-    `speedscope` are the paths of the files that were written. `hottest` are functions of the layers over their budgets,
-    the hottest first, by the index of the layer.
+    `request_us` is the time of a request under the profiler, which slows the request down. `flamegraph`, `pyinstrument`
+    and `speedscope` are paths of files. `hottest` are functions of the layers over their budgets, the hottest first, by
+    the index of the layer.
     """
 
     requests: int
@@ -218,10 +211,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What could be done about a layer, in one line that says what was seen.
-
-    `rule` is the name of the rule, `page` the command that prints its page.
-    """
+    """Advice on a layer, in one line with the observation. `page` is the command that prints the page of the rule."""
 
     layer: str
     rule: str
@@ -231,7 +221,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """The method and the path with its query of a measured request."""
+    """The method of a request, and its path with the query."""
 
     method: str
     url: str
@@ -242,14 +232,16 @@ class RequestLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What is known of one request of a test: its status and, when `--mw-budget` is on, what each layer costs.
+    """The result of one request of a test.
 
-    Without enforcement only `request` and `status` are set, `layers` is empty and `verdict` is None. When every budget
-    is a count, nothing is timed: `books`, `floor_us`, `slowdown` and `effort` are None. `slowdown` says how many times
-    slower than at its best the machine ran, at the slowest figure; 1 where that is less than a tenth.
-    `total_budget_us` and `total_verdict` belong to the budget on the whole request. `notes` are remarks on how far the
-    figures can be trusted, one sentence each. `profile` is there where the request was called again under a profiler.
-    `disturbed` says which tool was at work, so that there are no figures of time and memory.
+    Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
+    `books`, `floor_us`, `slowdown` and `effort` are None.
+
+    - `floor_us`: the detection limit
+    - `slowdown`: how many times slower than at its best the machine ran, at the slowest figure; 1 below a tenth
+    - `total_budget_us`, `total_verdict`, `total_reason`: of the budget on the whole request
+    - `notes`: how far the figures can be trusted
+    - `disturbed`: the active tool that prevented figures of time and memory
     """
 
     request: RequestLine
@@ -271,13 +263,13 @@ class Result:
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:
-        """The quantities with a budget on a layer that the request entered which cannot be counted here."""
+        """The quantities that cannot be counted here and have a budget on an entered layer."""
         why = self.ledger.why if self.ledger is not None and self.disturbed is None else {}
         judged = {quantity for report in self.layers if report.layer.entered for quantity in report.judged}
         return tuple(quantity for quantity in COUNTED if quantity in why and quantity in judged)
 
     def layer(self, name: str) -> LayerReport:
-        """The report of the layer that the table calls `name`; KeyError with the names that exist."""
+        """Return the report of a layer by its name in the table. Raises KeyError with the existing names."""
         __tracebackhide__ = True
         for report in self.layers:
             if report.name == name:
@@ -297,6 +289,6 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(Result):
-    """A `Result` with the response that the test made its request for."""
+    """A `Result` with the response of the first request, which the test sees."""
 
     response: httpx.Response

@@ -1,4 +1,4 @@
-"""Where the time goes inside a layer: sampling with pyinstrument, stacks attributed to layers.
+"""Profile the inside of layers: sampling with pyinstrument, attribution of stacks to layers.
 
 May import: `counting`, `analysis`, `asgi`, `interpreter`, `model`, `errors`.
 """

@@ -1,8 +1,7 @@
-"""Owners that can be told from the frames on the stack.
+"""Put the current owner on the stack, where a profiler sees it.
 
-Whatever an owner does is done inside a call of that owner's marker: a function that does nothing else, whose code has
-the owner's number for its first line. So a profiler's stacks tell the owner, also in a child task, and in the event
-loop while a task of that owner waits.
+The work of an owner runs inside a call of the owner's marker, a function whose code has the owner's number as its first
+line. So sampled stacks show the owner, also in a child task, and in the event loop while a task is suspended.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ AwaitingMarker: TypeAlias = Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]
 
 
 class OwnerMarkers:
-    """A `Charger` that counts nothing: the owner at work is the one whose marker is the innermost on the stack."""
+    """A `Charger` that counts nothing. The current owner is that of the innermost marker on the stack."""
 
     def __init__(self, owners: int) -> None:
         self.markers: list[Marker] = [_marked(_called, owner) for owner in map(Owner, range(owners))]
@@ -59,10 +58,10 @@ class OwnerMarkers:
 
     @contextmanager
     def iterations(self, library: Library) -> Iterator[bool]:
-        """Mark what the running loop, which is one of `library`, does between steps with the owner suspended last.
+        """Attribute the work of the running loop between steps to the owner that was suspended last.
 
-        Whether that is possible: only asyncio's loop in Python has a method to mark. What another one does, and how
-        long it waits, belongs to nobody.
+        Yields whether that is possible: only asyncio's loop in Python has a method to mark. The work and the waits of
+        other loops belong to nobody.
         """
         loop: Any = asyncio.get_running_loop() if library == "asyncio" else None
         original = internals.loop_iteration(loop)
@@ -86,7 +85,7 @@ class OwnerMarkers:
 
 
 class _Root(CoroutineProxy):
-    """The coroutine of a task: notes who was at work when the task was suspended."""
+    """The coroutine of a task; it notes the owner at each suspension."""
 
     def __init__(self, markers: OwnerMarkers, coroutine: Coroutine[Any, Any, Any]) -> None:
         super().__init__(coroutine)
@@ -101,12 +100,12 @@ def _called(function: Callable[..., Any], arguments: tuple[Any, ...], named: dic
 
 
 def _marked(function: Function, owner: Owner) -> Any:
-    """The same function, told apart from all others by its code."""
+    """Return a copy of the function whose code marks the owner."""
     return twin(function, function.__code__.replace(co_filename=profile_stacks.MARKER, co_firstlineno=owner))
 
 
 def _at_work() -> Owner:
-    """Whose marker is the innermost on the stack, NOBODY where there is none."""
+    """Return the owner of the innermost marker on the stack, NOBODY if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == profile_stacks.MARKER:
@@ -116,7 +115,7 @@ def _at_work() -> Owner:
 
 
 def _owner_within(awaited: Any) -> Owner:
-    """Whose marker is the innermost among the coroutines that wait for one another from here on."""
+    """Return the owner of the innermost marker in a chain of coroutines that await each other."""
     owner = NOBODY
     while awaited is not None:
         code = getattr(awaited, "cr_code", None)

@@ -1,7 +1,4 @@
-"""Call a request again under pyinstrument, and say whose time each sample is.
-
-Probes stand at every boundary, and the stacks that pyinstrument samples tell the owner by the owner's marker.
-"""
+"""Repeat a request under pyinstrument, and attribute each sample to a layer by the marker on its stack."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import sys
 import timeit
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +22,7 @@ from ..asgi.stack import Stack
 from ..counting.attribution import Charging, owner_count
 from ..interpreter.clocks import Clock, perf_counter, runs
 from ..interpreter.code_patching import PROBE_FILE
-from ..interpreter.foreign_tools import uncollected
+from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
 from ..model.stack import HARNESS, Owner, owner_of, probed_parent
@@ -35,11 +32,11 @@ from .attribution import OwnerMarkers
 if TYPE_CHECKING:
     from pyinstrument.session import Session
 
-# The frames that stand for a layer and for those round it.
+# The frames for a layer and for those round it.
 Block: TypeAlias = tuple[str, ...]
 
 MACHINERY = (str(Path(__file__).parents[1]) + os.sep, PROBE_FILE)
-# Taking a sample takes some tens of microseconds, more in a deep stack, in which the app gets nowhere.
+# A sample takes some tens of microseconds, more in a deep stack.
 INTERVAL_S: Seconds = 0.0005
 NS_PER_S, US_PER_S = 1e9, 1e6
 OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
@@ -47,28 +44,16 @@ OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What was sampled in so many requests, which took `request_us` each under the profiler.
+    """The samples of `requests` requests, which took `request_us` each under the profiler.
 
-    `session` has the frames of each layer below its block, see `analysis.profile_stacks`. The profiler takes its time
-    at every call and every return, which makes many small functions look slow. So what a layer takes longer under it
-    than its row says is shared out among its calls and returns, and taken off; of what was not timed, what the whole
-    request takes longer.
+    `session` has the frames of each layer below its block (see `analysis.profile_stacks`), corrected for the profiler's
+    own time (docs/decisions/0016).
     """
 
     session: Session
     requests: int
     samples: int
     request_us: Microseconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """As it was sampled, the `events` of one request, and what the rows of owners say."""
-
-    session: Session
-    requests: int
-    events: Sequence[profile_stacks.Record]
-    row_s: Mapping[Owner, Seconds]
 
 
 async def profile(
@@ -80,9 +65,9 @@ async def profile(
     tick: Callable[[], None],
     schedule: Schedule,
 ) -> Profiled:
-    """Sample requests until each layer that is over a budget, or else the whole stack, has enough samples of its own.
+    """Sample requests until each layer over a budget has enough samples, or the stack if no layer is over one.
 
-    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises what the app raises.
+    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises the app's exceptions.
     """
     from pyinstrument import Profiler
 
@@ -95,8 +80,8 @@ async def profile(
     ]
     chance, requests, begin = random.Random(), 0, clock()
     placed, iterations = charging.placed(), markers.iterations(caller.loop.library)
-    with uncollected(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
-        # A coroutine that the app gave up before its first step is inside one of ours, which nobody awaits either.
+    with garbage_collection_paused(), warnings.catch_warnings(), _own_sampler(), placed, iterations as iterating:
+        # If the app drops a coroutine before its first step, the coroutine round it is never awaited either.
         warnings.simplefilter("ignore", RuntimeWarning)
         while True:
             chunk = clock()
@@ -113,15 +98,26 @@ async def profile(
             ):
                 break
         events = await _events(lambda: charging.request(caller.settled), schedule.profile_events)
-    sampled = _Sampled(session, requests, events, _row_s(stack, result, waiting=iterating))
-    return _profiled(sampled, blocks, plain_us, str(result.request))
+    seconds_of = {
+        blocks[owner]: seconds * requests
+        for owner, seconds in _row_s(stack, result, waiting=iterating).items()
+        if owner in blocks
+    }
+    rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(seconds_of.values()))
+    sampled = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
+    calls_and_returns = profile_stacks.attributed(events, blocks, MACHINERY)
+    records = profile_stacks.fitted(sampled, calls_and_returns, seconds_of, rest)
+    samples = sum(profile_stacks.innermost_owner(frames) in blocks for frames, _ in session.frame_records)
+    request_us = _total_s(sampled) / requests * US_PER_S
+    session = _with_records(session, records, samples, f"{result.request}, {requests} requests")
+    return Profiled(session, requests, samples, request_us)
 
 
 @contextmanager
 def _own_sampler() -> Iterator[None]:
-    """Give this thread a sampler of its own: pyinstrument has one a thread, and `pyinstrument -m pytest` uses it.
+    """Replace pyinstrument's sampler of this thread, which `pyinstrument -m pytest` may be using.
 
-    Its clock is one that runs where a test has frozen pyinstrument's.
+    If a test has frozen pyinstrument's clock, the sampler gets one that runs.
     """
     from pyinstrument import stack_sampler
 
@@ -137,34 +133,36 @@ def _own_sampler() -> Iterator[None]:
 
 
 def _pause(seconds: Seconds, clock: Clock) -> None:
-    """Let so much time pass: or samples would always come at the same places of requests that take equally long."""
+    """Wait, because requests of equal length would otherwise be sampled at the same places again and again."""
     end = clock() + seconds * NS_PER_S
     while clock() < end:
         pass
 
 
 def _blocks(stack: Stack) -> dict[Owner, Block]:
-    """The blocks round what each owner does, the outermost first. What is done aside has none."""
+    """Return the blocks round the frames of each owner, outermost first; none for the probes' own work."""
     layers = dict(stack.layers)
-    outside = (profile_stacks.frame_info(OUTSIDE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
+    outside = (_block(OUTSIDE),)
     found: dict[Owner, Block] = {HARNESS: outside}
     for index in stack.probeable:
         outer, _ = probed_parent(stack.entries, index, stack.probeable)
         around: Block = () if found.get(outer) == outside else found[outer]
         own: Block = () if around else outside
         if index in layers:
-            own = (profile_stacks.frame_info(layers[index].name, profile_stacks.BLOCK, layers[index].index),)
+            own = (_block(layers[index].name, layers[index].index),)
         elif index == stack.endpoint:
-            own = (profile_stacks.frame_info(ENDPOINT, profile_stacks.BLOCK, profile_stacks.NO_LAYER),)
+            own = (_block(ENDPOINT),)
         found[owner_of(index)] = (*around, *own)
-    found[Owner(len(stack.entries) + 1)] = (
-        profile_stacks.frame_info(ELSEWHERE, profile_stacks.BLOCK, profile_stacks.NO_LAYER),
-    )
+    found[Owner(len(stack.entries) + 1)] = (_block(ELSEWHERE),)
     return found
 
 
+def _block(name: str, layer: int = profile_stacks.NO_LAYER) -> str:
+    return profile_stacks.frame_info(name, profile_stacks.BLOCK, layer)
+
+
 def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Block], schedule: Schedule) -> bool:
-    """Whether each of the blocks that are wanted, or all of them together, have samples enough of their own."""
+    """Return whether each wanted block has enough samples; all blocks together if none is wanted."""
     owners = [profile_stacks.innermost_owner(stack) for stack, _ in session.frame_records]
     known = [blocks[owner] for owner in owners if owner in blocks]
     if not wanted:
@@ -173,9 +171,9 @@ def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Bl
 
 
 async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[profile_stacks.Record]:
-    """The calls and returns of one request, each by the stack in whose time the profiler's work at it falls.
+    """Return the calls and returns of one request, by the stack that the profiler's work at them is charged to.
 
-    None of a request that has as many as `most`; then the profiler's work is taken for an even share of all.
+    None for a request that has at least `most`. The profiler's work is then subtracted in proportion to time.
     """
     from pyinstrument.stack_sampler import build_call_stack
 
@@ -199,7 +197,7 @@ async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[pro
 
 
 def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Seconds]:
-    """How long a request spends with each owner, as far as that was timed; without its waits unless `waiting`."""
+    """Return the seconds of each owner in a request, if they were timed; without waits unless `waiting`."""
     found: dict[Owner, Microseconds] = {}
     entries = {layer.index: entry for entry, layer in stack.layers}
     for report in result.layers:
@@ -214,25 +212,21 @@ def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Second
     return {owner: max(0.0, us) / US_PER_S for owner, us in found.items() if math.isfinite(us)}
 
 
-def _profiled(sampled: _Sampled, blocks: Mapping[Owner, Block], plain_us: Microseconds, about: str) -> Profiled:
-    from pyinstrument.session import Session
-
-    session, requests = sampled.session, sampled.requests
-    records = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
-    sampled_s = math.fsum(seconds for _, seconds in records)
-    wanted = {blocks[owner]: one * requests for owner, one in sampled.row_s.items() if owner in blocks}
-    rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(wanted.values()))
-    records = profile_stacks.fitted(records, profile_stacks.attributed(sampled.events, blocks, MACHINERY), wanted, rest)
-    total_s = math.fsum(seconds for _, seconds in records)
-    # Not the session's own: that is by the clock that tells the date, which tests freeze.
-    duration_s = math.fsum(seconds for _, seconds in session.frame_records)
-    samples = sum(profile_stacks.innermost_owner(stack) in blocks for stack, _ in session.frame_records)
-    told = session.to_json(include_frame_records=False) | {
+def _with_records(session: Session, records: list[profile_stacks.Record], samples: int, about: str) -> Session:
+    """Return a session with other records."""
+    total_s = _total_s(records)
+    changed = {
         "frame_records": records,
         "start_call_stack": [""],
         "duration": total_s,
-        "cpu_time": total_s * session.cpu_time / duration_s,
-        "target_description": f"{about}, {requests} requests",
+        # The session's own duration is by the clock of the date, which tests freeze.
+        "cpu_time": total_s * session.cpu_time / _total_s(session.frame_records),
+        "target_description": about,
         "sample_count": samples,
     }
-    return Profiled(Session.from_json(told), requests, samples, sampled_s / requests * US_PER_S)
+    found: Session = type(session).from_json(session.to_json(include_frame_records=False) | changed)
+    return found
+
+
+def _total_s(records: Iterable[profile_stacks.Record]) -> Seconds:
+    return math.fsum(seconds for _, seconds in records)

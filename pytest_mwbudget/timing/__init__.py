@@ -1,4 +1,4 @@
-"""What each layer's time is: probes, the sampler that makes requests with and without them, the speed of the host.
+"""Time each layer: probes, null layers, the sampler that makes the requests, looks, the speed of the host.
 
 May import: `analysis`, `asgi`, `interpreter`, `config`, `model`, `errors`.
 """

@@ -1,4 +1,4 @@
-"""How fast the machine is, by a fixed piece of work, and how fast it can be."""
+"""Measure how fast the machine is by a fixed piece of work, and remember how fast it can be."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-# The reference workload: so many calls of a function that does nothing. Calls are what an app is made of, and a
-# neighbour on the same core slows them as much, a loop that only adds up less. They allocate nothing, because where new
-# objects lie depends on what the app did before.
+# The reference workload: calls of a function that does nothing. Apps consist of calls, and a noisy neighbour slows both
+# equally. Calls allocate nothing, so where the app left free memory does not matter.
 CALLS = 120
 
 
 def reference_ns(clock: Callable[[], int]) -> float:
-    """Nanoseconds for a fixed piece of work that has nothing to do with any app: the reference workload.
+    """Return the nanoseconds of the reference workload.
 
-    Done twice, and the second time counts: after an idle wait the first one is slow without any neighbour.
+    The second of two runs counts. After an idle wait the first one is slow without any neighbour.
     """
     for _ in range(2):
         begin = clock()
@@ -32,10 +31,9 @@ def _same(number: int) -> int:
 
 
 class Machine:
-    """The quickest time of the reference workload, in nanoseconds: in this process, and known from earlier ones.
+    """The quickest nanoseconds of the reference workload, in this process and in earlier ones.
 
-    `watched_s` is for how many seconds it was timed before the measurement that is under way: by runs that made it
-    known, and in this process.
+    `watched_s` is the time for which the machine was watched before the current measurement.
     """
 
     def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf) -> None:
@@ -45,27 +43,27 @@ class Machine:
 
     @property
     def best_ns(self) -> float:
-        """The quickest time that is known."""
+        """The quickest known time."""
         return min(self.seen_ns, self.known_ns)
 
     def saw(self, quick_ns: float, seconds: float) -> None:
-        """Remember the quickest time of a measurement that took this long."""
+        """Remember the quickest time of a measurement."""
         self.seen_ns = min(self.seen_ns, quick_ns)
         self.watched_s += seconds
 
 
 def kind() -> str:
-    """Which speeds compare: of the same work by the same build of Python on the same kind of processor.
+    """Return a text that is equal if speeds can be compared: same work, same build of Python, same processor.
 
-    The host's name says nothing: a container has another one every time.
+    The host's name says nothing, because each container has another one.
     """
     python = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return ", ".join([f"{CALLS} calls", *python, platform.python_compiler(), platform.machine(), processor()])
 
 
 def processor() -> str:
-    """The processor's name, where the system tells."""
-    # Line by line: where there are a hundred processors, the rest of the file is long, and takes long to make.
+    """Return the processor's name."""
+    # Line by line: the file is long, and slow to make, on a machine with a hundred processors.
     with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("model name"):

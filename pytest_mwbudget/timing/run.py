@@ -1,4 +1,7 @@
-"""Time the layers of a stack, look after look, until every verdict on time is known or the time is over."""
+"""Time the layers of a stack, look after look, until every verdict on time is known or the time is over.
+
+A look is an evaluation of all samples so far.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +21,29 @@ from ..asgi.app import Observer
 from ..asgi.stack import Stack
 from ..config.settings import Settings
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
-from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
-from ..model.results import Books, Effort, Judged, Method, Occupation, Quantity, Turn
+from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
+from ..model.results import Books, Effort, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .host_speed import Machine
 from .probes import Probes, task_layers
-from .sampler import Deadline, Sampler, Wanted
+from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
 
-# Told the share of the time limit that is over, and None at the end.
+# Takes the share of the time limit that is over, and None at the end.
 Progress: TypeAlias = Callable[[float | None], None]
 
 NS_PER_S = 1_000_000_000
-# A bypass that differs from the split by more than this share and this much has changed more than the layer: what is
-# inside it does something else without it.
+# If the bypass differs from the split by more than this share and this much, the inside does something else without the
+# layer (docs/decisions/0007).
 BYPASS_SHARE, BYPASS_US = 0.25, 10.0
-# Methods that RFC 9110 calls safe: only such a request may be sent past one of its layers.
+# Methods that RFC 9110 calls safe: only such a request may skip a layer.
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-# A clock of the processor's time that ticks more slowly than this tells nothing about a request.
+# A processor's clock that ticks more slowly than this tells nothing about a request.
 CPU_CLOCK_RESOLUTION_S = 1e-6
 
 
 def cpu_clock() -> Clock | None:
-    """Nanoseconds that the processor worked for this thread, None where the platform counts too coarsely."""
+    """Return the clock of the processor's time in this thread, None where it is too coarse."""
     about = get_clock_info("thread_time")
     posix = about.implementation.startswith("clock_gettime")  # elsewhere it ticks more slowly than it says
     return thread_time_ns if posix and about.resolution <= CPU_CLOCK_RESOLUTION_S else None
@@ -48,18 +51,20 @@ def cpu_clock() -> Clock | None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a measurement needs from its surroundings; tests replace the clocks and the chance."""
+    """What a measurement needs from its surroundings. Tests replace the clocks and the source of chance.
+
+    `apart` is a context round all requests but the first, which the test sees. `precise` says that somebody reads the
+    figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
+    other process measures; `turn` is what that context returned.
+    """
 
     clock: Clock = perf_counter_ns
     cpu_clock: Clock | None = field(default_factory=cpu_clock)
     rng: random.Random = field(default_factory=random.Random)
     machine: Machine = field(default_factory=Machine)
     progress: Progress = lambda share: None
-    # Round all requests but the first, which the test sees.
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
-    # Whether somebody reads the figures of a request whose budgets are kept, and not only the verdict.
     precise: bool = True
-    # Round a measurement that needs a clock: waits until no other process measures.
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
@@ -67,11 +72,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the app is like to call.
-
-    One request after warming up takes `request_ns`; `suspending` says whether any task waits in it; an entry sends
-    `sent` messages.
-    """
+    """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send."""
 
     request_ns: float
     suspending: bool
@@ -79,20 +80,10 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerTime:
-    """The time of a layer and what became of its budgets; `us` is None where it has no figure of its own."""
-
-    us: Estimate | None
-    method: Method | None
-    occupation: Occupation | None
-    judged: Mapping[Quantity, Judged]
-
-
-@dataclass(frozen=True, slots=True)
 class Timed:
-    """What timing a stack has found out. `layers` are by row, `notes` say how far the figures can be trusted."""
+    """The result of timing a stack. `layers` have no counts yet; `notes` say how far the figures can be trusted."""
 
-    layers: Mapping[RowIndex, LayerTime]
+    layers: Mapping[RowIndex, LayerReport]
     total: Judged | None
     books: Books
     floor_us: Microseconds
@@ -104,8 +95,7 @@ class Timed:
 class Timing:
     """One stack being timed.
 
-    `looks_before` is the number of looks at samples that were thrown away: they have spent their share of the chance
-    to err.
+    `looks_before` is the number of looks at samples that were discarded. These looks have spent their share of ALPHA.
     """
 
     def __init__(
@@ -137,19 +127,22 @@ class Timing:
         async def timed(observer: Observer | None) -> Nanoseconds:
             return (await caller(observer)).elapsed_ns
 
+        def probes(clock: Clock) -> Probes:
+            return Probes(self.stack, clock, suspending=pace.suspending)
+
+        # Each thread has a processor's clock of its own, and these cannot be compared.
+        cpu_clock = None if self.stack.threads else self.environment.cpu_clock
         shown = [bounded.entry for bounded in self.layers]
         passable = [layer for layer in task_layers(self.stack) if layer.index in shown]
         sampler = Sampler(
-            Probes(self.stack, self.environment.clock, suspending=pace.suspending),
+            probes(self.environment.clock),
+            probes(cpu_clock) if cpu_clock else None,
             passable,
             timed,
-            self.environment.clock,
             self.environment.rng,
             pace.sent,
             self.schedule,
             self.schedule.turn(pace.request_ns),
-            # Each thread has a clock of its own, and these cannot be compared.
-            None if self.stack.threads else self.environment.cpu_clock,
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.request.method, needed_ns)
@@ -158,7 +151,7 @@ class Timing:
         return sampler
 
     def _no_bypass(self, method: str, needed_ns: float) -> str | None:
-        """Why no request is sent past any layer; None where some are. It would take `needed_ns`."""
+        """Return why no layer is bypassed, None if some can be. The bypasses would take `needed_ns`."""
         if method not in SAFE_METHODS:
             return f"a {method} request is sent past no layer"
         if needed_ns > self.settings.max_time_s * NS_PER_S:
@@ -168,22 +161,21 @@ class Timing:
     # ---- sampling -----------------------------------------------------------------------------------------------
 
     async def until_known(self) -> Timed:
-        """Look again and again, at twice as many requests each time, until all is known or the time is over."""
+        """Sample for look after look, each with twice as many requests, until all is known or the time is over."""
         __tracebackhide__ = True
         async with self._sampling() as extend:
             while True:
                 await self._sample(extend)
-                # Asked once a look, because judging takes time: the last look is one that knows that it is.
+                # Asked once a look, before judging, which takes time: the last look has to know that it is the last.
                 self.over = self.seconds >= self.settings.max_time_s
                 look = self._judge()
                 if self.over or self._known(look):
                     return self._timed(look)
 
     async def kept_at_first_sight(self) -> Timed | None:
-        """Look at an app that need not be warm; None unless every budget of time is kept for certain.
+        """Time an app that need not be warm. Returns None unless every budget of time is certainly kept.
 
-        What is not warm is slower, so a budget that is kept then is kept. Any other verdict needs samples of a warm
-        app, and another `Timing`.
+        A cold app is slower, so a budget that it keeps is kept. Any other verdict needs a warm app and a new `Timing`.
         """
         __tracebackhide__ = True
         async with self._sampling() as extend:
@@ -213,19 +205,19 @@ class Timing:
 
     @property
     def patience_s(self) -> Seconds:
-        """How long it samples before a failure is believed."""
+        """The time to sample before a failure counts (docs/decisions/0012)."""
         return max(self.schedule.failure_time_s, self.schedule.watched_time_s - self.environment.machine.watched_s)
 
     @property
     def seconds(self) -> Seconds:
-        """How long it has been sampling."""
+        """The time since sampling began."""
         return (self.environment.clock() - self.begun_ns) / NS_PER_S
 
     async def _sample(self, extend: loops.Extend, share: float = 1.0) -> None:
-        """Make the requests of the next look, in this share of the time limit at most."""
+        """Make the requests of the next look, within this share of the time limit."""
 
         def tick() -> None:
-            # It answers: from here on it has the whole time again.
+            # The app answers, so its time to answer begins anew.
             extend(self.settings.startup_timeout_s)
             self.environment.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
@@ -239,38 +231,44 @@ class Timing:
         deadline = Deadline(self.begun_ns + round(share * limit_s * NS_PER_S), self.environment.clock, tick)
         await self.sampler.look(self.first_look * factor, self.schedule.first_look_pairs * factor, deadline, wanted)
 
-    def _wanted(self, look: Look) -> Wanted | None:
-        """What undecided verdicts hang on; None for everything, where there are none or something has no interval yet.
+    def _wanted(self, look: Look) -> set[Part] | None:
+        """Return the parts that undecided verdicts depend on.
 
-        A failure that is only fresh wants nothing by itself: the rows that it stands among are shown as well.
+        None for all parts: if no verdict is undecided, or a row has no interval yet. A failure that needs another look
+        does not count, because the table of a failing test shows all rows.
         """
         if not look.estimates.bounded:
             return None
-        wanted = Wanted()
+        wanted: set[Part] = set()
         for row in look.rows:
             for quantity, bound in row.bounded.bounds.items():
                 if look.judgements[row.layer.index, quantity].verdict == "undecided":
-                    wanted |= self._hangs_on(row, look, quantity, bound)
+                    wanted |= self._depends_on(row, look, quantity, bound)
         if None in look.judgements and look.judgements[None].verdict == "undecided":
-            wanted |= Wanted(whole=True)
-        return None if wanted == Wanted() else wanted
+            wanted.add("whole")
+        return wanted or None
 
-    def _hangs_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> Wanted:
-        """What the verdict on a budget of a layer hangs on; nothing where no time would bring one."""
+    def _depends_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
+        """Return the parts that the verdict on a layer's budget depends on; none if no time would bring a verdict.
+
+        The split is one part, because the costs of probes and steppers are estimated from all of it.
+        """
         teller, found = told_by(row, look.rows), look.estimates
         if teller is None or teller.entry is None or bound <= found.least_us:
-            return Wanted()
+            return set()
         us = teller.estimate_of(quantity)
         if teller is not row and us is not None and us.low > bound:
-            return Wanted()  # merged, and its neighbour alone takes more
+            return set()  # a merged layer, whose neighbour alone is over the budget
         busy = quantity == "busy_us"
+        wanted: set[Part] = {"cpu"} if busy else set()
         if teller.entry not in self._pending():
-            return Wanted(split=True, cpu=busy)
-        # More time may lower the detection limit, which the null layers of the split tell, below the budget.
+            return wanted | {"split"}
+        # With more null layers in the split the detection limit may fall below the budget.
         below_limit = found.least_us < bound < found.detection_limit_us
-        # What is busy is the bypass less the wait, which the split and the processor's time tell.
-        split = busy or below_limit or contested(teller, quantity, bound, found)
-        return Wanted(frozenset([teller.entry]), split=split, cpu=busy)
+        # The busy time is the bypass less the wait, which the split and the processor's clock tell.
+        if busy or below_limit or contested(teller, quantity, bound, found):
+            wanted.add("split")
+        return wanted | {teller.entry}
 
     # ---- judging ------------------------------------------------------------------------------------------------
 
@@ -285,13 +283,14 @@ class Timing:
             self.layers,
             found,
             self.settings.budgets.total_us,
+            self._effort(),
             pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
         )
         return self.latest
 
     def _pending(self) -> list[EntryIndex]:
-        """The entries of the layers that requests can do without, as far as is known."""
+        """The entries of the layers that are bypassed."""
         return [layer.index for layer in self.sampler.bypassable]
 
     def _estimated(self) -> Estimates:
@@ -305,10 +304,10 @@ class Timing:
         )
 
     def _refused_bypass(self, found: Estimates) -> bool:
-        """Whether a bypass turned out to change more than its layer; the outermost such one is then left alone."""
+        """Refuse the outermost bypass that differs too much from the split; return whether there is one."""
         for layer in self.sampler.bypassable:
             bypass, split = found.bypass.get(layer.index), found.split[layer.index]
-            if bypass is None or not math.isfinite(bypass.half_width) or not math.isfinite(split.half_width):
+            if bypass is None or not bypass.bounded or not split.bounded:
                 continue
             slack = BYPASS_SHARE * abs(split.estimate) + BYPASS_US
             if bypass.low > split.high + slack or bypass.high < split.low - slack:
@@ -320,14 +319,14 @@ class Timing:
         return False
 
     def _known(self, look: Look) -> bool:
-        """Whether more requests would change no verdict, and no figure that somebody reads."""
+        """Return whether more requests would change no verdict and no figure that somebody reads."""
         if self._open(look):
             return False
         precise_enough = look.precise or self.seconds >= self.schedule.precision_time_s
         return precise_enough or (not self.environment.precise and look.kept)
 
     def _open(self, look: Look) -> bool:
-        """Whether a verdict is still undecided, a failure too fresh to be believed, or something not known at all."""
+        """Return whether a verdict is undecided, a failure does not count yet, or a row has no interval."""
         if not look.estimates.bounded or any(one.verdict == "undecided" for one in look.judgements.values()):
             return True
         return bool(look.failed) and (self.seconds < self.patience_s or not look.failed <= self.failed_before)
@@ -335,36 +334,27 @@ class Timing:
     # ---- the result ---------------------------------------------------------------------------------------------
 
     def _timed(self, look: Look) -> Timed:
-        samples, found, endpoint = self.sampler.samples, look.estimates, self.stack.endpoint
-        effort = Effort(samples.requests, samples.rounds, self.seconds)
+        endpoint = self.stack.endpoint
         stopped = not self.environment.precise and look.kept and not look.precise
         notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped)
         turn = self.environment.turn.note
         return Timed(
-            layers={row.layer.index: self._layer_time(row, look, effort) for row in look.rows},
-            total=look.judged_total(effort),
+            layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
+            total=look.judgements.get(None),
             books=self._books(look),
-            floor_us=found.detection_limit_us,
+            floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
-            effort=effort,
+            effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
         )
 
-    def _layer_time(self, row: Row, look: Look, effort: Effort) -> LayerTime:
-        judged = look.judged(row, effort)
-        if row.us is None or not math.isfinite(row.us.half_width):
-            return LayerTime(None, None, None, judged)
-        return LayerTime(row.us, row.method, row.occupation, judged)
+    def _effort(self) -> Effort:
+        return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
 
     def _books(self, look: Look) -> Books:
-        """The rows beside the whole."""
         found = look.estimates
         endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
         parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, found.outside]
-        bounded = all(math.isfinite(part.half_width) for part in [*parts, found.whole])
-        return Books(
-            total=found.whole,
-            outside=found.outside,
-            endpoint=endpoint,
-            residue_us=math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan,
-        )
+        bounded = all(part.bounded for part in [*parts, found.whole])
+        residue_us = math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
+        return Books(found.whole, found.outside, endpoint, residue_us)

@@ -1,47 +1,46 @@
-"""Take the samples: rounds of genuine requests through the stack. The clock is injected.
+"""Take the samples, as rounds of genuine requests through the stack. The clock is injected.
 
-*Split*: every boundary has its probe, so every request measures every layer; in each round, in a fresh random order,
-each boundary once holds the null layer. A layer's overhead is the time it owned, less what its probes cost there.
+*Split*: every boundary has its probe, and in each round each boundary has the null layer once, in random order.
 
-*Bypass*: a layer that runs what is inside it in a task of its own (a task layer) shares the event loop's work with its
-neighbours, and who is seen to pay depends on who comes first. Such a layer is measured in pairs of blocks, with it and
-with requests passing straight to its child, in random order: the time inside its boundary differs by what removing it
-saves. What is inside a task layer is then measured past it, so that nothing is counted twice: T(k) - T(k+1) at every
-boundary k, with T(k) the time inside boundary k.
+*Bypass*: pairs of blocks of requests with and without a task-spawning layer, in random order. The time inside its
+boundary is compared. What is inside such a layer is measured in requests that skip it, so nothing is counted twice.
 
-*Whole*: the app with no probe at all, for the books and for the budget of the whole request.
+*Whole*: the app without any probe.
 """
 
 from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..analysis.event_log import spent
-from ..analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
+from ..analysis.samples import Null, Pairs, Samples, Series, Split
 from ..asgi.app import Observer
 from ..errors import of_the_app
 from ..interpreter.clocks import Clock
-from ..interpreter.foreign_tools import uncollected
+from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Nanoseconds
-from ..model.stack import HARNESS, EntryIndex, Owner, owner_of
+from ..model.stack import HARNESS, EntryIndex, owner_of
 from .host_speed import reference_ns
-from .probes import BLANKS, WRAPPING_EVERY, Probes, TaskLayer
+from .null_layers import random_blanks
+from .probes import Probes, TaskLayer
 from .schedule import Schedule
 
-# How often a deadline tells that the app still answers.
+# A deadline calls its `tick` this often.
 TICK_NS = 100_000_000
 
-# One request through the app, observed or not; returns the nanoseconds inside the app when it was not.
+# Make one request through the app; return the nanoseconds inside the app if it was not observed.
 TimedCall: TypeAlias = Callable[[Observer | None], Awaitable[Nanoseconds]]
+# What to sample: the bypasses of entries, the split, its requests by the processor's clock, the whole.
+Part: TypeAlias = EntryIndex | Literal["split", "cpu", "whole"]
 
 
 @dataclass(slots=True)
 class Deadline:
-    """The end of the time for sampling; whoever asks for it makes `tick` run now and then."""
+    """The end of the time for sampling. Asking whether it is over calls `tick` now and then."""
 
     at_ns: int
     clock: Clock
@@ -49,7 +48,7 @@ class Deadline:
     next_tick_ns: int = 0
 
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time is over."""
         now = self.clock()
         if now >= self.next_tick_ns:
             self.next_tick_ns = now + TICK_NS
@@ -57,267 +56,235 @@ class Deadline:
         return now >= self.at_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What undecided verdicts hang on: the bypasses of these entries, the split, the processor's time in it, the whole.
-
-    All of the split, because what probes and steppers cost is known from all of it.
-    """
-
-    bypass: frozenset[EntryIndex] = frozenset()
-    split: bool = False
-    cpu: bool = False
-    whole: bool = False
-
-    def __or__(self, other: Wanted) -> Wanted:
-        return Wanted(
-            self.bypass | other.bypass,
-            split=self.split or other.split,
-            cpu=self.cpu or other.cpu,
-            whole=self.whole or other.whole,
-        )
-
-
 class Sampler:
-    """Collects the samples of one stack, leg by leg."""
+    """Collect the samples of one stack.
+
+    `cpu_probes` read the processor's clock; None if no such clock can be used. `refused` says by entry why a
+    task-spawning layer is not bypassed.
+    """
 
     def __init__(
         self,
         probes: Probes,
+        cpu_probes: Probes | None,
         task_layers: Sequence[TaskLayer],
         call: TimedCall,
-        clock: Clock,
         rng: random.Random,
         sent: Mapping[EntryIndex, int],
         schedule: Schedule,
         turn_requests: int,
-        cpu_clock: Clock | None = None,
     ) -> None:
         self.probes = probes
+        self.cpu_probes = cpu_probes
         self.schedule = schedule
         self.turn_requests = turn_requests
         self.task_layers = task_layers
         self.call = call
-        self.clock = clock
-        self.cpu_clock = cpu_clock
+        self.clock = probes.clock
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[EntryIndex, str] = {}
         self.turns = 0
-        # What the latest request of the split left that went past no layer.
+        # The log of the latest split request that skipped no layer.
         self.full_log: Sequence[int] = ()
 
     @property
     def bypassable(self) -> list[TaskLayer]:
-        """The task layers that requests can do without, as far as is known; outermost first."""
+        """The task-spawning layers that requests can skip, as far as is known; outermost first."""
         return [layer for layer in self.task_layers if layer.index not in self.refused]
 
-    async def look(self, requests: int, pairs: int, deadline: Deadline, wanted: Wanted | None = None) -> None:
+    async def look(self, requests: int, pairs: int, deadline: Deadline, wanted: Collection[Part] | None = None) -> None:
         """Make about as many requests as it takes to add `requests` to the split and `pairs` to each bypass.
 
-        In turns, so that no kind of sample depends on one stretch of time. Where only some of it is `wanted`, that has
-        the time of what is not, too, but for one turn in `Schedule.unwanted_every`.
+        They are made in turns, so that no kind of sample depends on one stretch of time. The `wanted` parts (None: all)
+        also get the time of the other parts, but for one turn in `Schedule.unwanted_every`.
         """
-        everything = Wanted(frozenset(layer.index for layer in self.bypassable), split=True, cpu=True, whole=True)
-        wanted = wanted or everything
+        everything: list[Part] = [*(layer.index for layer in self.bypassable), "split", "cpu", "whole"]
+        wanted = everything if wanted is None else wanted
         turns = max(1, requests // self.turn_requests)
         requests, pairs = requests // turns, max(1, pairs // turns)
         full, part = self._cost(everything, requests, pairs), self._cost(wanted, requests, pairs)
         for _ in range(round(turns * full / (part + (full - part) / self.schedule.unwanted_every))):
             self.turns += 1
-            await self._turn(
-                requests, pairs, everything if self.turns % self.schedule.unwanted_every == 0 else wanted, deadline
-            )
+            all_parts = self.turns % self.schedule.unwanted_every == 0
+            await self._turn(requests, pairs, everything if all_parts else wanted, deadline)
             if deadline.over():
                 return
 
-    def _cost(self, wanted: Wanted, requests: int, pairs: int) -> float:
-        """How many requests a turn makes, about."""
-        levels = len(self.bypassable) + 1
-        pair = 2 * (self.schedule.block_settle_calls + self.schedule.block_calls)
-        cost = len(wanted.bypass) * (pair * pairs + self.schedule.settle_calls)
-        if wanted.split:
-            cost += requests + levels * self.schedule.settle_calls
-        if wanted.split and wanted.cpu and self.cpu_clock is not None:
-            cost += requests // self.schedule.cpu_every + levels * self.schedule.settle_calls
-        if wanted.whole:
-            cost += requests // self.schedule.whole_every + self.schedule.settle_calls
+    def _cost(self, wanted: Collection[Part], requests: int, pairs: int) -> float:
+        """Return about how many requests a turn makes."""
+        schedule, levels = self.schedule, len(self.bypassable) + 1
+        pair = 2 * (schedule.block_settle_calls + schedule.block_calls)
+        bypassed = sum(layer.index in wanted for layer in self.bypassable)
+        cost = bypassed * (pair * pairs + schedule.settle_calls)
+        if "split" in wanted:
+            cost += requests + levels * schedule.settle_calls
+            if "cpu" in wanted and self.cpu_probes is not None:
+                cost += requests // schedule.cpu_every + levels * schedule.settle_calls
+        if "whole" in wanted:
+            cost += requests // schedule.whole_every + schedule.settle_calls
         return cost
 
-    async def _turn(self, requests: int, pairs: int, wanted: Wanted, deadline: Deadline) -> None:
-        passed: list[TaskLayer] = []
+    async def _turn(self, requests: int, pairs: int, wanted: Collection[Part], deadline: Deadline) -> None:
+        skipped: list[TaskLayer] = []
         for layer in self.bypassable:
-            if layer.index in wanted.bypass:
-                await self._leg(self.bypass_leg(layer, passed, pairs, deadline))
-            passed = [one for one in (*passed, layer) if one.index not in self.refused]
-        if wanted.split:
-            await self._split_legs(requests, passed, deadline, cpu=wanted.cpu)
-        if wanted.whole:
+            if layer.index in wanted:
+                await self._leg(self.bypass_leg(layer, skipped, pairs, deadline))
+            skipped = [one for one in (*skipped, layer) if one.index not in self.refused]
+        if "split" in wanted:
+            await self._split_legs(requests, skipped, deadline, cpu="cpu" in wanted)
+        if "whole" in wanted:
             await self._leg(self.whole_leg(max(2, requests // self.schedule.whole_every), deadline))
 
-    async def _split_legs(self, requests: int, passed: Sequence[TaskLayer], deadline: Deadline, *, cpu: bool) -> None:
-        for level in range(len(passed) + 1):
+    async def _split_legs(self, requests: int, skipped: Sequence[TaskLayer], deadline: Deadline, *, cpu: bool) -> None:
+        for level in range(len(skipped) + 1):
             try:
-                await self._leg(self.split_leg(requests, passed[:level], deadline))
-                if cpu and self.cpu_clock is not None:
+                await self._leg(self.split_leg(self.probes, requests, skipped[:level], deadline))
+                if cpu and self.cpu_probes is not None:
                     share = max(1, requests // self.schedule.cpu_every)
-                    await self._leg(self.split_leg(share, passed[:level], deadline, self.cpu_clock))
+                    await self._leg(self.split_leg(self.cpu_probes, share, skipped[:level], deadline))
             except Exception as error:
-                self._cannot_do_without(passed[:level], error)
+                self._cannot_do_without(skipped[:level], error)
                 return
 
     def refuse(self, index: EntryIndex, reason: str) -> None:
-        """Leave a task layer to the split, and forget what was measured past it: that was another app."""
-        outer = [layer.index for layer in self.bypassable].index(index)
-        genuine = [layer.index for layer in self.bypassable[:outer]]
+        """Stop bypassing a layer, and drop all samples of requests that skipped it: those were of another app."""
+        bypassable = [layer.index for layer in self.bypassable]
+        outer = bypassable.index(index)
         samples = self.samples
         samples.splits = {level: split for level, split in samples.splits.items() if level <= outer}
         samples.cpu = {level: split for level, split in samples.cpu.items() if level <= outer}
-        samples.bypass = {i: pairs for i, pairs in samples.bypass.items() if i in genuine}
+        samples.bypass = {i: pairs for i, pairs in samples.bypass.items() if i in bypassable[:outer]}
         self.refused[index] = reason
 
-    def _cannot_do_without(self, left_out: Sequence[TaskLayer], error: Exception) -> None:
-        """Refuse the last of the layers that a request went past when it failed; it failed for itself without one."""
-        if not left_out:
+    def _cannot_do_without(self, skipped: Sequence[TaskLayer], error: Exception) -> None:
+        """Refuse the last of the layers that a failed request skipped. The error is the app's own if none was."""
+        if not skipped:
             raise error
-        self.refuse(left_out[-1].index, f"{type(of_the_app(error)).__name__} without it")
+        self.refuse(skipped[-1].index, f"{type(of_the_app(error)).__name__} without it")
 
     async def _leg(self, leg: Awaitable[None]) -> None:
-        """Run a leg without garbage collection, and collect what piled up at its end."""
+        """Run a leg without garbage collection, and collect the youngest generation at its end."""
         try:
-            with uncollected():
+            with garbage_collection_paused():
                 await leg
         finally:
             gc.collect(0)
 
-    async def whole_leg(self, count: int, deadline: Deadline) -> None:
-        """Up to `count` requests through the app as it is.
+    async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
+        begin = self.clock()
+        for number in range(self.schedule.settle_calls):
+            await self.call(observer)
+            if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
+                return
 
-        After each, a log of the split is added up, as after each of the split: it leaves the caches cold, and the rows
-        have what that costs.
+    # ---- whole ------------------------------------------------------------------------------------------------------
+
+    async def whole_leg(self, count: int, deadline: Deadline) -> None:
+        """Make up to `count` requests through the app without probes.
+
+        After each, a log of the split is evaluated, as after each request of the split. That work leaves caches cold,
+        and the rows include what cold caches cost (docs/decisions/0018).
         """
         await self._settle(None, deadline)
-        aside = Split(frozenset())
+        discarded = Split(frozenset())
         for _ in range(count):
             reference = reference_ns(self.clock)
             self.samples.whole.add(await self.call(None), reference)
             self.samples.requests += 1
             if self.full_log:
-                self._as_in_split(aside, reference)
+                null = self._null(self.probes, self.rng.choice(self.probes.probed))
+                with self.probes.stepping_set(on=True):
+                    used = spent(list(self.full_log), self.probes.owners)
+                discarded.add(reference, null, used.ns[self.probes.null_owner], used)
             if deadline.over():
                 return
 
-    def _as_in_split(self, aside: Split, reference: float) -> None:
-        index = self.rng.choice(self.probes.probed)
-        null = Null(index, self._blanks(index, wrapping=True))
-        with self.probes.stepping_set(on=True):
-            used = spent(list(self.full_log), self.probes.owners)
-        aside.add(reference, null, used.ns[self.probes.null_owner], used)
+    # ---- split ------------------------------------------------------------------------------------------------------
 
-    async def split_leg(
-        self, count: int, passed: Sequence[TaskLayer], deadline: Deadline, cpu_clock: Clock | None = None
-    ) -> None:
-        """Rounds with every probe in place and requests going past the layers in `passed`.
+    async def split_leg(self, probes: Probes, count: int, skipped: Sequence[TaskLayer], deadline: Deadline) -> None:
+        """Make rounds of requests with every probe in place that skip the layers in `skipped`.
 
-        With a `cpu_clock`, the probes read that one, and the samples are kept apart.
-
-        Measures the entries that have just these bypassable layers outside them; their share of about `count`
-        requests is theirs.
+        They measure the entries that have exactly these bypassable layers outside them, with the share of about `count`
+        requests that falls to these entries.
         """
-        level = len(passed)
-        segment = [index for index in self.probes.probed if len(self._outside(index)) == level]
+        level, wall = len(skipped), probes is self.probes
+        outside = {index: self._bypassable_outside(index) for index in probes.probed}
+        segment = [index for index in probes.probed if outside[index] == level]
         if not segment:
-            return  # nothing is inside of all these: some of them stand beside each other
-        # What is further inside has its own leg, and this one only while that has little to show.
-        owners = [owner_of(index) for index in self.probes.probed if len(self._outside(index)) >= level]
-        with self.probes.installed(self.probes.probed, cpu_clock), self.probes.bypassed(passed):
-            await self._settle(self.probes.watch, deadline)
-            fewest = (
-                self.schedule.fewest_of_leg
-                if cpu_clock is None
-                else self.schedule.fewest_of_leg // self.schedule.cpu_every
-            )
-            share = max(count * len(segment) // len(self.probes.probed), fewest)
+            return  # nothing is inside all of these: some stand beside each other
+        fewest = self.schedule.fewest_of_leg // (1 if wall else self.schedule.cpu_every)
+        share = max(count * len(segment) // len(probes.probed), fewest)
+        # What is further inside has a leg of its own, and uses this one as long as that has few requests.
+        owners = [owner_of(index) for index in probes.probed if outside[index] >= level]
+        if wall and not level:
+            owners.append(HARNESS)
+        with probes.installed(probes.probed), probes.bypassed(skipped):
+            await self._settle(probes.watch, deadline)
+            split = (self.samples.splits if wall else self.samples.cpu).setdefault(level, Split(frozenset(owners)))
             for number, index in enumerate(self._in_turns(segment, share), 1):
-                null = Null(index, self._blanks(index, wrapping=cpu_clock is None))
-                with self.probes.doubled(null.index, null.blanks):
-                    if cpu_clock is None:
-                        await self._split_request(null, owners, level)
-                    else:
-                        await self._cpu_request(null, owners, level)
+                null = self._null(probes, index)
+                with probes.doubled(null.index, null.blanks):
+                    await self._split_request(probes, null, split, all_layers=wall and not level)
                 if deadline.over():
                     return
-                self.samples.rounds += cpu_clock is None and number % len(segment) == 0
+                self.samples.rounds += wall and number % len(segment) == 0
 
-    def _blanks(self, index: EntryIndex, *, wrapping: bool) -> BlankLayers:
-        wrapping = wrapping and index in self.probes.wrappable
-        return BlankLayers(self.rng.choice(BLANKS), wrapping and self.rng.randrange(WRAPPING_EVERY) == 0)
+    def _null(self, probes: Probes, index: EntryIndex) -> Null:
+        wrapping = probes is self.probes and index in probes.wrappable
+        return Null(index, random_blanks(self.rng, wrapping=wrapping))
 
     def _in_turns(self, segment: Sequence[EntryIndex], count: int) -> Iterator[EntryIndex]:
-        """`count` of these, each as often as any other, in random order."""
+        """Yield `count` entries, each as often as any other, in random order."""
         for start in range(0, count, len(segment)):
             yield from self.rng.sample(segment, min(len(segment), count - start))
 
-    def _outside(self, index: EntryIndex) -> list[TaskLayer]:
-        """The bypassable layers outside entry `index`."""
-        if not self.bypassable:
-            return []
-        ancestors, parent = set(), self.probes.stack.entries[index].parent
+    def _bypassable_outside(self, index: EntryIndex) -> int:
+        """Return the number of bypassable layers outside an entry."""
+        bypassable = {layer.index for layer in self.bypassable}
+        found, parent = 0, self.probes.stack.entries[index].parent
         while parent is not None:
-            ancestors.add(parent)
+            found += parent in bypassable
             parent = self.probes.stack.entries[parent].parent
-        return [layer for layer in self.bypassable if layer.index in ancestors]
+        return found
 
-    async def _split_request(self, null: Null, owners: Sequence[Owner], level: int) -> None:
-        samples, probes = self.samples, self.probes
-        stepless = not level and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
+    async def _split_request(self, probes: Probes, null: Null, split: Split, *, all_layers: bool) -> None:
+        samples = self.samples
+        stepless = all_layers and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
         reference = reference_ns(self.clock)
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
         log = probes.read()
         used = spent(log, probes.owners)
-        if not level:
+        if all_layers:
             self.full_log = log
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
             samples.messages = used.messages
-            owners = [HARNESS, *owners]
         if not stepless:
-            self._split(samples.splits, level, owners).add(reference, null, used.ns[probes.null_owner], used)
+            split.add(reference, null, used.ns[probes.null_owner], used)
 
-    async def _cpu_request(self, null: Null, owners: Sequence[Owner], level: int) -> None:
-        probes = self.probes
-        reference = reference_ns(self.clock)
-        await self.call(probes.watch)
-        self.samples.requests += 1
-        used = spent(probes.read(), probes.owners)
-        self._split(self.samples.cpu, level, owners).add(reference, null, used.ns[probes.null_owner], used)
+    # ---- bypass -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _split(splits: dict[int, Split], level: int, owners: Sequence[Owner]) -> Split:
-        if level not in splits:
-            splits[level] = Split(frozenset(owners))
-        return splits[level]
+    async def bypass_leg(self, layer: TaskLayer, skipped: Sequence[TaskLayer], count: int, deadline: Deadline) -> None:
+        """Make `count` pairs of blocks with and without `layer`. Requests of both skip the layers in `skipped`.
 
-    async def bypass_leg(self, layer: TaskLayer, passed: Sequence[TaskLayer], count: int, deadline: Deadline) -> None:
-        """So many pairs of blocks with and without `layer`, requests going past the layers in `passed` in both.
-
-        A layer that does what the inside needs (a user, a session, a transaction) shows by another status or an
-        exception: it is noted in `refused` and left to the split.
+        The inside may need what the layer does, such as a user, a session or a transaction. Then the app raises or
+        answers with another status, and the layer is refused.
         """
         pairs = self.samples.bypass.setdefault(layer.index, Pairs())
-        left_out = passed
+        left_out = skipped
         try:
             with (
                 self.probes.stepping_set(on=False),
-                self.probes.installed([*(outer.index for outer in passed), layer.index]),
-                self.probes.bypassed(passed),
+                self.probes.installed([*(outer.index for outer in skipped), layer.index]),
+                self.probes.bypassed(skipped),
             ):
                 await self._settle(self.probes.watch, deadline)
                 for _ in range(count):
                     blocks = {}
                     for without in self.rng.sample([False, True], 2):
-                        left_out = [*passed, layer] if without else passed
+                        left_out = [*skipped, layer] if without else skipped
                         blocks[without] = await self._block(layer, without, deadline)
                     if deadline.over():
                         return
@@ -326,9 +293,9 @@ class Sampler:
             self._cannot_do_without(left_out, error)
 
     async def _block(self, layer: TaskLayer, without: bool, deadline: Deadline) -> Series:
-        """Nanoseconds inside the layer's boundary, each with the slower of the references before and after it.
+        """Return the nanoseconds inside the layer's boundary, each with the slower reference of before and after it.
 
-        Fewer of them when the time ran out.
+        The block is shorter if the time ran out.
         """
         taken = Series()
         with self.probes.bypassed([layer] if without else []):
@@ -337,7 +304,7 @@ class Sampler:
                 await self.call(self.probes.watch)
                 self.samples.requests += 1
                 inside_ns = spent(self.probes.read(), self.probes.owners).ns[owner_of(layer.index)]
-                # Once a request: right after itself it would be quicker.
+                # One reference a request: a second one right after the first would be quicker.
                 after = reference_ns(self.clock)
                 if number >= self.schedule.block_settle_calls:
                     taken.add(inside_ns, max(before, after))
@@ -345,10 +312,3 @@ class Sampler:
                 if deadline.over():
                     break
         return taken
-
-    async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
-        begin = self.clock()
-        for number in range(self.schedule.settle_calls):
-            await self.call(observer)
-            if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
-                return

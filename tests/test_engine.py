@@ -1,4 +1,4 @@
-"""The whole sequence with a clock of our own: every figure is known exactly, and chance is seeded."""
+"""The whole sequence on a fake clock and with seeded chance: every figure is known exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With probes in place an app behaves as before; with the probes off it is as before."""
+"""An app behaves the same with and without probes, and is unchanged after the probes are removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
-from pytest_mwbudget.timing.probes import Probes, stepped, task_layers
+from pytest_mwbudget.timing.probe_code import stepped
+from pytest_mwbudget.timing.probes import Probes, task_layers
 
 from . import apps
 from .apps import (
@@ -293,7 +294,7 @@ def test_everything_is_off_after_an_exception(error: BaseException) -> None:
 def test_everything_is_off_when_a_probe_cannot_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = stack_of(Noop(outer(Slots(hello))))
     probes = Probes(stack)
-    real = probes._outermost
+    real = probes._outer_probe
     placed = 0
 
     def fails_at_the_second(site: Any) -> Any:
@@ -303,7 +304,7 @@ def test_everything_is_off_when_a_probe_cannot_be_placed(monkeypatch: pytest.Mon
             raise KeyboardInterrupt
         return real(site)
 
-    monkeypatch.setattr(probes, "_outermost", fails_at_the_second)
+    monkeypatch.setattr(probes, "_outer_probe", fails_at_the_second)
     with unchanged_code(), pytest.raises(KeyboardInterrupt), probes.installed(probes.probed):
         pytest.fail("not reached")
     assert placed == 2
@@ -797,25 +798,26 @@ def test_a_stack_in_which_a_task_waits_is_stepped_as_well() -> None:
     assert asyncio.run(suspensions(False)) == 0
 
 
-def test_probes_read_another_clock_for_as_long_as_it_is_given() -> None:
+def test_probes_of_two_clocks_take_turns_at_one_stack() -> None:
     async def main() -> None:
         call = await caller(Noop(Slots(hello)))
         own, other = Ticks(), Ticks()
-        probes = Probes(await discovered(call), own)
+        stack = await discovered(call)
+        probes, others = Probes(stack, own), Probes(stack, other)
 
-        async def reads(clock: Ticks | None) -> tuple[int, int]:
+        async def reads(probes: Probes) -> tuple[int, int]:
             before = own.now, other.now
-            with probes.installed(probes.probed, clock):
+            with probes.installed(probes.probed):
                 await call(probes.watch)
             return own.now - before[0], other.now - before[1]
 
-        plain = (await reads(None))[0]
+        plain = (await reads(probes))[0]
         assert plain > 6
-        assert await reads(other) == (0, plain)
-        assert await reads(None) == (plain, 0)
-        with suppress(LookupError), probes.installed(probes.probed, other):
+        assert await reads(others) == (0, plain)
+        assert await reads(probes) == (plain, 0)
+        with suppress(LookupError), others.installed(probes.probed):
             raise LookupError
-        assert await reads(None) == (plain, 0)
+        assert await reads(probes) == (plain, 0)
 
     with unchanged_code():
         asyncio.run(main())
@@ -836,16 +838,16 @@ class Spins(Noop):
         await self.app(scope, receive, send)
 
 
-def typical_us(app: App, clock: Any = None, field: str = "ns", **options: Any) -> list[float]:
+def typical_us(app: App, clock: Any = perf_counter_ns, field: str = "ns", **options: Any) -> list[float]:
     """Microseconds by owner, the least of some requests, or what `of` makes of them."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         loop.set_task_factory(options.get("task_factory"))
         call = await caller(app)
-        probes = Probes(await discovered(call), suspending=True)
+        probes = Probes(await discovered(call), clock, suspending=True)
         found = []
-        with probes.installed(probes.probed, clock):
+        with probes.installed(probes.probed):
             for _ in range(25):
                 await call(probes.watch)
                 found.append(getattr(spent(probes.read(), probes.owners), field))

@@ -1,4 +1,4 @@
-"""Logs written by hand: who spent how long, and how much of it in suspensions."""
+"""Event logs written by hand: the time of each owner, and its part in suspensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of a profile, told apart by layer."""
+"""Attribution of a profile's stacks to layers."""
 
 from __future__ import annotations
 

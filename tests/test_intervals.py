@@ -1,4 +1,4 @@
-"""The intervals, against naive oracles and against noise that is as bad as a busy machine's."""
+"""Intervals against naive oracles, and against noise like that of a busy machine."""
 
 from __future__ import annotations
 

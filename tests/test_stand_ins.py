@@ -1,4 +1,4 @@
-"""Nothing that a measurement puts in between loses what passes through it."""
+"""Stand-ins pass everything on, and cannot be told from their originals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.counting.attribution import Charging, owner_count
 from pytest_mwbudget.counting.backend import PythonCore, counting_backend
 from pytest_mwbudget.interpreter import stand_ins
-from pytest_mwbudget.interpreter.stand_ins import alike, awaited_alike
+from pytest_mwbudget.interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
 from pytest_mwbudget.profiling.attribution import OwnerMarkers
 from pytest_mwbudget.timing.probes import Probes, task_layers
 
@@ -364,7 +364,7 @@ async def probe(*arguments: Any, **named: Any) -> Any:
 
 
 def stand_in_for(original: Any, probe: Any) -> Any:
-    return alike(original, probe)[1]
+    return stand_in_for_callable(original, probe)[1]
 
 
 def test_a_function_shares_its_attributes_with_its_stand_in() -> None:
@@ -381,7 +381,7 @@ def test_a_bound_method_and_its_stand_in_are_bound_to_the_same() -> None:
     assert inspect.ismethod(stand_in)
     assert stand_in.__self__ is sender
     assert asyncio.run(stand_in(1)) == ((sender, 1), {})
-    assert alike(sender.__call__, probe)[0] is Sender.__call__
+    assert stand_in_for_callable(sender.__call__, probe)[0] is Sender.__call__
 
 
 def test_a_partial_and_its_stand_in_tell_the_same() -> None:
@@ -426,7 +426,7 @@ class Told:
 
 def test_an_object_is_called_through_whatever_its_class_has() -> None:
     told = Told()
-    called, stand_in = alike(told, probe)
+    called, stand_in = stand_in_for_callable(told, probe)
     assert called is told
     assert asyncio.run(stand_in(2)) == ((2,), {})
 
@@ -455,7 +455,7 @@ def test_an_object_and_its_stand_in_are_equal() -> None:
 
 @pytest.mark.parametrize("answer", [None, True, {}])
 def test_what_cannot_be_awaited_stays(answer: object) -> None:
-    assert awaited_alike(answer, lambda awaitable: pytest.fail("not reached")) is answer
+    assert stand_in_for_awaitable(answer, lambda awaitable: pytest.fail("not reached")) is answer
 
 
 def test_a_whole_measurement_of_an_app_with_helpers() -> None:
@@ -581,7 +581,7 @@ def test_an_awaitable_and_its_stand_in_are_called_and_measured_alike() -> None:
         return f"stepped {await awaitable}"
 
     async def main() -> str:
-        stand_in = awaited_alike(Answer(), step)
+        stand_in = stand_in_for_awaitable(Answer(), step)
         assert len(stand_in) == 6
         assert not callable(stand_in)
         answer: str = await stand_in
@@ -598,4 +598,4 @@ def test_a_type_that_is_gone_leaves_no_stand_in_behind() -> None:
     del Passing
     gc.collect()
     assert gone() is None
-    assert not any(kind.__name__ == "Passing" for kind in stand_ins._kinds.values())
+    assert not any(kind.__name__ == "Passing" for kind in stand_ins._types.values())

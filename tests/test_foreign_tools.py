@@ -1,4 +1,4 @@
-"""Tracers, profilers and monitoring tools sleep while the clock runs, and are back exactly as they were."""
+"""Tracers, profilers and monitoring tools are suspended during a measurement, and restored exactly."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_tracer_or_profiler_sleeps_and_wakes(kind: str) -> None:
         assert tool.events > before
     finally:
         install(None)
-    assert [name for name in found.suspended if "Tool" in name] == [f"a {kind}r (tests.test_instruments.Tool)"]
+    assert [name for name in found.suspended if "Tool" in name] == [f"a {kind}r (tests.test_foreign_tools.Tool)"]
 
 
 @pytest.mark.parametrize("kind", ["trace", "profile"])
@@ -181,7 +181,7 @@ def test_a_tool_of_a_waiting_thread_sleeps_and_wakes(kind: str, pool: ThreadPool
             in_thread(pool, work)
             assert tool.events == events
         assert found.active == []
-        assert found.suspended == [f"a {kind}r (tests.test_instruments.Tool) of the thread waiting_0"]
+        assert found.suspended == [f"a {kind}r (tests.test_foreign_tools.Tool) of the thread waiting_0"]
         assert found.missed == ["waiting_0"]
         assert installed() is None
         assert in_thread(pool, installed) is tool
@@ -212,7 +212,7 @@ def test_a_tool_that_a_thread_installs_meanwhile_stays(pool: ThreadPoolExecutor)
         with suspended() as found:
             in_thread(pool, sys.settrace, second)
             found.check()
-            assert found.active == ["a tracer (tests.test_instruments.Tool) of the thread waiting_0"]
+            assert found.active == ["a tracer (tests.test_foreign_tools.Tool) of the thread waiting_0"]
         assert in_thread(pool, sys.gettrace) is second
         in_thread(pool, sys.settrace, None)
         assert not instrumented(())
@@ -232,7 +232,7 @@ def test_the_own_tracer_and_those_of_threads_are_put_back_each_where_it_was(pool
         assert in_thread(pool, sys.gettrace) is other
         in_thread(pool, sys.settrace, None)
         assert not instrumented(())
-    assert found.suspended == ["a tracer (tests.test_instruments.Tool), also of the thread waiting_0"]
+    assert found.suspended == ["a tracer (tests.test_foreign_tools.Tool), also of the thread waiting_0"]
 
 
 class Beginning:
@@ -329,7 +329,7 @@ def test_a_profiler_that_cannot_be_put_back_stays_and_is_told(monkeypatch: pytes
     installed: list[object] = []
     monkeypatch.setattr(sys, "setprofile", installed.append)
     with suspended() as found:
-        assert found.active == ["a profiler (tests.test_instruments.NotCallable)"]
+        assert found.active == ["a profiler (tests.test_foreign_tools.NotCallable)"]
     assert installed == []
 
 
@@ -457,7 +457,7 @@ def test_a_measurement_suspends_what_it_finds_and_says_so() -> None:
             sys.settrace(None)
 
     measurement = asyncio.run(main())
-    assert any("tests.test_instruments.Tool" in note and "suspended" in note for note in measurement.notes)
+    assert any("tests.test_foreign_tools.Tool" in note and "suspended" in note for note in measurement.notes)
 
 
 class SwitchesOn(Noop):
@@ -483,7 +483,7 @@ def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure
     assert measurement.layer("Noop").us is None
     assert measurement.verdict == "undecided"
     assert measurement.layer("Noop").judged["us"].reason == (
-        "a tracer (tests.test_instruments.Tool) was at work during the measurement; measure in a job of its own"
+        "a tracer (tests.test_foreign_tools.Tool) was at work during the measurement; measure in a job of its own"
         " without it [active-tool]"
     )
 

@@ -1,4 +1,4 @@
-"""How fast the machine is, and what runs remember of it."""
+"""The speed of the machine, and its memory from run to run."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""Null layers: blank layers, which only call what is inside them, between two probes (docs/decisions/0005)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..analysis.samples import BlankLayers
+from ..asgi.calls import Reader
+from ..interpreter.code_patching import compiled, twin
+from ..interpreter.stand_ins import stand_in_for_callable
+from .probe_code import ArgumentSearch, Probe, Targets, probe_trampoline
+
+# The numbers of blank layers in a null layer, one of them at random.
+BLANKS = (1, 1, 4)
+# In one null layer of this many, the blank layers wrap `send`.
+WRAPPING_EVERY = 3
+
+
+def random_blanks(rng: random.Random, *, wrapping: bool) -> BlankLayers:
+    """Choose the blank layers of a null layer; `wrapping` allows those that wrap `send`."""
+    return BlankLayers(rng.choice(BLANKS), wrapping and rng.randrange(WRAPPING_EVERY) == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NullLayer:
+    """The inside of a null layer's outer probe: for each choice of blank layers a function that ends in a probe.
+
+    `targets` are those of the inner probe. Functions with parameters of the same shape share one null layer, so that
+    its code is as warm as the probe that it stands for. A function whose arguments are searched has its own.
+    """
+
+    outermost: Mapping[BlankLayers, Callable[..., Any]]
+    targets: Targets
+
+
+def null_layer(reader: Reader, probe: Probe, search: ArgumentSearch, *, plain: bool) -> NullLayer:
+    """Make a null layer round `probe`, to be called as the reader's function is."""
+
+    async def never_called(*arguments: object, **named: object) -> None: ...
+
+    targets: Targets = {}
+    inner = blank_layer(reader, never_called, plain=plain)
+    code = probe_trampoline(reader, probe, targets, inner, search)
+    probed = twin(inner, code)
+    outermost = {}
+    for wrapping in (False, True) if reader.ordinary else (False,):
+        function: Callable[..., Any] = probed
+        for count in range(1, max(BLANKS) + 1):
+            function = blank_layer(reader, function, plain=plain, wrapping=wrapping)
+            outermost[BlankLayers(count, wrapping)] = search.as_target(reader, function)
+    return NullLayer(outermost, targets)
+
+
+_INNER = "the inner function"
+_STAND_IN_FOR = "the function stand_in_for_callable"
+_BLANK = """
+def make():
+    {kind} shape({signature}):
+        _inner_ = {inner!r}
+        return {wait} _inner_({passed})
+"""
+_WRAPPING_BLANK = """
+def make():
+    {kind} shape({signature}):
+        _inner_ = {inner!r}
+        async def _wrapping_(*arguments, **named):
+            return await _given_(*arguments, **named)
+        _stand_in_for_ = {stand_in_for!r}
+        _given_, _wrapped_ = _stand_in_for_({send}, _wrapping_)
+        return {wait} _inner_({passed})
+"""
+
+
+def blank_layer(reader: Reader, inner: Callable[..., Any], *, plain: bool, wrapping: bool = False) -> FunctionType:
+    """Make a layer that only calls `inner`, and wraps `send` if `wrapping`; called as the reader's function is.
+
+    Only a reader of ordinary parameters can have a layer that wraps `send`.
+    """
+    parameters = reader.parameters
+    passed, send = parameters.passed, ""
+    if wrapping:
+        *others, send = parameters.positional
+        passed = ", ".join([*others, "_wrapped_"])
+    source = (_WRAPPING_BLANK if wrapping else _BLANK).format(
+        kind="def" if plain else "async def",
+        wait="" if plain else "await",
+        signature=parameters.signature,
+        passed=passed,
+        send=send,
+        inner=_INNER,
+        stand_in_for=_STAND_IN_FOR,
+    )
+    return FunctionType(_copied(compiled(source, {_INNER: inner, _STAND_IN_FOR: stand_in_for_callable})), {})
+
+
+def _copied(code: CodeType) -> CodeType:
+    """Copy a code object and those inside it. CPython specialises each copy by what that copy has run."""
+    constants = (_copied(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts)
+    return code.replace(co_consts=tuple(constants))

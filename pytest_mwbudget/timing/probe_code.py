@@ -1,0 +1,290 @@
+"""The code of probes: everything here runs inside timed requests.
+
+A probe appends to a log which owner has the time from here on, and the clock. `analysis.event_log` reads the log.
+`probes` decides where probes stand.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
+from typing import Any, TypeAlias
+
+from ..asgi.calls import Call, Key, Reader
+from ..interpreter.clocks import Clock
+from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
+from ..interpreter.coroutine_proxy import awaiting
+from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
+from ..model.stack import SUSPENDED, Owner
+
+# Owner, nanoseconds, owner, nanoseconds, …: from each moment on the time is that owner's. A deque, because a list that
+# grows is moved now and then, which takes time of the current owner.
+Log: TypeAlias = deque[int]
+# The owner of the time inside a layer, and the function to call.
+Target: TypeAlias = tuple[Owner, Callable[..., Any]]
+Targets: TypeAlias = dict[Key, Target]
+# A probe: takes the target, the arguments before the scope, and scope, receive and send.
+Probe: TypeAlias = Callable[[Target, tuple[Any, ...], Any, Any, Any], Any]
+
+
+# ---- entering a probe -------------------------------------------------------------------------------------------
+
+# Constants of the trampoline's source. Objects take their places in the code, which runs with the user's globals and
+# must not look up a name there.
+_PROBE = "the probe"
+_UNPATCHED = "the function with its original code"
+_FIND = "the function that finds a target by its key"
+_ID = "the function id"
+
+# A plain function even in place of a coroutine function: its result is awaited, and a coroutine of its own would be one
+# more to step through.
+_SHAPE = """
+def make({cells}):
+    def shape({signature}):
+        if False: ({cells})
+        _id_ = {identity!r}
+        _find_ = {find!r}
+        _target_ = _find_({key})
+        if _target_ is None:
+            _unpatched_ = {unpatched!r}
+            return _unpatched_({passed})
+        _probe_ = {probe!r}
+        return _probe_(_target_, ({leads}), {last})
+"""
+
+
+def probe_trampoline(
+    reader: Reader, probe: Probe, targets: Targets, unpatched: Function, search: ArgumentSearch
+) -> CodeType:
+    """Return code for a function that enters the probe if the function is called for one of the `targets`.
+
+    The code itself finds the target if scope, receive and send are the last arguments. Otherwise `search` does.
+    """
+    original = unpatched.__code__
+    if not reader.ordinary:
+        return detour(original, search.entering(reader, probe, targets, unpatched))
+    names = reader.parameters.positional
+    identities = [f"_id_({name})" for name in names[:-3]]
+    source = _SHAPE.format(
+        cells=mentioned_cells(original),
+        signature=reader.parameters.signature,
+        passed=reader.parameters.passed,
+        key=identities[0] if len(identities) == 1 else f"({''.join(f'{one}, ' for one in identities)})",
+        leads="".join(f"{name}, " for name in names[:-3]),
+        last=", ".join(names[-3:]),
+        identity=_ID,
+        find=_FIND,
+        unpatched=_UNPATCHED,
+        probe=_PROBE,
+    )
+    return trampoline(original, source, {_ID: id, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe})
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSearch:
+    """Search the arguments of functions that do not take scope, receive and send last.
+
+    A search takes longer than a probe, and would fall outside the null layer. So its time is logged as that of
+    `nobody`, an owner without a row (docs/decisions/0006).
+    """
+
+    nobody: Owner
+    log: Log
+    clock: Clock
+
+    def begin(self) -> Owner:
+        """Log that the time is nobody's. Returns the owner before, SUSPENDED if nothing was logged."""
+        before = Owner(self.log[-2])
+        # After a suspension the next owner gets the time of the suspension, and that must not be nobody. Time before
+        # the outermost probe is in no log.
+        if before == SUSPENDED or len(self.log) == 2:
+            return SUSPENDED
+        self.log.extend((self.nobody, self.clock()))
+        return before
+
+    def end(self, before: Owner) -> None:
+        """Log that the time is that owner's again."""
+        if before != SUSPENDED:
+            self.log.extend((before, self.clock()))
+
+    def entering(self, reader: Reader, probe: Probe, targets: Targets, unpatched: Function) -> Callable[..., Any]:
+        """Return a function that takes any arguments and enters the probe, with the call for the leading arguments."""
+        gathered, read, begin, end = reader.parameters.gathered, reader.read, self.begin, self.end
+
+        def search(*flat: Any) -> Any:
+            before = begin()
+            positional, named, _ = gathered(flat)
+            call = read(positional, named)
+            target = None if call is None else targets.get(call.key)
+            end(before)
+            if call is None or target is None:
+                return unpatched(*positional, **named)
+            return probe(target, (call,), call.scope, call.receive, call.send)
+
+        return search
+
+    def as_target(self, reader: Reader, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that a probe can call: it takes the call first if the arguments were searched."""
+        if reader.ordinary:
+            return function
+        begin, end = self.begin, self.end
+
+        def target(call: Call, scope: Any, receive: Any, send: Any) -> Any:
+            before = begin()
+            positional, named = call.replaced(scope, receive, send)
+            end(before)
+            return function(*positional, **named)
+
+        return target
+
+
+# ---- probes -----------------------------------------------------------------------------------------------------
+
+
+def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return functions that put a probe round a `receive` and round a `send`, given the owner and the owner outside."""
+    log = timeline.append
+
+    def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
+        body_over = False
+
+        async def probed_receive(*arguments: Any, **named: Any) -> Any:
+            nonlocal body_over
+            if body_over:
+                # After the body comes the wait for the disconnect, most often in a task of its own: nobody works.
+                return await ask(*arguments, **named)
+            if timeline[-2] == SUSPENDED:  # a task that the layer spawned: its time until here is the layer's
+                log(owner)
+                log(clock())
+            log(outer)
+            log(clock())
+            try:
+                message = await ask(*arguments, **named)
+                body_over = isinstance(message, dict) and not message.get("more_body", False)
+                return message
+            finally:
+                log(owner)
+                log(clock())
+
+        ask, stand_in = stand_in_for_callable(receive, probed_receive)
+        return stand_in
+
+    def sending(owner: Owner, outer: Owner, send: Any) -> Any:
+        async def probed_send(*arguments: Any, **named: Any) -> Any:
+            if timeline[-2] == SUSPENDED:
+                log(owner)
+                log(clock())
+            log(outer)
+            log(clock())
+            try:
+                return await give(*arguments, **named)
+            finally:
+                log(owner)
+                log(clock())
+
+        give, stand_in = stand_in_for_callable(send, probed_send)
+        return stand_in
+
+    return receiving, sending
+
+
+def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
+    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called."""
+    log = timeline.append
+    # One of the two is called inside the layer and the other outside, because half of a probe is charged to each side.
+    receiving, sending = _message_probes(timeline, clock)
+
+    async def awaited(owner: Owner, awaitable: Awaitable[Any]) -> Any:
+        outer = timeline[-2]
+        log(owner)
+        log(clock())
+        try:
+            return await awaitable
+        finally:
+            log(outer)
+            log(clock())
+
+    async def probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
+        owner, target = hit
+        outer = timeline[-2]
+        probed_receive = receiving(owner, outer, receive)
+        log(owner)
+        log(clock())
+        try:
+            probed_send = sending(owner, outer, send)
+            return await target(*leads, scope, probed_receive, probed_send)
+        finally:
+            log(outer)
+            log(clock())
+
+    def plain_probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
+        owner, target = hit
+        outer = timeline[-2]
+        probed_receive = receiving(owner, outer, receive)
+        log(owner)
+        log(clock())
+        try:
+            probed_send = sending(owner, outer, send)
+            answer = target(*leads, scope, probed_receive, probed_send)
+            return stand_in_for_awaitable(answer, partial(awaited, owner))
+        finally:
+            log(outer)
+            log(clock())
+
+    return plain_probe if plain else probe
+
+
+@types.coroutine
+def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator[Any, Any, Any]:
+    """Run `awaitable`, and log each suspension of its task and the owner at each resumption."""
+    # No `CoroutineProxy`: its methods, written in Python, would take part of the time that they are to measure.
+    log = timeline.append
+    steps: Any = awaitable if isinstance(awaitable, Coroutine) else awaiting(awaitable)
+    try:
+        waiting_for = steps.send(None)
+        while True:
+            owner = timeline[-2]
+            log(SUSPENDED)
+            log(clock())
+            value = thrown = None
+            try:
+                value = yield waiting_for
+            except BaseException as error:
+                thrown = error  # it must not be "being handled" while the app goes on
+            log(owner)
+            log(clock())
+            waiting_for = steps.send(value) if thrown is None else steps.throw(thrown)
+    except StopIteration as stop:
+        return stop.value
+
+
+@dataclass(slots=True)
+class Steppers:
+    """A switch: whether the tasks of a request are stepped."""
+
+    on: bool
+
+
+def stepping_probe(probe: Probe, timeline: Log, clock: Clock, steppers: Steppers, outer: dict[Owner, Owner]) -> Probe:
+    """Return a probe that steps the task a layer begins, with the owners outside such layers in `outer`.
+
+    Takes no `Probes`, which would keep itself alive: it holds the code that holds this function, and the garbage
+    collector does not look into code.
+    """
+
+    async def first_of_its_task(outside: Owner, awaitable: Awaitable[Any]) -> Any:
+        timeline.extend((outside, clock()))
+        return await stepped(awaitable, timeline, clock)
+
+    def enter(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
+        answer = probe(hit, leads, scope, receive, send)
+        outside = outer.get(hit[0])
+        if outside is None or not steppers.on:
+            return answer
+        return stand_in_for_awaitable(answer, partial(first_of_its_task, outside))
+
+    return enter
