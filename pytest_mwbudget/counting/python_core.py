@@ -119,6 +119,14 @@ class PythonCore(Charger):
         self._require_run()
         return {}
 
+    def untracked(self, objects: list[Any], /) -> list[Any]:
+        """Return those objects that can hold a remembered one and that the garbage collector does not track.
+
+        These are dicts, and remembered tuples: an older tuple cannot hold a newer object.
+        """
+        self._require_run()
+        return []
+
     def live(self, generation: int) -> bool:
         """Whether the run of that generation is under way, and this is its thread."""
         return bool(self.owners) and generation == self.generation and threading.get_ident() == self.thread

@@ -13,8 +13,6 @@ from typing import Any
 from ..model.stack import Owner
 from .python_core import Birth, PythonCore
 
-SOMETIMES_TRACKED = {tuple, dict}
-
 
 def retained(core: PythonCore, periods: int, aside: Owner, *, classes: bool) -> list[dict[Owner, Counter[type]]]:
     """Return the living objects that were created in each of the periods 0 to `periods` - 1, by owner and type.
@@ -42,7 +40,7 @@ def _alive(core: PythonCore, periods: int, aside: Owner) -> list[dict[Owner, Cou
     holders = gc.get_objects()
     core.period(-1)
     births: dict[int, Birth] = {}
-    for objects in reachable(holders):
+    for objects in reachable(core, holders):
         births |= core.born(objects)
     found: list[dict[Owner, Counter[type]]] = [{} for _ in range(periods)]
     for period, owner, kind in births.values():
@@ -51,8 +49,8 @@ def _alive(core: PythonCore, periods: int, aside: Owner) -> list[dict[Owner, Cou
     return found
 
 
-def reachable(holders: list[Any]) -> Iterator[list[Any]]:
-    """Yield the holders, the objects they refer to, and the contents of untracked containers, with repetitions.
+def reachable(core: PythonCore, holders: list[Any]) -> Iterator[list[Any]]:
+    """Yield the holders, the objects they refer to, and the contents of `untracked` containers, with repetitions.
 
     The collector stops tracking tuples and dicts in which nothing could be part of a cycle. Each of these is looked
     into once: nested containers that share their parts have more paths than memory has room for.
@@ -62,7 +60,7 @@ def reachable(holders: list[Any]) -> Iterator[list[Any]]:
     while inside:
         yield objects
         objects = gc.get_referents(*inside)
-        untracked = {id(one): one for one in objects if type(one) in SOMETIMES_TRACKED and not gc.is_tracked(one)}
+        untracked = {id(one): one for one in core.untracked(objects)}
         inside = [one for key, one in untracked.items() if key not in containers]
         containers |= untracked
     yield objects

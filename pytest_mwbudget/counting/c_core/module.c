@@ -223,6 +223,29 @@ born(PyObject *Py_UNUSED(module), PyObject *objects)
     return found;
 }
 
+static PyObject *
+untracked(PyObject *Py_UNUSED(module), PyObject *objects)
+{
+    if (!checked_owner(0)) {
+        return NULL;
+    }
+    if (!PyList_CheckExact(objects)) {
+        return PyErr_Format(PyExc_TypeError, "untracked() takes a list, not %.100s", Py_TYPE(objects)->tp_name);
+    }
+    unsigned generation = counting.generation;
+    int before = hand_over(generation, counting.aside);
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && counting.births.used && i < PyList_GET_SIZE(objects); i++) {
+        PyObject *one = PyList_GET_ITEM(objects, i);
+        int holds = PyDict_CheckExact(one) || (PyTuple_CheckExact(one) && ((Birth *)slot_of(&counting.births, one, 0))->type);
+        if (holds && !PyObject_GC_IsTracked(one) && PyList_Append(found, one) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    give_back(generation, before);
+    return found;
+}
+
 /* PythonCore says what they do. */
 static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS, NULL},
@@ -235,6 +258,7 @@ static PyMethodDef functions[] = {
     {"discount", discount, METH_VARARGS, NULL},
     {"period", begin_period, METH_O, NULL},
     {"born", born, METH_O, NULL},
+    {"untracked", untracked, METH_O, NULL},
     {0},
 };
 
