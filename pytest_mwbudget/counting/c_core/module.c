@@ -193,14 +193,24 @@ begin_period(PyObject *Py_UNUSED(module), PyObject *value)
     Py_RETURN_NONE;
 }
 
+static int
+checked_list(PyObject *objects, const char *function)
+{
+    if (!checked_owner(0)) {
+        return 0;
+    }
+    if (!PyList_CheckExact(objects)) {
+        PyErr_Format(PyExc_TypeError, "%s() takes a list, not %.100s", function, Py_TYPE(objects)->tp_name);
+        return 0;
+    }
+    return 1;
+}
+
 static PyObject *
 born(PyObject *Py_UNUSED(module), PyObject *objects)
 {
-    if (!checked_owner(0)) {
+    if (!checked_list(objects, "born")) {
         return NULL;
-    }
-    if (!PyList_CheckExact(objects)) {
-        return PyErr_Format(PyExc_TypeError, "born() takes a list, not %.100s", Py_TYPE(objects)->tp_name);
     }
     unsigned generation = counting.generation;
     int before = hand_over(generation, counting.aside);
@@ -226,11 +236,8 @@ born(PyObject *Py_UNUSED(module), PyObject *objects)
 static PyObject *
 untracked(PyObject *Py_UNUSED(module), PyObject *objects)
 {
-    if (!checked_owner(0)) {
+    if (!checked_list(objects, "untracked")) {
         return NULL;
-    }
-    if (!PyList_CheckExact(objects)) {
-        return PyErr_Format(PyExc_TypeError, "untracked() takes a list, not %.100s", Py_TYPE(objects)->tp_name);
     }
     unsigned generation = counting.generation;
     int before = hand_over(generation, counting.aside);
