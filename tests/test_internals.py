@@ -1,4 +1,4 @@
-"""Where an internal of the interpreter is not as expected, the feature that needs it says so, and the rest works."""
+"""If an internal of the interpreter is not as expected, the feature that needs it says so, and the rest works."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_python_3_11_instruments_no_code_and_needs_no_proof(monkeypatch: pytest.
 
 
 def with_replaced(module: Any, **wrong: Any) -> Any:
-    """The module with other functions in place of some of its own."""
+    """Copy the module's functions, with some of them replaced."""
     return SimpleNamespace(**{name: getattr(module, name) for name in dir(module) if not name.startswith("__")} | wrong)
 
 
