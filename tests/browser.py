@@ -74,7 +74,7 @@ class Browser:
         self._requests: list[str] = []
 
     def close(self) -> None:
-        """End the browser."""
+        """Quit the browser."""
         self.driver.quit()
 
     def open(

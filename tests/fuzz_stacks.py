@@ -67,7 +67,7 @@ class Violation:
         return f"{self.invariant}: {self.text}"
 
 
-# ---- what the app does ------------------------------------------------------------------------------------------
+# ---- responses of the app ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ def _text(headers: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name.decode(), value.decode()) for name, value in headers)
 
 
-# ---- what is around it ------------------------------------------------------------------------------------------
+# ---- state outside the app --------------------------------------------------------------------------------------
 
 _PACKAGES = ("tests", "starlette", "anyio", "asyncio", "trio", "threading", "concurrent", "wrapt", "contextvars")
 
 
 @contextmanager
 def nothing_left(found: list[Violation]) -> Iterator[None]:
-    """Note what a measurement left changed."""
+    """Record what a measurement left changed."""
     before, threads = _surroundings(), _threads()
     try:
         with unchanged_code():

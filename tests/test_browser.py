@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Browser]
 
-PAPER = (718, 1000)  # A4 less its margins
+PAPER = (718, 1000)  # A4 without margins
 
 # JavaScript that returns the lowest contrast ratio of a text to its background, and the element with this text.
 CONTRAST = """

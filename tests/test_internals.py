@@ -119,7 +119,7 @@ def test_a_frame_that_refers_to_nothing_is_not_as_expected(monkeypatch: pytest.M
     assert "is not as expected" in (internals.why_no_functions() or "")
 
 
-# ---- proof that nothing is at work ------------------------------------------------------------------------------
+# ---- proof that no tool is active -------------------------------------------------------------------------------
 
 
 @needs_monitoring
