@@ -1,4 +1,4 @@
-"""Small ASGI apps and middlewares, each with one habit that real ones have, and ways to put them to work."""
+"""Small ASGI apps and middlewares, each with one property of real ones, and helpers to run them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 App = Callable[..., Any]
 
-# Options of inner runs: without unrelated plugins, and without rewriting assertions, for which pytest looks up every
-# file of every package with a plugin. That takes most of a short run.
+# Options of inner pytest runs. Unrelated plugins are off. So is assertion rewriting: its search through all files of
+# all plugin packages takes most of a short run.
 LEAN_WITH_COVERAGE = ["-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:benchmark"]
 LEAN_WITH_COVERAGE += ["--assert=plain", "-o", "asyncio_default_fixture_loop_scope=function"]
 LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
 
 
-# ---- putting them to work ---------------------------------------------------------------------------------------
+# ---- running apps -----------------------------------------------------------------------------------------------
 
 
 async def caller(app: Any, method: str = "GET", url: str = "/", *, state: Any = None, **options: Any) -> server.Caller:
@@ -52,7 +52,7 @@ async def discovered(calls: server.Caller) -> Stack:
 
 
 def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> Stack:
-    """Discover the stack of a request to `app` on a loop of its own."""
+    """Discover the stack of a request to `app` in a new event loop."""
 
     async def main() -> Stack:
         return await discovered(await caller(app, method, url, **options))
@@ -65,12 +65,12 @@ def names_of(app: Any, url: str = "/", **options: Any) -> list[str]:
     return [layer.name for _, layer in stack_of(app, url, **options).layers if layer.entered]
 
 
-# Time limit in seconds: a busy machine may need this long for a figure that an idle one knows at once.
+# Time limit in seconds: a busy machine may need this long for a figure that an idle machine finds at once.
 MOST_S = 15.0
 
 
 class Scheduled:
-    """A plugin that changes the schedule of a run of pytest."""
+    """A pytest plugin that changes the schedule of a run."""
 
     def __init__(self, **changes: Any) -> None:
         self.schedule = Schedule(**changes)
@@ -79,8 +79,8 @@ class Scheduled:
         config.stash[SCHEDULE] = self.schedule
 
 
-# A schedule for budgets that are far from the truth: the app need not be warm, and the first figures are enough. A
-# failure counts as soon as two looks in a row agree.
+# A schedule for budgets far from the true cost: the app need not be warm, and the first figures are enough. A failure
+# counts once two looks in a row agree.
 FAST = {"warm_ns": 10_000_000, "brief_warm_calls": 20, "brief_warm_ns": 10_000_000}
 FAST |= {
     "settle_calls": 8,
@@ -95,7 +95,7 @@ FAST |= {
 async def measured_async(
     app: Any, method: str = "GET", url: str = "/", schedule: Schedule | None = None, **options: Any
 ) -> Measurement:
-    """Measure for a short time on the running loop; `settings` go to Settings, the rest to httpx.
+    """Measure briefly on the running loop; `settings` go to Settings, other options to httpx.
 
     `max_time_s` limits only the time for precision: a busy machine may take longer until all figures are known.
     """
@@ -107,7 +107,7 @@ async def measured_async(
 
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
-    """Measure on a loop of its own; afterwards every function must have its code from before."""
+    """Measure in a new event loop, and fail if a function is left with other code."""
     with unchanged_code():
         return asyncio.run(measured_async(app, method, url, **options))
 
@@ -122,7 +122,7 @@ def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
 @contextmanager
 def unchanged_code() -> Iterator[None]:
     """Fail if a function that exists now has another code object at the end of the block."""
-    gc.unfreeze()  # the frozen objects of the test run, too
+    gc.unfreeze()  # get_objects() leaves out frozen objects
     before = [(f, f.__code__) for f in gc.get_objects() if type(f) is FunctionType]
     gc.freeze()
     try:
@@ -146,14 +146,14 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Endpoint:
-    """An app object that answers, and inside which there is nothing."""
+    """An app object that answers and has no inner app."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await respond(send)
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the request's body."""
+    """Answer with the request's body."""
     assert scope["type"] == "http"
     body, more = b"", True
     while more:
@@ -163,11 +163,11 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await respond(send, body)
 
 
-# ---- layers, by what holds the inner app ------------------------------------------------------------------------
+# ---- layers, by how they hold the inner app ---------------------------------------------------------------------
 
 
 class Noop:
-    """Passes through."""
+    """A layer that only passes the request on."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -209,7 +209,7 @@ class InAPartial:
 
 
 class InACell:
-    """Keeps the inner app nowhere but in a closure made by its constructor."""
+    """A layer that holds the inner app only in a closure made by its constructor."""
 
     def __init__(self, app: App) -> None:
         async def go(scope: Any, receive: Any, send: Any) -> None:
@@ -230,7 +230,7 @@ class Frozen:
 
 
 class Slots:
-    """No __dict__, and nothing can refer to it weakly."""
+    """A layer without `__dict__`, which cannot be weakly referenced."""
 
     __slots__ = ("inner",)
 
@@ -264,7 +264,7 @@ class SeveralAttributes:
 
 
 class BoundMethod:
-    """Holds the inner app's bound `__call__`, captured at construction."""
+    """A layer that holds the inner app's bound `__call__`, captured at construction."""
 
     def __init__(self, app: App) -> None:
         self.go = app.__call__
@@ -274,7 +274,7 @@ class BoundMethod:
 
 
 class Forwarding:
-    """Has every attribute that the inner app has."""
+    """A layer that forwards unknown attributes to the inner app."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -287,7 +287,7 @@ class Forwarding:
 
 
 class Inherited(Noop):
-    """Enters by its parent's `__call__`."""
+    """A layer that inherits `__call__`."""
 
 
 class CallsSuper(Noop):
@@ -328,7 +328,7 @@ class DecoratedPlainly(Noop):
 
 
 class OddMeta(type):
-    """Calls of the class go through the metaclass, and instances are made by it."""
+    """A metaclass with a `__call__` of its own."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         made = super().__call__(*args, **kwargs)
@@ -347,7 +347,7 @@ class OddChild(Odd):
 
 
 class Patched(Noop):
-    """Its `__call__` was put on the class from outside, under another name."""
+    """A layer whose `__call__` is a function of another name, assigned to the class."""
 
 
 async def _patched_call(self: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -358,7 +358,7 @@ Patched.__call__ = _patched_call  # type: ignore[method-assign]
 
 
 class SyncCall(Noop):
-    """`__call__` is no coroutine function, but returns an awaitable."""
+    """A layer whose `__call__` is not a coroutine function but returns an awaitable."""
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         return self.app(scope, receive, send)
@@ -370,7 +370,7 @@ class Keywords(Noop):
 
 
 class OtherNames(Noop):
-    """Calls its arguments something else."""
+    """A layer whose parameters have other names."""
 
     async def __call__(self, environment: Any, /, incoming: Any, outgoing: Any) -> None:
         await self.app(environment, incoming, outgoing)
@@ -382,7 +382,7 @@ class StarArguments(Noop):
 
 
 class Defaults(Noop):
-    """Takes keywords on top, with defaults, and is bound to a class cell."""
+    """A layer with an extra keyword that has a default, and a reference to `__class__`."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any, *, depth: int = 1) -> None:
         assert __class__ is Defaults  # type: ignore[name-defined]
@@ -391,7 +391,7 @@ class Defaults(Noop):
 
 
 class PerRequest(Noop):
-    """Makes an ASGI object for each request, which calls the inner app: it belongs to its maker."""
+    """A layer that makes an ASGI object for each request, which calls the inner app and belongs to this layer."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await _Responder(self.app)(scope, receive, send)
@@ -402,7 +402,7 @@ class _Responder(Noop):
 
 
 class Hidden(Noop):
-    """Below a descriptor that counts how often it is read."""
+    """A layer with a property that must not be read."""
 
     reads = 0
 
@@ -419,7 +419,7 @@ def outer(app: App) -> App:
 
 
 def wrapping(app: App) -> App:
-    """Two nested closures, both made to look like the inner app."""
+    """Wrap the app in two nested closures that look like the app; each request makes the inner closure."""
 
     @functools.wraps(app)
     async def outermost(scope: Any, receive: Any, send: Any) -> None:
@@ -433,7 +433,7 @@ def wrapping(app: App) -> App:
 
 
 def wrapping_twice(app: App) -> App:
-    """As `wrapping`, but both closures are made once."""
+    """Wrap the app like `wrapping`, with both closures made once."""
 
     @functools.wraps(app)
     async def innermost(scope: Any, receive: Any, send: Any) -> None:
@@ -455,7 +455,7 @@ def partial(app: App) -> App:
 
 
 def indistinct(app: App) -> App:
-    """Called with another function of the same code beside it: nobody can tell which of the two runs."""
+    """Make a layer that is called with another function of the same code: the two cannot be told apart."""
 
     def make() -> App:
         async def layer(other: App, app: App, scope: Any, receive: Any, send: Any) -> None:
@@ -467,7 +467,7 @@ def indistinct(app: App) -> App:
 
 
 class NotCalled:
-    """A method other than `__call__`, bound, stands in the stack."""
+    """A layer that is entered by a bound method other than `__call__`."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -480,7 +480,7 @@ class NotCalled:
 
 
 class Answering(Noop):
-    """Answers by itself."""
+    """A layer that answers by itself."""
 
     def __init__(self, app: App, status: int = 401) -> None:
         super().__init__(app)
@@ -494,7 +494,7 @@ class Answering(Noop):
 
 
 class Cascade:
-    """Tries one app after another until one answers with something else than 404."""
+    """An app that tries its apps in order until the status is not 404."""
 
     def __init__(self, *apps: App) -> None:
         self.apps = list(apps)
@@ -536,7 +536,7 @@ class ReadsContext(Noop):
 
 
 class Resource(Noop):
-    """Opens something, puts it into the scope, and closes it after the response."""
+    """A layer that opens a resource, puts it into the scope, and closes it after the response."""
 
     def __init__(self, app: App) -> None:
         super().__init__(app)
@@ -553,14 +553,14 @@ class Resource(Noop):
 
 
 class InATask(Noop):
-    """Runs what is inside it in a task of its own."""
+    """A layer that runs the inner app in a new task."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.create_task(self.app(scope, receive, send))
 
 
 class MarksOnce(Noop):
-    """Refuses a scope that it has seen already, as layers do that assert on their own mark."""
+    """A layer that refuses a scope with its own mark, as some real layers do."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         marks = scope.setdefault("extensions", {})
@@ -570,7 +570,7 @@ class MarksOnce(Noop):
 
 
 class RateLimit(Noop):
-    """Lets so many requests through, and then none."""
+    """A layer that answers 429 after `limit` requests."""
 
     def __init__(self, app: App, limit: int) -> None:
         super().__init__(app)

@@ -1,7 +1,7 @@
 """A real browser for the pages that the plugin writes: headless Chromium without a network, driven by selenium.
 
-The fixture `page` opens a file and gives the browser. When the test ends, the page must have asked for nothing and
-complained of nothing. Without selenium or Chromium these tests skip and say what is missing;
+The fixture `page` opens a file and returns the browser. At the end of the test, the page must have made no requests
+and logged no warnings or errors. Without selenium or Chromium these tests skip and name the missing package;
 MWBUDGET_REQUIRE_BROWSER=1 turns that into a failure.
 """
 
@@ -34,7 +34,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # Nothing has an address, and there is no way out.
+    # No network: no host name resolves, and nothing listens at the proxy's port.
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--proxy-server=127.0.0.1:9",
     "--proxy-bypass-list=<-loopback>",
@@ -43,11 +43,11 @@ DESKTOP, PHONE = (1280, 900), (360, 740)
 
 
 class Missing(Exception):
-    """What a browser needs is not installed; the message says what."""
+    """Error for a missing program or package, which the message names."""
 
 
 def command(names: tuple[str, ...], package: str) -> str:
-    """The path of the first of these programs that is installed."""
+    """Return the path of the first of these programs that is installed."""
     for name in names:
         if path := shutil.which(name):
             return path
@@ -55,7 +55,7 @@ def command(names: tuple[str, ...], package: str) -> str:
 
 
 class Browser:
-    """One window, with the pages opened one after the other."""
+    """A browser window, in which pages are opened one after another."""
 
     def __init__(self) -> None:
         try:
@@ -74,7 +74,7 @@ class Browser:
         self._requests: list[str] = []
 
     def close(self) -> None:
-        """End the browser."""
+        """Quit the browser."""
         self.driver.quit()
 
     def open(
@@ -106,7 +106,7 @@ class Browser:
                 {"name": "prefers-reduced-motion", "value": "reduce" if reduced_motion else "no-preference"},
             ],
         )
-        self.driver.get("about:blank")  # a page of the same file is loaded anew, and not only scrolled
+        self.driver.get("about:blank")  # so that a page of the same file is reloaded, not only scrolled
         self._read_logs()
         self._url = path.resolve().as_uri()
         self._complaints, self._requests = [], []
@@ -114,24 +114,24 @@ class Browser:
         return self
 
     def cdp(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the Chrome DevTools Protocol."""
+        """Run a command of the Chrome DevTools Protocol."""
         answer: dict[str, Any] = self.driver.execute_cdp_cmd(method, parameters)
         return answer
 
     # ---- what the page did ---------------------------------------------------------------------------------------
 
     def complaints(self) -> list[str]:
-        """Warnings and errors on the console since the page was opened, exceptions and blocked requests included."""
+        """List the console's warnings and errors since the page was opened, with exceptions and blocked requests."""
         self._read_logs()
         return self._complaints
 
     def requests(self) -> list[str]:
-        """The addresses that the page asked for since it was opened, but for its own and for data in it."""
+        """List the addresses requested since the page was opened, without the page itself and data URLs."""
         self._read_logs()
         return self._requests
 
     def _read_logs(self) -> None:
-        """Take what the logs have; they give each entry once."""
+        """Read the new log entries; the logs return each entry once."""
         for entry in self.driver.get_log("browser"):  # type: ignore[no-untyped-call]
             if entry["level"] in ("WARNING", "SEVERE"):
                 self._complaints.append(entry["message"])
@@ -142,42 +142,42 @@ class Browser:
                 if not url.startswith(("data:", "blob:", "about:")) and url.split("#")[0] != self._url:
                     self._requests.append(url)
 
-    # ---- what is in it -------------------------------------------------------------------------------------------
+    # ---- contents of the page ------------------------------------------------------------------------------------
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a piece of JavaScript returns; `arguments[0]` and so on are what is given."""
+        """Run JavaScript and return its result; the script reads `arguments[0]` and so on."""
         return self.driver.execute_script(script, *arguments)
 
     def all(self, selector: str) -> list[WebElement]:
-        """The elements that a CSS selector finds."""
+        """Find all elements of a CSS selector."""
         return self.driver.find_elements("css selector", selector)
 
     def one(self, selector: str) -> WebElement:
-        """The only element that a CSS selector finds."""
+        """Find the only element of a CSS selector."""
         found = self.all(selector)
         assert len(found) == 1, f"{len(found)} elements are {selector}"
         return found[0]
 
     def texts(self, selector: str) -> list[str]:
-        """The texts of these elements, whether or not they are in view."""
+        """List the texts of these elements, visible or not."""
         return [" ".join(str(element.get_property("textContent")).split()) for element in self.all(selector)]
 
     def style(self, selector: str, name: str) -> str:
-        """A property of the computed style of an element."""
+        """Return a property of the computed style of an element."""
         return self.one(selector).value_of_css_property(name)
 
     def press(self, *keys: str) -> None:
-        """Keys to whatever has the focus."""
+        """Send keys to the focused element."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def hover(self, element: WebElement) -> None:
-        """Move the mouse there."""
+        """Move the mouse over the element."""
         from selenium.webdriver import ActionChains
 
         ActionChains(self.driver).move_to_element(element).perform()
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+        """Return by how many pixels the page is wider than the window."""
         return int(self.run("return document.documentElement.scrollWidth - window.innerWidth"))
 
     def picture(self, path: Path, *, height: int | None = None) -> None:
@@ -205,7 +205,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Callable[..., Browser]]:
-    """Opens a file, see `Browser.open`; afterwards it must have asked for nothing and complained of nothing."""
+    """A function that opens a file, see `Browser.open`; the page may make no requests and log no warnings."""
     yield browser.open
     assert browser.requests() == []
     assert browser.complaints() == []

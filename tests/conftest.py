@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
-# pytester drops the modules that an inner run imported. Each import of filelock adds an audit hook, and audit hooks
-# stay for good: after a hundred inner runs they took two thirds of the time.
+# pytester drops the modules that an inner run imported, and each import of filelock adds an audit hook, which cannot be
+# removed. After a hundred inner runs the hooks took two thirds of the time, so filelock is imported here once.
 import filelock  # noqa: F401
 import pytest
 
@@ -42,7 +42,7 @@ def a_small_heap() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _turns_of_its_own() -> Iterator[None]:
-    """Give this worker locks of its own: tests must not wait until other workers or runs have measured."""
+    """Give this worker locks of its own: tests must not wait for the measurements of other workers or runs."""
     with TemporaryDirectory(prefix="mwbudget-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -51,6 +51,6 @@ def _turns_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _not_on_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset the variables with which pytest shows more; a test about them sets them itself."""
+    """Unset the variables that make pytest print more; tests of these variables set them."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)

@@ -46,7 +46,7 @@ def counted(
     schedule: Schedule | None = None,
     **options: Any,
 ) -> Measurement:
-    """The counts of a request, nothing timed."""
+    """Count a request without timing."""
     if loop != "asyncio":
         pytest.importorskip(loop)
     request = build_request(method, url, options)
@@ -69,7 +69,7 @@ COROUTINE = "starlette.middleware.base.BaseHTTPMiddleware.__call__.<locals>.call
 
 
 class Own:
-    """Instances of a class that only the tests create."""
+    """A class of which only tests create instances."""
 
 
 OWN = f"{__name__}.Own"
@@ -81,7 +81,7 @@ class PassThrough(BaseHTTPMiddleware):
 
 
 def basic(*middleware: Any) -> Any:
-    """A small Starlette app under these layers."""
+    """Build a small Starlette app under these layers."""
 
     async def page(request: Any) -> Any:
         return PlainTextResponse("ok")
@@ -91,7 +91,7 @@ def basic(*middleware: Any) -> Any:
 
 
 class SpawnsInAGroup(Noop):
-    """One task in a task group, whose task spawns two more in a group of its own and creates what only it creates."""
+    """A layer with a task that spawns two more in a group of its own; each of the two creates seven `Own`."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async with anyio.create_task_group() as group:
@@ -111,7 +111,7 @@ class SpawnsInAGroup(Noop):
 
 @contextmanager
 def everything_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """The loop's attributes and the code of every function are the same at the end."""
+    """Check that the loop's attributes and the code of every function are the same at the end."""
     names, factory = set(vars(loop)), loop.get_task_factory()
     with unchanged_code():
         yield

@@ -40,14 +40,15 @@ from . import stacks
 from .apps import unchanged_code
 from .stacks import BODY, FORMS, HABITS, Built, Layer, Part, Row, Stack, is_telling, rows_of, smaller
 
-# Seconds of one measurement: to compare what the app does, to read times, and at most.
+# Seconds of a measurement: without times, with times, and at most.
 QUICK_S, PRECISE_S, MOST_S = 0.1, 0.3, 6.0
 SCHEDULE = Schedule(warm_ns=50_000_000, precision_time_s=PRECISE_S)
-# A violation of an invariant on times counts if this number of measurements in a row show it.
+# A wrong time is reported if this number of measurements in a row show it.
 SEEN = 3
-# Largest unattributed time: the larger of the two.
+# Largest allowed unattributed time: the larger of a share of the total and a number of microseconds.
 RESIDUE_SHARE, RESIDUE_US = 0.06, 2.0
-# A row of a spin is between these shares of the spin. A layer's other work comes on top, more with tasks and threads.
+# The row of a layer that spins is between these shares of the spin, plus an allowance for the layer's other work, which
+# is larger with tasks and threads.
 LEAST_SHARE, MOST_SHARE = 0.7, 1.5
 LIGHT_US, HEAVY_US = 100.0, 3000.0
 # Time for threads to end after the loop has ended.
@@ -66,7 +67,7 @@ class Violation:
         return f"{self.invariant}: {self.text}"
 
 
-# ---- what the app does ------------------------------------------------------------------------------------------
+# ---- responses of the app ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -141,14 +142,14 @@ def _text(headers: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name.decode(), value.decode()) for name, value in headers)
 
 
-# ---- what is around it ------------------------------------------------------------------------------------------
+# ---- state outside the app --------------------------------------------------------------------------------------
 
 _PACKAGES = ("tests", "starlette", "anyio", "asyncio", "trio", "threading", "concurrent", "wrapt", "contextvars")
 
 
 @contextmanager
 def nothing_left(found: list[Violation]) -> Iterator[None]:
-    """Note what a measurement left changed."""
+    """Record what a measurement left changed."""
     before, threads = _surroundings(), _threads()
     try:
         with unchanged_code():
@@ -383,7 +384,7 @@ def _other_sum(measurement: Measurement) -> Iterator[Violation]:
 
 
 def _wrong_times(stack: Stack, seen: Seen, status: int, reference: Built) -> list[Violation]:
-    """List the violations of times that all of several measurements show."""
+    """List the wrong times that SEEN measurements in a row show."""
     found = _times_of(seen, reference)
     for _ in range(SEEN - 1):
         if not found:
@@ -426,7 +427,7 @@ def _below_zero(measurement: Measurement) -> Iterator[Violation]:
 def _apart(measurement: Measurement) -> Iterator[Violation]:
     books = measurement.books
     assert books is not None
-    # What the figures say that they do not know, as independent errors.
+    # The uncertainty of the figures, as independent errors.
     unsure_us = math.hypot(books.total.half_width, *(us.half_width for _, us in _figures(measurement)))
     room_us = max(RESIDUE_SHARE * books.total.estimate, RESIDUE_US) + unsure_us
     if abs(books.residue_us) > room_us:
@@ -447,12 +448,12 @@ def _misplaced(seen: Seen, rows: list[Row], reference: Built) -> Iterator[Violat
 
 
 def _spun_us(part: Part | None, built: Built, reference: Built) -> float:
-    """Compute how long a layer spins in a request: its number of spins without us times the noted length."""
+    """Compute how long a layer spins in a request: its spins in an unmeasured request times their recorded length."""
     return 0.0 if part is None else built.parts[part.number].spun_us * len(reference.parts[part.number].spun_ns)
 
 
 def _is_light(row: Row) -> bool:
-    """Tell whether only the spin of a layer takes long."""
+    """Tell whether a layer does little besides spinning: no tasks, no threads."""
     return row.tasks == 0 and row.threads == 0
 
 
@@ -523,7 +524,7 @@ def hunt(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Hunt for some seconds, or replay one description; return 1 if something was found."""
+    """Hunt for some seconds, or replay one description; return 1 if a violation was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to hunt (default 60)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed; each hundred stacks have one (default 1)")
@@ -545,7 +546,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _OverError(Exception):
-    """The time is over."""
+    """Error that ends the hunt when its time is over."""
 
 
 def _hunt_for(chosen: argparse.Namespace) -> int:

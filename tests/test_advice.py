@@ -1,4 +1,4 @@
-"""Advice: each rule on records that show what it looks for, on near misses, and on what the examples really record."""
+"""Advice: each rule on matching records, on near misses, and on the records of real measurements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def same(number: int, kinds: Mapping[str, int] | None = None) -> Count:
 def counts(
     *, sent: int = 2, received: int = 0, tasks: Mapping[str, int] | None = None, **known: Count | None
 ) -> Counts:
-    """The counts of a row; objects, allocations and bytes are unknown unless they are given."""
+    """Build the counts of a row; objects, allocations and bytes are unknown unless given."""
     spawned = tasks or {}
     return Counts(
         objects=known.get("objects"),
@@ -80,7 +80,7 @@ def result(*rows: LayerReport, endpoint: Counts | None = None, method: str = "GE
 
 
 def advised(found: Result) -> dict[str, str]:
-    """The texts by rule, of a record with one layer of interest."""
+    """Return the texts of the advice by rule."""
     return {advice.rule: advice.text for advice in advise(found)}
 
 
@@ -132,11 +132,11 @@ def test_tasks_for_receiving_and_many_messages_are_passing_on_too() -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        base_http(objects=same(900)),  # creates much besides
+        base_http(objects=same(900)),  # creates many other objects
         base_http(allocations=same(900)),
-        base_http(objects=same(512), estimate=2100),  # computes much besides
-        base_http(objects=same(512), name="shop.middleware.in_a_task"),  # a task of another making
-        base_http(objects=same(512), tasks={}),  # answered by itself: nothing was passed on
+        base_http(objects=same(512), estimate=2100),  # computes a lot besides
+        base_http(objects=same(512), name="shop.middleware.in_a_task"),  # a task that BaseHTTPMiddleware did not spawn
+        base_http(objects=same(512), tasks={}),  # answered by itself
         result(row(name="Auth")),  # not entered, or merged
     ],
 )
@@ -179,10 +179,10 @@ def test_a_layer_that_waits() -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        occupied(100, wait=49),  # little
-        occupied(900, wait=200),  # of much
+        occupied(100, wait=49),  # a short wait
+        occupied(900, wait=200),  # a small share of the time
         occupied(100),
-        result(row(us=us(1100, 600), occupation=Occupation(us(100, 450), 1000.0, None))),  # no more than is unknown
+        result(row(us=us(1100, 600), occupation=Occupation(us(100, 450), 1000.0, None))),  # within the uncertainty
         result(row(us=us(1100))),
         result(row()),
     ],
@@ -215,12 +215,12 @@ def test_a_layer_that_was_not_entered_is_not_inside() -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        result(row(counts=STREAM), endpoint=STREAM),  # passes on
-        result(row(counts=counts(sent=4)), endpoint=STREAM),  # in larger parts
-        result(row(counts=counts(sent=2)), endpoint=counts(sent=STREAMED - 1)),  # no stream
-        result(row(counts=counts(sent=2)), endpoint=STREAM, method="HEAD"),  # nobody asked for a body
+        result(row(counts=STREAM), endpoint=STREAM),  # passes the stream on
+        result(row(counts=counts(sent=4)), endpoint=STREAM),  # passes the stream on in larger parts
+        result(row(counts=counts(sent=2)), endpoint=counts(sent=STREAMED - 1)),  # too few messages for a stream
+        result(row(counts=counts(sent=2)), endpoint=STREAM, method="HEAD"),  # a response without a body
         result(row(counts=counts(sent=2)), endpoint=STREAM, status=304),
-        result(row(0, counts=counts(sent=2)), row(1), row(2, counts=STREAM)),  # no probe between the two
+        result(row(0, counts=counts(sent=2)), row(1), row(2, counts=STREAM)),  # a layer without counts in between
     ],
 )
 def test_no_advice_where_nothing_was_held_back(found: Result) -> None:
@@ -236,7 +236,7 @@ def test_without_a_count_of_what_is_inside_nothing_is_said() -> None:
 
 
 def gzip(*, estimate: float = 594.6, sent: int = 102, kinds: Mapping[str, int] | None = None) -> Result:
-    """What a GZipMiddleware was seen to do with 102 messages."""
+    """Build the record of a GZipMiddleware with 102 messages."""
     kinds = kinds or {"builtins.bytes": 314, "builtins.list": 214, "builtins.coroutine": 205, "builtins.tuple": 98}
     found = counts(sent=sent, objects=same(sum(kinds.values()), kinds))
     return result(row(name="GZip", us=us(estimate), counts=found), endpoint=counts(sent=sent))
@@ -254,9 +254,9 @@ def test_a_layer_whose_objects_come_with_the_messages() -> None:
     [
         gzip(estimate=50.2),  # costs little
         gzip(sent=MANY_MESSAGES - 1),
-        gzip(kinds={"builtins.bytes": 314, "builtins.coroutine": 103, "builtins.tuple": 250}),  # not most of them
-        gzip(kinds={"builtins.coroutine": 103, "builtins.tuple": 1060}),  # a number that is no multiple
-        gzip(kinds={"builtins.bytes": 314, "builtins.list": 214}),  # nothing that awaits
+        gzip(kinds={"builtins.bytes": 314, "builtins.coroutine": 103, "builtins.tuple": 250}),  # few objects a message
+        gzip(kinds={"builtins.coroutine": 103, "builtins.tuple": 1060}),  # not a multiple of the messages
+        gzip(kinds={"builtins.bytes": 314, "builtins.list": 214}),  # no coroutines
         result(row(us=us(594.6), counts=counts(sent=102, allocations=same(794)))),  # no objects by type
         result(row(counts=counts(sent=102))),
     ],
@@ -265,7 +265,7 @@ def test_no_advice_where_the_messages_may_not_be_the_reason(found: Result) -> No
     assert "per-message" not in advised(found)
 
 
-# ---- all of them ------------------------------------------------------------------------------------------------
+# ---- several rules ----------------------------------------------------------------------------------------------
 
 
 def test_a_layer_has_one_advice_for_each_rule_at_most_outermost_first() -> None:
@@ -294,13 +294,13 @@ def test_every_rule_has_its_section() -> None:
     assert next(advise(base_http())).page == "mwbudget explain pass-through"
 
 
-# ---- for real ---------------------------------------------------------------------------------------------------
+# ---- real measurements ------------------------------------------------------------------------------------------
 
 COUNTED = {"budgets": Budgets(default={"tasks": 0})}
 
 
 class Envelope:
-    """Holds the response back."""
+    """A layer that holds the response back."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -320,7 +320,7 @@ class Envelope:
 
 
 async def numbers(scope: Any, receive: Any, send: Any) -> None:
-    """A stream of twelve messages."""
+    """Send a stream of twelve messages."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for number in range(10):
         await send({"type": "http.response.body", "body": b"%d" % number, "more_body": True})
@@ -343,11 +343,11 @@ def test_a_layer_that_holds_a_stream_back_is_seen_and_one_that_does_not_is_not()
     assert set(sizes) == {10}
 
 
-# ---- the page's own code ----------------------------------------------------------------------------------------
+# ---- code blocks of the page ------------------------------------------------------------------------------------
 
 
 def block(name: str) -> Any:
-    """The class of this name, from the page's blocks of code, each run on its own."""
+    """Run the page's code block that defines this class, and return the class."""
     for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         if f"class {name}" in code:
             namespace: dict[str, Any] = {}
@@ -371,7 +371,7 @@ def shop(layer: str) -> Starlette:
 
 
 async def messages_of(app: Any, url: str, key: str) -> tuple[list[Any], str]:
-    """What one request is sent, and the exception with which it ends."""
+    """Return the messages of one response, and the exception that ended the request."""
     template = await template_of(build_request("GET", url, {"headers": {"x-key": key}}))
     sent: list[Any] = []
 
@@ -389,7 +389,7 @@ async def messages_of(app: Any, url: str, key: str) -> tuple[list[Any], str]:
 
 
 def answer(layer: str, url: str, key: str) -> tuple[Any, ...]:
-    """Status, headers, body and exception."""
+    """Return status, headers, body and exception."""
     sent, error = asyncio.run(messages_of(shop(layer), url, key))
     body = b"".join(message.get("body", b"") for message in sent)
     return sent[0]["status"], sorted(sent[0]["headers"]), body, error

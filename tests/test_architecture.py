@@ -1,4 +1,4 @@
-"""An unmarked run imports nothing heavy. Which folder imports which is for import-linter, in pyproject.toml."""
+"""An unmarked run imports nothing heavy. import-linter checks the imports between folders, see pyproject.toml."""
 
 from __future__ import annotations
 

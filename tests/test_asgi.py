@@ -284,7 +284,7 @@ def loop(request: pytest.FixtureRequest) -> LoopName:
 
 
 def called(app: App, loop: LoopName, calls: int = 1) -> list[server.Exchange]:
-    """Calls on that loop."""
+    """Call the app on this loop."""
 
     async def main() -> list[server.Exchange]:
         call = await caller(app)
@@ -343,7 +343,7 @@ def test_an_app_that_does_not_end_is_cancelled_on_every_loop(loop: LoopName) -> 
 
 
 def pieces(ends: list[str]) -> Iterator[bytes]:
-    """Yield a body for 3 s, which is endless for a test that passes."""
+    """Yield a body for 3 s, longer than the time limits of these tests."""
     end = time.monotonic() + 3
     while time.monotonic() < end:
         yield b"x"
@@ -513,7 +513,7 @@ def test_an_exception_of_the_app_comes_out_as_it_is() -> None:
 
 
 class Raises:
-    """Answers a number of calls and then raises, before its response or after it."""
+    """An app that answers a number of calls, then raises before or after its response."""
 
     def __init__(self, answered: int, after: bool = False, error: type[BaseException] = LookupError) -> None:
         self.answered, self.after, self.error = answered, after, error

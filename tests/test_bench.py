@@ -1,4 +1,4 @@
-"""The mechanics of bench/accuracy.py and bench/harness.py; timings are for people to read."""
+"""The mechanics of bench/accuracy.py and bench/harness.py; their timings are not checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def accuracy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def made(accuracy: ModuleType, error_us: float = 0.05, low: float = 0.1) -> list[dict[str, Any]]:
-    """A reading of each kind at each place of two stacks, in two processes."""
+    """Make a reading of each kind at each place of two stacks, in two processes."""
     return [
         {
             "process": process,
@@ -57,7 +57,7 @@ def test_accuracy_reads_every_known_layer(accuracy: ModuleType, monkeypatch: pyt
         accuracy, "STACKS", {name: accuracy.STACKS[name] for name in ("3 layers", "10 layers, a child task")}
     )
     readings = accuracy.worker(number=0, max_time_s=0.25, truth_s=0.01)
-    # On a busy machine some rows have no interval in so short a time.
+    # On a busy machine some rows have no interval after this short time.
     assert 3 <= len(readings) <= 3 + 8
     assert not accuracy.NEIGHBOURS.keys() & {reading["kind"] for reading in readings}
     known = {"process": 0, "truth_half_width_us": 0.0, "slow": False}
@@ -110,7 +110,7 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def run_script(
     harness: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str, report: Any = lambda readings: "its report"
 ) -> list[dict[str, Any]]:
-    """A script with one size, called with these arguments: what `measure` was asked for."""
+    """Run a script of one size with these arguments, and return the arguments of each call of `measure`."""
     asked: list[dict[str, Any]] = []
 
     def measure(quick: bool, processes: int) -> list[dict[str, Any]]:

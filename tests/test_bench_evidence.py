@@ -1,4 +1,4 @@
-"""The mechanics of bench/evidence.py, and that docs/evidence.md is what it writes."""
+"""The mechanics of bench/evidence.py, and whether docs/evidence.md is up to date."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Two scripts in the place of those of bench/: what `--json` names is written, and one of them ends badly.
+# Two stand-ins for the scripts of bench/: GOOD writes its `--json` file, BAD fails.
 GOOD = '''"""A script that ends well.
 
     python bench/fine_script.py
@@ -41,7 +41,7 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def scripts(evidence: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with these two scripts; the temporary folders are made in it."""
+    """A project with these two scripts, which also contains the temporary folders."""
     bench = tmp_path / "bench"
     for folder in (bench, tmp_path / "docs", tmp_path / "temporary"):
         folder.mkdir()

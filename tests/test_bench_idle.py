@@ -1,4 +1,4 @@
-"""The mechanics of bench/idle.py; its timings are for people to read."""
+"""The mechanics of bench/idle.py; its timings are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mechanics of `bench/peers.py` and of the ways that it runs; its timings are for people to read."""
+"""The mechanics of `bench/peers.py` and of the ways that it runs; the timings are not checked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_span_of_sentry_loses_what_is_inside_it(peers: ModuleType) -> None:
 
 
 def span(name: str, parent: str, begin: int, end: int, layer: str = "Outer", op: str = "middleware.starlette") -> Any:
-    """A span as Sentry sends it, from one microsecond of the request to another."""
+    """Make a span as Sentry sends it, between two microseconds of the request."""
     times = {key: f"2026-01-01T00:00:00.{us:06}Z" for key, us in {"start_timestamp": begin, "timestamp": end}.items()}
     return {"span_id": name, "parent_span_id": parent, "description": layer, "op": op, **times}
 
@@ -125,11 +125,11 @@ def test_lines_are_those_of_code(peers: ModuleType, tmp_path: Path, monkeypatch:
     assert peers.lines_of("some") == 3
 
 
-# ---- the report, of made-up readings --------------------------------------------------------------------------------
+# ---- the report, from made-up readings ------------------------------------------------------------------------------
 
 
 def made(peers: ModuleType, kind: str, way: str, us: float = 10.0, seconds: float = 3.0) -> dict[str, Any]:
-    """What a process returns; every layer truly costs 10 µs."""
+    """Make the results of a process; the true cost of every layer is 10 µs."""
     truth = dict.fromkeys(peers.NAMES, 10.0)
     if kind == "verdicts":
         return {
@@ -149,20 +149,20 @@ def made(peers: ModuleType, kind: str, way: str, us: float = 10.0, seconds: floa
 
 
 def runs(peers: ModuleType, way: str, *us: float, share: float = 1.0) -> list[dict[str, Any]]:
-    """Runs of a way that said so."""
+    """Make runs of a way with these figures."""
     kind = "run" if share == 1.0 else "ladder"
     return [{"kind": kind, "way": way, "share": share, **made(peers, kind, way, one, 3.0 * share)} for one in us]
 
 
 def gates(peers: ModuleType, seconds: float) -> list[dict[str, Any]]:
-    """Our verdicts after so many seconds."""
+    """Make three readings of our verdicts, each after `seconds`."""
     return [{"kind": "verdicts", **made(peers, "verdicts", peers.OURS, seconds=seconds)} for _ in range(3)]
 
 
 @pytest.mark.parametrize(
     ("cuts_us", "met"),
     [
-        ((5.0, 8.0, 10.0, 11.2), (True, False)),  # one bad run is no spread
+        ((5.0, 8.0, 10.0, 11.2), (True, False)),  # one bad run does not count as spread
         ((5.0, 5.2, 11.3, 11.5), (True, True)),
         ((5.0, 8.0, 10.0, 10.8), (False, False)),
     ],

@@ -1,4 +1,4 @@
-"""The mechanics of `bench/scale.py`; its timings are for people to read."""
+"""The mechanics of `bench/scale.py`; its timings are not checked."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_streamed_responses_come_in_pieces(scale: ModuleType) -> None:
 
 
 def bodies(scale: ModuleType, name: str) -> list[bytes]:
-    """What the app sends, message by message."""
+    """List the bodies that the app sends, by message."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def bodies(scale: ModuleType, name: str) -> list[bytes]:
 
 
 def made(part: str, value: Any, **changes: Any) -> dict[str, Any]:
-    """A reading as a process makes it."""
+    """Make a reading like that of a process."""
     reading = {
         "part": part,
         "value": value,

@@ -1,4 +1,4 @@
-"""The mechanics of bench/verdicts.py; its timings are for people to read."""
+"""The mechanics of bench/verdicts.py; its timings are not checked."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_truth_is_that_of_the_best_speed(verdicts: ModuleType) -> None:
     truth = verdicts.Truth(None, None, random.Random(1), None)
     for number in range(400):
         blocks = verdicts.Series(), verdicts.Series()
-        quick = number % 10  # so many tenths of the requests of a block, which tell of both or are not enough
+        quick = number % 10  # tenths of a block's requests, which are too few in some blocks
         for place in range(verdicts.BLOCK_CALLS):
             slow = place % 10 >= quick
             for block, cost_ns in zip(blocks, (120_000.0, 100_000.0), strict=True):

@@ -1,5 +1,6 @@
-"""The HTML report in a real browser. Each test that opens a `page` also proves that it asks for nothing and complains
-of nothing.
+"""The HTML report in a real browser.
+
+Each test with `page` also checks that the page makes no requests and logs no warnings or errors.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Browser]
 
-PAPER = (718, 1000)  # A4 less its margins
+PAPER = (718, 1000)  # A4 without margins
 
-# The lowest ratio of the luminance of a text to that of what is behind it, with the text.
+# JavaScript that returns the lowest contrast ratio of a text to its background, and the element with this text.
 CONTRAST = """
 const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
 const luminance = ([r, g, b]) => 0.2126 * channel(r / 255) + 0.7152 * channel(g / 255) + 0.0722 * channel(b / 255);
@@ -61,7 +62,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def layers(page: Browser, table: str = "#m1-time + .scroll") -> list[str]:
-    """The first column of a table, in the order that is shown."""
+    """List the first column of a table, in the displayed order."""
     return page.texts(f"{table} tbody th .name")
 
 
@@ -176,7 +177,7 @@ def test_the_page_follows_the_system_and_the_button_switches(page: Opener, repor
     opened.one("#theme").click()
     assert colours() == before
     assert page(report, scheme=other) is opened
-    assert colours() == after  # the button was for the page as it was open, and makes the same of it as the system
+    assert colours() == after  # a reload forgets the button and follows the system
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -230,7 +231,7 @@ def test_the_picture_shows_boxes_within_boxes_and_red_above_the_budget(
     red, green, blue = map(int, opened.style("#m6 .row.fail .over", "fill")[4:-1].split(","))
     assert red > 2 * max(green, blue)
     row, box = opened.one("#m6 .row.fail").rect, boxes[2]
-    assert row["y"] == pytest.approx(box[2] + opened.run("return scrollY"), abs=1)  # each box begins with its row
+    assert row["y"] == pytest.approx(box[2] + opened.run("return scrollY"), abs=1)  # each box starts at its row
 
 
 def test_types_unfold(page: Opener, report: Path) -> None:
@@ -250,7 +251,7 @@ def test_print_is_light_and_unfolds_everything(page: Opener, report: Path) -> No
     assert not opened.all("details:not([open])")
     opened.run("dispatchEvent(new Event('afterprint'))")
     assert not opened.all("details[open]")
-    assert opened.overflow() <= 0  # tables that scroll elsewhere fit
+    assert opened.overflow() <= 0  # tables that scroll on screen fit on paper
     ratio, where = opened.run(CONTRAST)
     assert ratio >= 4.5, where
 
@@ -282,7 +283,7 @@ def test_a_hostile_name_runs_no_script(page: Opener, tmp_path: Path, text: str) 
 
 
 def test_what_got_in_all_the_same_could_neither_run_nor_ask_for_anything(browser: Browser, tmp_path: Path) -> None:
-    """The policy stands behind the escaping: here the text is put into the page past it."""
+    """Replace an escaped name with markup: the content security policy must block the markup."""
     html = render(document([to_json(replace(stacked(1, 2, 3), status=200), "NODE")]))
     bad = "<script>hacked=1</script><img src='http://example.org/a.png' onerror='hacked=1'>"
     path = tmp_path / "report.html"

@@ -1,4 +1,4 @@
-"""The flamegraph in a real browser: what is drawn, how it is moved about in, and that no name becomes a script."""
+"""The flamegraph in a real browser: drawing, navigation, and names that look like scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEFT, UP, RIGHT, DOWN = "\ue012", "\ue013", "\ue014", "\ue015"
 
 
 def node(name: str, us: float, *children: Node, kind: str = "function", layer: int | None = None) -> Node:
-    """A frame that takes `us` together with its children, which get its layer unless they are blocks."""
+    """Make a frame that takes `us` with its children, which get its layer unless they are blocks."""
     for child in children:
         if child["kind"] == "function":
             _put_into(child, layer)
@@ -59,7 +59,7 @@ def block(name: str, layer: int, us: float, *children: Node) -> Node:
 
 
 def profile(endpoint_us: float = 50.0, suspects: tuple[int, ...] = (1,), **rest: Any) -> dict[str, Any]:
-    """Three layers: Outer, Auth with a hot function that calls itself, and Inner above the endpoint."""
+    """Build a profile of three layers: Outer, Auth with a hot recursive function, and Inner above the endpoint."""
     work = node("answer", endpoint_us, node("serialise", endpoint_us * 0.6))
     inner = block("Inner", 2, endpoint_us + 10, node("inner_work", 10), block("(endpoint)", -1, endpoint_us, work))
     hot = node("hot", 100, node("hot", 30, node("helper", 20)), node("check_key", 10))
@@ -100,7 +100,7 @@ def written(tmp_path: Path, data: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def opened(page: Open, tmp_path: Path) -> Callable[..., Browser]:
-    """Opens the page of a profile; whatever it then does, it may ask for nothing and complain of nothing."""
+    """A function that opens the page of a profile, which may make no requests and log no warnings or errors."""
 
     def open_(data: dict[str, Any] | None = None, **how: Any) -> Browser:
         return page(written(tmp_path, data or profile()), **how)
@@ -113,7 +113,7 @@ def names(browser: Browser, selector: str = ".frame") -> list[str]:
 
 
 def width(browser: Browser, name: str) -> float:
-    """The width of the first frame of this name, as a share of the graph's."""
+    """Return the width of the first frame of this name, as a share of the graph's width."""
     found = browser.run(
         "const graph = document.getElementById('graph');"
         "const frame = [...graph.children].find((one) => one.dataset.name === arguments[0]);"
@@ -238,7 +238,7 @@ def test_a_profile_without_a_sample_opens(opened: Open) -> None:
     assert all(button.get_property("disabled") for button in browser.all("#legend button"))
 
 
-# ---- moving about -----------------------------------------------------------------------------------------------
+# ---- navigation -------------------------------------------------------------------------------------------------
 
 
 def test_a_click_zooms_and_escape_shows_the_whole_request(opened: Open) -> None:
@@ -367,7 +367,7 @@ def test_search_finds_frames_and_adds_them_up_without_counting_one_inside_anothe
 
 def test_enter_goes_from_match_to_match_also_into_what_is_folded(opened: Open) -> None:
     browser = opened()
-    assert search(browser, "er") == "7 frames, 190.0 µs per request, 95.0 %"  # Outer and all that is in it
+    assert search(browser, "er") == "7 frames, 190.0 µs per request, 95.0 %"  # Outer and everything inside
     assert names(browser, ".holds") == ["Inner"]
     for at, name in enumerate(["Outer", "Inner", "answer", "serialise", "helper", "outer_work", "inner_work"], 1):
         browser.press(ENTER)
@@ -412,7 +412,7 @@ def column(browser: Browser, number: int) -> list[str]:
 
 def test_the_table_has_the_hottest_functions_and_sorts(opened: Open) -> None:
     browser = opened()
-    # Recursion: its own time is added up, its time with callees counts once.
+    # With recursion, self times add up and the time with callees counts once.
     assert column(browser, 3) == ["70.0 µs", "20.0 µs", "20.0 µs", "10.0 µs"]
     assert column(browser, 1)[0] == "hotshop/hot.py:7"
     assert column(browser, 5)[0] == "100.0 µs"
@@ -448,7 +448,7 @@ def test_a_function_of_the_table_is_shown_in_the_graph(opened: Open) -> None:
     assert focused(browser) == "serialise"
 
 
-# ---- light, dark, small, on paper -------------------------------------------------------------------------------
+# ---- themes, phones, print --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("system", "other"), [("light", "dark"), ("dark", "light")])

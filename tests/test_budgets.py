@@ -343,7 +343,7 @@ def test_an_excess_that_the_slowdown_of_the_machine_explains_is_not_a_failure() 
 
 
 def test_a_neighbour_who_slows_apps_by_more_than_the_reference_workload_fails_nobody() -> None:
-    """It took 1.77 times as long next to him, and a request id 2.45 times."""
+    """Measured beside a neighbour: the reference workload took 1.77 times as long, a request-ID layer 2.45 times."""
     assert judge(Estimate(2.45 * 7.5, 2.4 * 7.5, 2.5 * 7.5), 7.5, limit_us=0.1, slowdown=1.77).verdict == "undecided"
 
 

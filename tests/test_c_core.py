@@ -1,4 +1,4 @@
-"""What only the counting core in C does: exact counts, hooks beside other tools' hooks, and survival."""
+"""What only the core in C does: exact counts, hooks beside those of other tools, and no crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ core = pytest.importorskip(
 
 
 def disturbed() -> bool:
-    """Whether a coverage tool or tracemalloc is at work, which create objects of their own."""
+    """Tell whether a coverage tool or tracemalloc is active; both create objects of their own."""
     monitoring = getattr(sys, "monitoring", None)
     covered = monitoring is not None and monitoring.get_tool(monitoring.COVERAGE_ID) is not None
     return covered or sys.gettrace() is not None or tracemalloc.is_tracing()
@@ -36,14 +36,14 @@ def disturbed() -> bool:
 pytestmark = pytest.mark.skipif(disturbed(), reason="another tool creates objects in the middle of what is counted")
 counts_objects = pytest.mark.skipif(not core.COUNTS_OBJECTS, reason="creations can be seen from Python 3.13 on")
 
-# Under asan.sh freed memory is kept for a while: no address is used again, and the process grows.
+# AddressSanitizer delays the reuse of freed memory: no address is used again, and the process grows.
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
-WARM = 30  # until then the interpreter specializes the code it runs
+WARM = 30  # calls until the interpreter has specialized the code
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_open() -> Iterator[None]:
-    """Every test begins and ends without a counting run, and with the collector at work."""
+    """Stop the counting run and enable garbage collection after each test."""
     yield
     with suppress(RuntimeError):
         core.stop()
@@ -52,7 +52,7 @@ def nothing_left_open() -> Iterator[None]:
 
 @contextmanager
 def opened(owners: int = 1) -> Iterator[None]:
-    """A counting run in whose time nothing is collected unless a test does."""
+    """Open a counting run without automatic garbage collection."""
     gc.collect()
     gc.disable()
     core.start(owners)
@@ -64,7 +64,7 @@ def opened(owners: int = 1) -> Iterator[None]:
 
 
 class Spent:
-    """What was counted: by owner, and the objects of each by type."""
+    """The counts of each owner, and each owner's objects by type."""
 
     def __init__(self) -> None:
         self.tallies, made = core.take()
@@ -86,7 +86,7 @@ class Spent:
 
 
 def spent_by(function: Callable[[], Any], owners: int = 1) -> Spent:
-    """What one call costs, the interpreter being warm; owner 0 is charged."""
+    """Return the cost of one call in a warm interpreter, charged to owner 0."""
     with opened(owners):
         for _ in range(WARM):
             core.run(0, function)
@@ -96,7 +96,7 @@ def spent_by(function: Callable[[], Any], owners: int = 1) -> Spent:
 
 
 class Own:
-    """A class whose instances nobody else makes."""
+    """A class of which only these tests create instances."""
 
 
 @types.coroutine
@@ -143,7 +143,7 @@ def keeping_dicts() -> None:
         box[0] = {"a": A}
 
 
-# What `for` creates to go through a list: nothing since CPython 3.15.
+# The iterator that `for` creates over a list: none since CPython 3.15.
 ITERATOR = {} if sys.version_info >= (3, 15) else {type(iter([])): 1}
 
 
@@ -207,7 +207,7 @@ def test_the_sum_over_owners_is_what_one_owner_would_be_charged() -> None:
         for owner, part in zip(owners, parts, strict=True):
             core.run(owner, part)
 
-    apart, alone = [0, 1, 1, 2, 0], [0, 0, 0, 0, 0]  # floats alone may allocate nothing: CPython 3.14 has them at hand
+    apart, alone = [0, 1, 1, 2, 0], [0, 0, 0, 0, 0]  # floats alone may allocate nothing: CPython 3.14 has free floats
     separate = spent_by(lambda: whole(apart), owners=3)
     together = spent_by(lambda: whole(alone), owners=3)
     assert together.tallies[1:3] == [(0, 0, 0, 0)] * 2
@@ -330,7 +330,7 @@ LONG = 25  # tuples of this length come from no free list
 
 
 def discounting(function: Callable[[Callable[[object], None]], Any]) -> Spent:
-    """What a function costs that discounts what it gives to its argument."""
+    """Return the cost of a function that discounts the objects which it passes to its argument."""
     with opened():
         discount = core.aside(core.discount)
         for _ in range(WARM):
@@ -369,7 +369,7 @@ def test_of_several_uses_of_the_same_memory_the_last_is_discounted() -> None:
         _ = None
         discount(ONE_TUPLE * LONG)
 
-    discounting(function)  # the interpreter is warm from here on
+    discounting(function)  # warm up the interpreter
     with opened():
         discount = core.aside(core.discount)
         core.run(0, function, discount)
@@ -404,7 +404,7 @@ def test_discounting_an_object_out_of_a_free_list_takes_no_allocation_off() -> N
     addresses: list[int] = []
     emptying = [tuple(range(17)) for _ in range(3000)]
     with opened():
-        # Aside, because id() makes a tuple where an audit hook is in the process.
+        # Not charged, because id() creates a tuple if the process has an audit hook.
         note = core.aside(lambda _, one: addresses.append(id(one)))
         core.run(0, function, note, core.aside(core.discount))
         spent = Spent()
@@ -424,7 +424,7 @@ def test_a_discounted_dict_is_discounted_with_its_keys() -> None:
             def call() -> None:
                 guard(named(a=A, b=B))
 
-            core.run(0, call)  # what runs for the first time allocates more
+            core.run(0, call)  # the first call allocates more
             emptying = [{"a": index} for index in range(300)]
             core.take()
             core.run(0, call)
@@ -437,7 +437,7 @@ def test_a_discounted_dict_is_discounted_with_its_keys() -> None:
     assert plain[2] - discounted[2] >= sys.getsizeof({"a": 1}) - 16
 
 
-# ---- born ---------------------------------------------------------------------------------------------------------
+# ---- remembered objects -------------------------------------------------------------------------------------------
 
 
 @counts_objects
@@ -476,7 +476,7 @@ def test_an_object_whose_end_the_interpreter_did_not_report_is_forgotten_when_it
     def address_of_a_short_life() -> int:
         instance = Own()
         address = id(instance)
-        del instance  # up to 3.13.2 the bytecode loop reports no ends
+        del instance  # up to 3.13.2 the bytecode loop does not report deallocations
         return address
 
     with opened():
@@ -602,7 +602,7 @@ def allocations_counted() -> bool:
     def buffer() -> bytes:
         return ONE * 1000
 
-    core.run(0, buffer)  # what runs for the first time allocates more
+    core.run(0, buffer)  # the first call allocates more
     core.take()
     core.run(0, buffer)
     return core.take()[0][0][1:3] == (1, 1033)
@@ -714,7 +714,7 @@ def test_a_tool_that_puts_our_allocator_back_after_the_counting_run_is_survived(
 
 
 def tracer() -> int:
-    """The address of the reference tracer that is installed."""
+    """Return the address of the installed reference tracer."""
     get = ctypes.pythonapi.PyRefTracer_GetTracer
     get.restype = ctypes.c_void_p
     return get(ctypes.byref(ctypes.c_void_p())) or 0
@@ -736,7 +736,7 @@ TRACER(two)
 
 
 class Tracer:
-    """A tracer in C: it counts events, and calls the one before it if it is to forward them."""
+    """A tracer in C that counts events, and forwards them to the previous tracer on request."""
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
         self.events = ctypes.c_long.in_dll(library, f"{name}_events")
@@ -860,7 +860,7 @@ def test_a_tracer_that_puts_back_what_it_found_after_the_counting_run_loses_nobo
         assert tracer() == one.address
 
 
-# ---- whatever comes -----------------------------------------------------------------------------------------------
+# ---- robustness ---------------------------------------------------------------------------------------------------
 
 
 def test_an_await_method_that_steps_its_own_proxy_leaves_nothing_behind() -> None:
@@ -885,7 +885,7 @@ def test_an_await_method_that_steps_its_own_proxy_leaves_nothing_behind() -> Non
 
 
 class Iterating:
-    """Awaitable through an iterator that takes no exceptions."""
+    """An awaitable whose iterator has no `throw`."""
 
     def __await__(self) -> Any:
         return iter([1, 2])
@@ -970,7 +970,7 @@ def test_a_collection_that_opens_a_smaller_counting_run_in_the_middle_is_survive
         awaitable = trap()
         Reopening()
         _ = [(number, number, [number] * length) for length in range(5)]
-        _ = None  # from now on there are free tuples, and up to 3.11 it is the proxy that sets a collection off
+        _ = None  # leaves free tuples behind, so that up to 3.11 the proxy triggers the collection
         gc.set_threshold(1)
         try:
             made = make(awaitable)
@@ -1040,7 +1040,7 @@ def in_a_process(code: str) -> str:
 
 # ---- other interpreters -------------------------------------------------------------------------------------------
 
-# How every version makes an interpreter, with a GIL of its own or not, and runs code in it.
+# Creates an interpreter on every version, with or without a GIL of its own, and runs code in it.
 INTERPRETERS = """
 import atexit
 import sys
@@ -1136,7 +1136,7 @@ print("counted")
 
 
 def resident() -> int:
-    """Bytes; 0 where there is no such file to read, or where freed memory is kept."""
+    """Return the resident bytes; 0 if they cannot be read or freed memory is kept."""
     statm = Path("/proc/self/statm")
     if SANITIZED or not statm.exists():
         return 0
@@ -1144,7 +1144,7 @@ def resident() -> int:
 
 
 def memory_after(work: Callable[[int], None], times: int) -> tuple[int, int]:
-    """Blocks that are allocated, and bytes that are resident."""
+    """Run `work` repeatedly, and return the allocated blocks and the resident bytes."""
     for number in range(times):
         work(number)
     gc.collect()
@@ -1197,13 +1197,13 @@ def test_an_open_counting_run_does_not_grow_with_what_it_has_told() -> None:
     assert_flat(one_request, 1000)
 
 
-# ---- all of it again ----------------------------------------------------------------------------------------------
+# ---- under debug hooks --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif("MWBUDGET_AGAIN" in os.environ, reason="this is the second time")
 @pytest.mark.live
 def test_all_of_this_holds_under_the_debug_hooks_of_the_interpreter() -> None:
-    # Without other plugins and their configuration: this is not about them, and they take their time.
+    # Other plugins and their configuration are off, because loading them takes time.
     alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "-o", "markers=live", "-W", "error"]
     completed = subprocess.run(
         [sys.executable, "-X", "dev", "-m", "pytest", "-q", *alone, __file__],

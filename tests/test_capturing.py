@@ -1,4 +1,4 @@
-"""What repeated requests log and print is not pytest's to keep; what the first one does is."""
+"""Logs and output: pytest keeps those of the first request, not those of repeated requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def talking(pytester: pytest.Pytester) -> Iterator[pytest.Pytester]:
 
 
 def run(pytester: pytest.Pytester, body: str, *options: str, fixtures: str = "mw_budget") -> pytest.RunResult:
-    """One test with budgets of counts only: a hundred and some requests."""
+    """Run one test with budgets of counts only: about 130 requests."""
     lines = "\n    ".join(body.splitlines())
     pytester.makepyfile(
         "import contextlib\nimport io\nimport logging\nimport sys\nimport warnings\n\n"
@@ -100,7 +100,7 @@ assert [record.getMessage() for record in caplog.records] == ["log 1"]"""
 def test_what_no_handler_takes_is_not_printed_instead(
     talking: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Python's last resort, where no logger has a handler, is stderr.
+    # A record without a handler goes to stderr, Python's last resort.
     monkeypatch.setattr(pytest_mwbudget.session.captured_output, "SHOWN_CHARACTERS", 1_000_000)
     result = run(talking, "mw_budget.get('/')\nassert False")
     assert "log 2" not in result.stdout.str()
@@ -186,7 +186,7 @@ def test_a_line_that_is_longer_than_what_is_shown_is_cut(
 def test_what_is_shown_at_once_is_not_held_back(talking: pytest.Pytester, options: list[str]) -> None:
     result = run(talking, "mw_budget.get('/')", *options)
     assert result.ret == 0
-    if options != ["-p", "no:capture"]:  # there it goes past the run inside this one
+    if options != ["-p", "no:capture"]:  # without capture, the output bypasses the inner run
         assert "out 100\n" in result.stdout.str()
 
 

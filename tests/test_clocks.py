@@ -1,4 +1,4 @@
-"""Tests may freeze or patch the clocks of Python: the package has its own, and its time limits hold."""
+"""Tests may freeze or patch Python's clocks: the package has clocks of its own, and its time limits hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ every_loop = pytest.mark.parametrize("name", ["asyncio", "uvloop", "trio"])
 
 
 def frozen(**how: Any) -> AbstractContextManager[Any]:
-    """The time stands still, or does what `how` says."""
+    """Freeze the time, or change it as `how` says."""
     freezing: AbstractContextManager[Any] = freezegun.freeze_time("2020-01-01", **how)
     return freezing
 
@@ -61,7 +61,7 @@ def test_they_run_while_those_of_python_stand_still(clock: str) -> None:
 
 
 def test_no_module_of_the_package_has_a_clock_of_python() -> None:
-    """What freezegun and `patch` replace: every attribute of every module."""
+    """freezegun and `patch` replace attributes of modules, so no module may have a clock among its attributes."""
     kinds = (time.time, time.monotonic, time.perf_counter, time.perf_counter_ns, time.thread_time_ns, time.sleep)
     for name, module in list(sys.modules.items()):
         if name.startswith("pytest_mwbudget"):
@@ -270,7 +270,7 @@ def test_the_thread_of_a_limit_is_not_one_of_threading() -> None:
         before = threading.enumerate()
         async with loops.current().limited(30):
             begin = clocks.perf_counter()
-            while len(sys._current_frames()) == len(before):  # it begins when it gets to it
+            while len(sys._current_frames()) == len(before):  # until the thread has started
                 assert clocks.perf_counter() - begin < 5
             assert threading.enumerate() == before
 
@@ -279,7 +279,7 @@ def test_the_thread_of_a_limit_is_not_one_of_threading() -> None:
 
 
 def test_where_time_runs_a_limit_starts_no_thread() -> None:
-    """Python warns an app that forks beside a thread."""
+    """Python warns if an app forks while another thread runs."""
 
     async def main() -> set[int]:
         before = set(sys._current_frames())

@@ -1,4 +1,4 @@
-"""What both counting cores do: who is charged, through calls, coroutines, tasks and threads."""
+"""What both counting cores do: charge owners through calls, coroutines, tasks and threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CORES = ["python", pytest.param("c", marks=pytest.mark.skipif(bool(why_no_extens
 
 @pytest.fixture(params=CORES)
 def closed(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A core with no counting run; one that the test opens is stopped at the end."""
+    """A core without a counting run; a run that the test opens is stopped at the end."""
     core: Any = PythonCore() if request.param == "python" else _core
     yield core
     with suppress(RuntimeError):
@@ -55,7 +55,7 @@ def core(closed: Any) -> Any:
 
 @pytest.fixture
 def charged(core: Any) -> Callable[[], int]:
-    """Who is charged at the moment."""
+    """A function that returns the currently charged owner."""
     return core.aside(lambda owner: owner)
 
 
@@ -213,7 +213,7 @@ async def calling(function: Callable[[], Any]) -> Any:
 
 
 class Calling:
-    """Calls functions when it is awaited, and when it is asked whether it is a coroutine."""
+    """An awaitable that calls functions when awaited, and when asked whether it is a coroutine."""
 
     def __init__(self, awaited: Callable[[], Any], asked: Callable[[], Any]) -> None:
         self.awaited = awaited
@@ -537,7 +537,7 @@ def test_closing_a_proxy_that_was_never_begun_closes_the_coroutine(core: Any) ->
     core.coroutine_proxy(0, core.coroutine_proxy(1, coroutine)).close()
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
     del coroutine
-    gc.collect()  # a warning that it was never awaited would be an error here
+    gc.collect()  # a warning of a coroutine that was never awaited would be an error here
 
 
 def test_closing_a_proxy_that_was_never_begun_leaves_another_awaitable_alone(core: Any) -> None:
@@ -632,7 +632,7 @@ async def awaiting(awaitable: Any) -> Any:
 
 
 class Stepped:
-    """Awaitable through whatever iterator it is given."""
+    """An awaitable with a given iterator."""
 
     def __init__(self, steps: Any) -> None:
         self.steps = steps
@@ -707,7 +707,7 @@ def test_a_value_that_an_iterator_cannot_take_is_an_error_as_with_await(core: An
 @pytest.mark.parametrize(
     ("not_awaitable", "messages"),
     [
-        # CPython words them anew now and then: 3.14 the first two, 3.15 the others.
+        # The wording differs between versions: CPython 3.14 changed the first two, 3.15 the others.
         (lambda: 5, ["object int can't be used in 'await' expression", "'int' object can't be awaited"]),
         (a_generator, ["object generator can't be used in 'await' expression", "'generator' object can't be awaited"]),
         (
@@ -826,7 +826,7 @@ def test_interleaved_tasks_are_each_charged_to_their_owner(core: Any, charged: A
 
     assert asyncio.run(main()) == [0, 1, 2]
     assert seen == {0: {0}, 1: {1}, 2: {2}}
-    # Only the first one has to wait for its event.
+    # Only the first task has to wait for its event.
     assert suspensions(core)[:OWNERS] == [6, 5, 5, 0]
 
 
@@ -936,7 +936,7 @@ def test_a_proxy_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> Non
     assert suspensions(core)[1:3] == [4, 4]
 
 
-# ---- which core ---------------------------------------------------------------------------------------------------
+# ---- choice of the core -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(bool(why_no_extension), reason=why_no_extension)

@@ -1,4 +1,4 @@
-"""Counts are exact: layers that create, spawn and pass on what is known, at every place and on every loop."""
+"""Counts are exact: layers with known objects, tasks and messages, at every place and on every loop."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from .counted import (
 
 
 class Creates(Noop):
-    """Creates a known number of objects of known types: some it keeps until its end, some it drops at once."""
+    """A layer that creates known objects: some live until the end of the request, others are dropped at once."""
 
     kept, dropped, owned = 30, 70, 20
 
@@ -68,7 +68,7 @@ class Creates(Noop):
 
 
 class Heavy(Noop):
-    """A neighbour that allocates before, after and while messages pass."""
+    """A layer that allocates before, after and while messages pass."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def heavy_send(message: Any) -> None:
@@ -85,7 +85,7 @@ LAYERS: dict[str, Callable[[Any], Any]] = {"creates": Creates, "heavy": Heavy, "
 
 
 def stacked(*names: str, inside: Any = hello) -> Any:
-    """The layers of these names, the first outermost."""
+    """Build a stack of the layers of these names, outermost first."""
     return functools.reduce(lambda inner, name: LAYERS[name](inner), reversed(names), inside)
 
 
@@ -97,11 +97,11 @@ def test_known_objects_are_counted_exactly_at_every_place(names: tuple[str, ...]
     assert found.exact
     kinds = dict(found.kinds)
     assert kinds.pop(OWN) == Creates.owned
-    # One tuple is what the call of the next layer makes of its arguments, where that layer is an instance.
+    # Calling the next layer packs its arguments into a tuple if that layer is an instance.
     inner_is_instance = names[-1] != "creates"
     assert kinds.pop("builtins.tuple") == Creates.kept + inner_is_instance
     assert kinds.pop("builtins.float") == Creates.dropped
-    # Two lists, the ranges and iterators of the loops, its own coroutine.
+    # Two lists, the loops' ranges and iterators, and the layer's own coroutine.
     assert kinds == {
         "builtins.list": 2,
         "builtins.range": 3,
@@ -169,7 +169,7 @@ def test_the_rows_add_up_to_what_the_tracer_saw() -> None:
 
 
 class AwaitsCoroutinesOnly(Noop):
-    """As some decorators do: what is no coroutine is a finished answer."""
+    """A layer that awaits only coroutines, as some decorators do."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         answer = self.app(scope, receive, send)
@@ -186,11 +186,11 @@ def test_a_probed_layer_still_passes_for_a_coroutine(monkeypatch: pytest.MonkeyP
     assert counts(counted(app), "Noop#2").sent.count == 2
 
 
-# ---- a second opinion ---------------------------------------------------------------------------------------------
+# ---- compared with the tracer alone -------------------------------------------------------------------------------
 
 
 def objects_of_whole_requests(app: Any, requests: int = 9) -> int:
-    """What the tracer alone sees in a typical request of the app, with no probe anywhere."""
+    """Count the objects of a typical request with the tracer alone, without probes."""
     from pytest_mwbudget.counting import _core  # type: ignore[attr-defined]
 
     async def main() -> list[int]:
@@ -242,7 +242,7 @@ def test_an_exception_that_is_thrown_through_layers_leaves_no_trace_in_them() ->
     async def page(request: Any) -> Any:
         return PlainTextResponse(await request.body())
 
-    # To read the body through a task layer takes a task that is cancelled while it waits.
+    # Reading the body through a task layer takes a task that is cancelled while it waits.
     app = PassThrough(Noop(Noop(Starlette(routes=[Route("/", page, methods=["POST"])]))))
     measurement = counted(Noop(app), method="POST", content=b"abc")
     for place in (1, 2, 3):
@@ -262,7 +262,7 @@ def test_messages_are_counted_at_each_boundary(loop: LoopName) -> None:
 
     app = Noop(Starlette(routes=[Route("/", page, methods=["POST"])]))
     found = counts(counted(app, method="POST", content=b"abc", loop=loop), "Noop")
-    # The body, and the disconnect that a streaming response listens for; a start, three pieces, an end.
+    # Received: the body, and the disconnect that a streaming response listens for. Sent: a start, three pieces, an end.
     assert (found.received.count, found.sent.count) == (2, 5)
 
 
@@ -278,11 +278,11 @@ def test_suspensions_are_the_layers_that_stands_still() -> None:
     assert found == {"Noop#1": 0, "Naps": 2, "Noop#2": 0}
 
 
-# ---- what stays alive ---------------------------------------------------------------------------------------------
+# ---- retained objects ---------------------------------------------------------------------------------------------
 
 
 class Leaks(Noop):
-    """Keeps three objects of every request, the latest request, and nothing of what is garbage."""
+    """A layer that keeps three objects of every request and a list of the latest request, but no cyclic garbage."""
 
     def __init__(self, app: Any) -> None:
         super().__init__(app)
@@ -313,7 +313,7 @@ def test_what_a_layer_leaves_behind_is_counted(around: Any) -> None:
 
 @needs_objects
 def test_what_hangs_on_older_garbage_is_not_left_alive() -> None:
-    """Nor is what the older garbage holds: here a class of its own for each request."""
+    """Objects that older garbage refers to are not retained either: here a new class for each request."""
 
     class Node:
         def __init__(self) -> None:
@@ -343,7 +343,7 @@ class Wraps(Noop):
         await self.app(scope, receive, own_send)
 
 
-DEEP = 450  # of which an app by itself has room for twice as many
+DEEP = 450  # without a measurement, the app has room for twice this number
 RECURSION_IN_C_IS_BOUNDED_LOW = sys.version_info[:2] == (3, 12)
 
 
@@ -365,7 +365,7 @@ def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(la
     assert sys.getrecursionlimit() == limit
 
 
-# ---- in somebody else's process ------------------------------------------------------------------------------------
+# ---- restoration ---------------------------------------------------------------------------------------------------
 
 
 def ran_by_asyncio(app: Any) -> Measurement:
@@ -382,7 +382,7 @@ def test_nothing_of_a_counting_run_stays_behind() -> None:
 
 
 class FailsLater(Noop):
-    """Raises after a number of requests."""
+    """A layer that raises after a number of requests."""
 
     def __init__(self, app: Any, error: type[BaseException], after: int) -> None:
         super().__init__(app)
@@ -397,7 +397,7 @@ class FailsLater(Noop):
 
 
 def requests_until_the_counting() -> int:
-    """So many requests come before the ledger opens: warm calls, two traces, the first."""
+    """Return the number of requests before the ledger opens: the first, the warm calls, two traces."""
     return 1 + Schedule().brief_warm_calls + 2
 
 
@@ -408,13 +408,13 @@ def requests_until_the_counting() -> int:
 def test_an_exception_in_a_counted_request_leaves_nothing_behind(
     error: type[BaseException], into: int, loop: LoopName
 ) -> None:
-    # A task layer turns what it does not expect into something else.
+    # A task layer replaces exceptions that it does not expect.
     around = Noop if error is asyncio.CancelledError or loop == "trio" else PassThrough
     app = basic(around, Noop, functools.partial(FailsLater, error=error, after=requests_until_the_counting() + into))
     with unchanged_code(), pytest.raises(BaseException, match="as the test wants it") as raised:
         counted(app, loop=loop, schedule=Schedule(brief_warm_ns=60 * 10**9))
     assert isinstance(of_the_app(raised.value), error)
-    # The next one can count again.
+    # The next measurement can count again.
     assert number(counts(counted(basic(PassThrough), loop=loop), "PassThrough").tasks) == 1
 
 
@@ -486,7 +486,7 @@ def test_a_tracer_that_takes_the_place_of_this_one_makes_the_count_unknown() -> 
 
     class Traces(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            tracemalloc.stop()  # where it is at work already, a start changes nothing (CPython 3.14)
+            tracemalloc.stop()  # if tracemalloc traces already, a start changes nothing (CPython 3.14)
             tracemalloc.start()
             await self.app(scope, receive, send)
 

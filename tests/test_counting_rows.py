@@ -1,4 +1,4 @@
-"""What is typical of requests: known charges to known counts."""
+"""The typical counts of rows, from known charges of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_mwbudget.model.results import Count
 
 
 def charged(objects: dict[int, dict[str, int]] | None = None, **more: Any) -> RequestCharges:
-    """A request of two owners with these objects by type; four allocations of 100 bytes each."""
+    """Make the charges of a request to two owners: these objects by type, and four allocations of 100 bytes each."""
     types = {owner: Counter(kinds) for owner, kinds in (objects or {}).items()}
     tallies = [(sum(types.get(owner, {}).values()), 4, 400, owner) for owner in range(2)]
     values: dict[str, Any] = {

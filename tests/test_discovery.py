@@ -115,7 +115,7 @@ HOLDERS: list[tuple[Callable[[App], App], list[str]]] = [
 def test_every_holder(layer: Callable[[App], App], names: list[str]) -> None:
     stack = stack_of(Noop(layer(Noop(Endpoint()))))
     assert [layer.name for _, layer in stack.layers] == ["Noop#1", *names, "Noop#2"]
-    # A chain: each is entered by the one outside it, and a probe can stand at each.
+    # A chain: each entry is entered by the previous entry, and each can have a probe.
     assert [entry.parent for entry in stack.entries] == [None, *range(len(names) + 2)]
     assert all(entry.function is not None for entry in stack.entries)
     assert stack.endpoint == len(names) + 2
@@ -400,7 +400,7 @@ def test_fastapi(url: str) -> None:
 
 def test_an_app_that_is_entered_again_inside_its_layers_is_no_layer() -> None:
     class Framework:
-        """Has layers round one of its methods, as Quart has."""
+        """An app with layers around one of its methods, like Quart."""
 
         def __init__(self) -> None:
             self.asgi_app: App = self.serve
@@ -491,7 +491,7 @@ def test_tasks() -> None:
 
 
 class Wrapping(Noop):
-    """Wraps `send`."""
+    """A layer that wraps `send`."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def wrapped(message: Any) -> None:
@@ -581,7 +581,7 @@ def helper(scope: Any, receive: Any, send: Any) -> dict[str, Any]:
 
 
 class WithAHelper(Noop):
-    """Asks helpers with the parameters of an ASGI app."""
+    """A layer that calls helpers with the parameters of an ASGI app."""
 
     @staticmethod
     def of_the_class(scope: Any, receive: Any, send: Any) -> dict[str, Any]:
@@ -599,7 +599,7 @@ def test_a_function_that_answers_at_once_is_no_layer() -> None:
 
 
 class Profiling(Noop):
-    """Profiles what is inside it, with a profiler in Python."""
+    """A layer that profiles the inner app with a profiler in Python."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         sys.setprofile(lambda frame, event, arg: None)
@@ -622,7 +622,7 @@ def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
     }
 
 
-# ---- where the arguments stand ----------------------------------------------------------------------------------
+# ---- positions of arguments -------------------------------------------------------------------------------------
 
 
 async def app_last(scope: Any, receive: Any, send: Any, app: App) -> None:
@@ -797,7 +797,7 @@ def test_a_decorator_in_c_is_the_boundary(kind: str) -> None:
 
 def chosen(**wrapped: bool) -> type[Noop]:
     class Chosen(Noop):
-        """Passes on a new scope with some of the keys of its own."""
+        """A layer that passes on a new scope with only some of the keys."""
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             async def receiving() -> Any:
@@ -834,7 +834,7 @@ def test_a_request_that_the_app_makes_with_the_same_headers_is_another_one() -> 
 
 
 class OtherThread(Noop):
-    """Runs its inside on the event loop of another thread."""
+    """A layer that runs the inner app on the event loop of another thread."""
 
     def __init__(self, app: App) -> None:
         super().__init__(app)
@@ -867,7 +867,7 @@ def test_a_measurement_says_what_is_measured_together_across_threads() -> None:
 
 
 class Collecting(OtherThread):
-    """Sends by itself, and returns a value, after its inside has run on the event loop of another thread."""
+    """A layer that sends and returns a value itself, after the inner app has run in another thread."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         messages: list[Any] = []
@@ -907,7 +907,7 @@ def test_what_answers_in_another_thread_leaves_out_what_is_inside_it() -> None:
 
 def test_a_thread_without_the_context_of_the_request_is_watched_as_well() -> None:
     class InAPool(Noop):
-        """Runs its inside in a thread that existed before the request and copies no context."""
+        """A layer that runs the inner app in a thread older than the request and without its context."""
 
         pool = ThreadPoolExecutor(1)
 

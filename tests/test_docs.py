@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, reference pages name everything, README stays short."""
+"""Links have targets, reference pages are complete, README stays short."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """Those that GitHub makes of the headings."""
+    """List the anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -45,7 +45,7 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_stand_ins_are_async(page: Path) -> None:
-    """FastAPI calls any other one in a thread, in every request, and the rows are those of the test."""
+    """FastAPI calls a stand-in that is not async in a thread in every request, which would change the rows."""
     text = page.read_text(encoding="utf-8")
     for stand_in in re.findall(r"dependency_overrides\[\w+\] = (\w+)", text):
         assert f"async def {stand_in}(" in text
@@ -59,7 +59,7 @@ def reference(name: str) -> str:
 
 
 def keywords() -> list[str]:
-    """Those of the marker, as `pytest --markers` lists them."""
+    """List the keywords of the marker, as `pytest --markers` does."""
     lines: list[str] = []
     config: Any = SimpleNamespace(
         addinivalue_line=lambda name, line: lines.append(line), option=SimpleNamespace(), getini=lambda name: None
@@ -70,7 +70,7 @@ def keywords() -> list[str]:
 
 
 def script(name: str) -> ModuleType:
-    """A script in docs as a module."""
+    """Import a script of docs as a module."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -107,7 +107,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def leaves(entry: Any) -> list[str]:
-    """The pages in a part of the navigation."""
+    """List the pages in a part of the navigation."""
     if isinstance(entry, str):
         return [entry]
     return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in leaves(part)]

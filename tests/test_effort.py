@@ -1,8 +1,8 @@
-"""How many requests a test with the plugin makes of a FastAPI app, by what of them somebody reads."""
+"""How many requests a test with the plugin makes to a FastAPI app, depending on which figures are read."""
 
 from __future__ import annotations
 
-# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+# Imported here once, because pytester forgets the modules that an inner run imported.
 import fastapi  # noqa: F401
 import pytest
 import starlette.middleware.base
@@ -54,12 +54,12 @@ import pytest
 def test_health(mw_budget, number):
     mw_budget.get("/health")
 """
-# A first look takes a tenth of it: who stops there, stops in good time. On a busy machine it may be too little for an
-# interval of the whole request, which is no matter here.
+# The first look takes a tenth of the time limit, so a run that stops there stops early. On a busy machine the time may
+# be too short for an interval of the total, which does not matter here.
 BRIEF = ["--mw-budget-max-time=1", "--mw-budget-undecided=pass"]
 KEPT_WITH_ROOM = "us=20_000, total_us=100_000"
-# Calls of the endpoint: 100 to warm up, 23 to find the layers and count, some hundred for a look. On a busy machine a
-# test here and there needs more.
+# Calls of the endpoint: 100 to warm up, 23 to find the layers and count, a few hundred for a look. On a busy machine
+# some tests need more.
 MOST_AT_FIRST_SIGHT = 700
 STOPPED = "*note: Sampling stopped as soon as every budget was known to be kept.*"
 
@@ -75,9 +75,9 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 def calls(
     project: pytest.Pytester, keywords: str, *arguments: str, tests: int = 1
 ) -> tuple[pytest.RunResult, list[int]]:
-    """The outcome of a run of as many tests, and how often each called the endpoint."""
+    """Run this number of tests, and return the result and each test's calls of the endpoint."""
     project.makepyfile(TESTS.format(keywords=keywords, tests=tests))
-    # No cache: a first run, on a machine that nobody knows.
+    # Without the cache the speed of the machine is unknown, as in a first run.
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
     result = project.runpytest_inprocess(*options, plugins=[Scheduled(profile_least_s=0.05, profile_samples=10)])
     result.assert_outcomes(passed=tests)
@@ -110,7 +110,7 @@ def test_figures_that_nobody_reads_take_no_time_however_little_there_is(project:
 def test_figures_that_somebody_reads_take_their_time(
     keywords: str, arguments: list[str], project: pytest.Pytester
 ) -> None:
-    # A busy machine makes only some hundred requests in a second.
+    # A busy machine makes only a few hundred requests per second.
     result, (made,) = calls(project, keywords, *BRIEF, "--mw-budget-max-time=3", *arguments)
     result.stdout.no_fnmatch_line(STOPPED)
     assert made > MOST_AT_FIRST_SIGHT

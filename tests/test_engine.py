@@ -1,4 +1,4 @@
-"""The whole sequence on a fake clock and with seeded chance: every figure is known exactly."""
+"""The whole sequence on a fake clock with seeded randomness: every figure is known exactly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .apps import Answering, Cascade, Noop, RateLimit, hello, indistinct, needs,
 
 @dataclass
 class FakeClock:
-    """Stands still, but for `read_ns` at every reading, and for what the app lets pass."""
+    """A clock that advances by `read_ns` at each reading, and by the time that the app lets pass."""
 
     read_ns: int = 0
     now_ns: int = 1_000_000
@@ -64,7 +64,7 @@ class FakeClock:
 
 @dataclass
 class Clocks:
-    """The clock on the wall and the processor's, for what an app does with its time."""
+    """A wall clock and a processor clock, for apps that work, block and wait."""
 
     wall: FakeClock = field(default_factory=FakeClock)
     cpu: FakeClock = field(default_factory=FakeClock)
@@ -74,11 +74,11 @@ class Clocks:
         self.cpu.let_pass(us)
 
     def block(self, us: float) -> None:
-        """Hold the event loop, and let the processor do something else."""
+        """Hold the event loop without using the processor."""
         self.wall.let_pass(us)
 
     async def wait(self, us: float, loops_us: float = 0.0) -> None:
-        """Be suspended; the event loop works for `loops_us` of it."""
+        """Suspend for `us`; the event loop works for `loops_us` of this time."""
         loop = asyncio.get_running_loop()
         loop.call_soon(self.block, us - loops_us)
         loop.call_soon(self.work, loops_us)
@@ -87,7 +87,7 @@ class Clocks:
 
 @dataclass
 class Costly:
-    """A layer that takes `before` µs before its inside, `after` after it, and `each` for every message sent."""
+    """A layer that takes `before` µs before the inner app, `after` after it, and `each` for every message sent."""
 
     app: Any
     clock: FakeClock
@@ -118,23 +118,23 @@ class Silent(BaseHTTPMiddleware):
         return await call_next(request)
 
 
-# Shorter than the default in everything: an app on a fake clock is as quick at its first request as at its last.
+# All shorter than the default: on a fake clock the first request of an app is as quick as the last.
 SCHEDULE = Schedule(warm_calls=100, brief_warm_calls=20, precision_time_s=0.5, failure_time_s=0.3, watched_time_s=1.5)
-# As precise as the default, for tests of how precise figures become.
+# As precise as the default, for tests of precision.
 PRECISE = replace(SCHEDULE, precision_time_s=2.0, failure_time_s=1.0)
 
 
 @dataclass
 class Server:
-    """Measures a Starlette app on a fake clock; `requests` came to its endpoint."""
+    """A Starlette app to measure on a fake clock; `requests` counts the calls of its endpoint."""
 
     clock: FakeClock = field(default_factory=FakeClock)
-    # Each request costs real time, and a clock of our own comes to its limits the sooner, the longer one takes on it.
+    # Each request costs real time. With a slower endpoint, fewer requests use up the time limits of the fake clock.
     endpoint_us: float = 1000.0
     cpu_clock: FakeClock | None = None
-    # Known well, and never seen to be as quick as it is.
+    # A well-known machine, whose known speed is slower than any reading.
     machine: Machine = field(default_factory=lambda: Machine(known_ns=1e9))
-    # Whether somebody reads the figures of a request whose budgets are kept.
+    # Whether the figures are read although all budgets are kept.
     precise: bool = True
     schedule: Schedule = SCHEDULE
     requests: int = 0
@@ -160,7 +160,7 @@ def us(measurement: Measurement, name: str) -> float:
 
 
 def reason(report: LayerReport, quantity: str = "us") -> str:
-    """Why a budget of a layer is undecided."""
+    """Return why a budget of a layer is undecided."""
     judged = {str(key): judged for key, judged in report.judged.items()}[quantity]
     assert judged.verdict == "undecided"
     assert judged.reason is not None
@@ -214,7 +214,7 @@ def test_a_task_layer_is_measured_by_going_past_it() -> None:
 
 
 def test_the_same_is_done_between_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done between two leaves the caches cold; where less was, the whole was less than its rows."""
+    """Work between requests leaves the caches cold: with less work there, the total was less than its rows."""
     crossings = []
 
     def counted(log: Sequence[int], owners: int) -> Spent:
@@ -238,7 +238,7 @@ def test_a_null_layer_with_which_a_task_begins_is_charged_with_no_suspension(mon
             self.app = app
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            # The event loop works before it comes to the task.
+            # The event loop works before it starts the task.
             asyncio.get_running_loop().call_soon(server.clock.let_pass, 30)
             await asyncio.create_task(self.app(scope, receive, send))
 
@@ -288,14 +288,13 @@ def test_budgets_are_judged_and_the_run_stops_when_all_is_known(before: float) -
     assert measurement.total_verdict == "pass"
     assert measurement.verdict == verdicts["Costly#1"]
     assert measurement.effort is not None
-    # A failure takes its time.
     assert measurement.effort.seconds >= SCHEDULE.failure_time_s if before > 10 else measurement.effort.requests < 300
     assert measurement.effort.seconds < 2
 
 
 @dataclass
 class Wavering:
-    """A layer that takes 5 to 15 µs: whether it is within 20 is known long before how much it is."""
+    """A layer that takes 5 to 15 µs: a run knows that it keeps 20 µs long before it knows the cost precisely."""
 
     app: Any
     clock: FakeClock
@@ -310,7 +309,7 @@ STOPPED_NOTE = "Sampling stopped as soon as every budget was known to be kept."
 
 
 def noted_looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The number of each look, and how many requests it had to go by."""
+    """Record the number of each look, and the number of requests at this look."""
     looks: list[tuple[int, int]] = []
 
     def noted(samples: Samples, *args: Any, look: int, **named: Any) -> Estimates:
@@ -340,7 +339,7 @@ def test_where_nobody_reads_the_figures_a_run_stops_when_all_budgets_are_known_t
 @pytest.mark.parametrize(
     "budgets",
     [
-        Budgets(),  # the table is all that was asked for
+        Budgets(),  # without budgets, the table is the result
         Budgets({"allocations": 0, "us": 20}),  # fails, and its report has a table
         Budgets(layers={"Wavering": {"us": 2}, "ServerErrorMiddleware": {"us": 20}}),
     ],
@@ -358,7 +357,7 @@ def test_figures_that_are_read_are_precise_also_where_nobody_asked_for_them(budg
 def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are thrown away, and the look at them has spent its share of the chance to err."""
+    """Such samples are thrown away, and the look at them has spent its share of alpha."""
     looks = noted_looks(monkeypatch)
     server = Server(precise=False)
     measurement = server.measure(
@@ -366,7 +365,7 @@ def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all
     )
     assert measurement.verdict == "fail"
     assert [look for look, _ in looks] == list(range(1, len(looks) + 1))
-    assert looks[0][1] >= looks[1][1]  # it fails at first sight, so there is no second one
+    assert looks[0][1] >= looks[1][1]  # the first look shows a failure, so these samples get no second look
     assert all(before < after for (_, before), (_, after) in pairwise(looks[1:]))
     assert server.requests > looks[0][1] + looks[-1][1] + SCHEDULE.warm_calls
 
@@ -381,7 +380,7 @@ def test_above_a_slow_app_no_samples_are_thrown_away(monkeypatch: pytest.MonkeyP
 
 
 def test_a_budget_that_only_a_bypass_keeps_is_not_known_to_be_kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few requests a bypass that changes more than its layer is not told from one that does not."""
+    """With few requests, a bypass that changes more than its layer cannot be recognised."""
 
     def cheaper(found: Estimates) -> Estimates:
         bypass = {index: Estimate(*(one - 40 for one in astuple(us))) for index, us in found.bypass.items()}
@@ -414,7 +413,7 @@ def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_b
 
 
 def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of_the_time() -> None:
-    """Runs whose budgets are kept look for some tenths of a second."""
+    """Runs whose budgets are kept watch the machine for only some tenths of a second."""
     server = Server(machine=Machine(known_ns=1e9, watched_s=0.5), endpoint_us=2000)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}))
@@ -491,7 +490,7 @@ def test_a_cost_that_wavers_about_its_budget_is_undecided_when_the_time_is_over(
 
 
 def test_a_slow_machine_is_no_reason_to_fail() -> None:
-    """The layer is over its budget only as far as the whole machine is slower than it was before."""
+    """The layer exceeds its budget only by the slowdown of the machine."""
     machine = Machine(known_ns=100.0)
     clock = FakeClock(read_ns=200)  # the reference workload takes one reading: 200 ns, twice its best
 
@@ -535,7 +534,7 @@ def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pyte
 
 @dataclass
 class ThrottledAtFirst(FakeClock):
-    """Everything takes twice as long in the first `slow_ns`, whatever it is."""
+    """A clock on which everything takes twice as long for the first `slow_ns`."""
 
     slow_ns: int = 300_000_000
 
@@ -548,7 +547,7 @@ class ThrottledAtFirst(FakeClock):
 
 
 def test_a_slow_stretch_at_the_beginning_is_no_reason_to_fail() -> None:
-    """And no other run in this process has shown how fast the machine can be."""
+    """No other run has shown how fast the machine can be."""
     server = Server(ThrottledAtFirst(read_ns=200))
     measurement = server.measure(
         [Middleware(Costly, clock=server.clock, before=50)], budgets=Budgets(layers={"Costly": {"us": 70}})
@@ -558,7 +557,7 @@ def test_a_slow_stretch_at_the_beginning_is_no_reason_to_fail() -> None:
 
 
 class Giver(Silent):
-    """A task layer that the inside may need."""
+    """A task layer that the inner app may need."""
 
     async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         request.scope["gift"] = True
@@ -583,7 +582,7 @@ def test_a_layer_that_the_inside_needs_is_left_to_the_split() -> None:
 
 
 def test_a_layer_that_the_inside_comes_to_need_is_left_to_the_split_from_then_on() -> None:
-    """Only the split is wanted by then, so it is a request of the split that finds out."""
+    """By then only the split is sampled, so a request of the split shows the need."""
     server = Server()
 
     class Taker(Costly):
@@ -637,7 +636,7 @@ def test_the_layer_that_the_inside_comes_to_need_is_blamed_also_where_only_anoth
 
 
 def test_task_layers_that_stand_beside_each_other_are_both_bypassed() -> None:
-    """Nothing is inside of both."""
+    """Neither layer is inside the other."""
     server = Server()
     left, right = (Silent(app, server.clock, 50) for app in (not_found, hello))
     app = Cascade(left, right)
@@ -648,7 +647,7 @@ def test_task_layers_that_stand_beside_each_other_are_both_bypassed() -> None:
 
 
 class Tenant(Silent):
-    """A task layer that says for whom the work inside it is."""
+    """A task layer that sets the tenant for the layers inside."""
 
     async def dispatch(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         request.scope["tenant"] = "t"
@@ -656,7 +655,7 @@ class Tenant(Silent):
 
 
 class Work(Costly):
-    """Works for a tenant only."""
+    """A layer that works only if there is a tenant."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if "tenant" in scope:
@@ -665,7 +664,7 @@ class Work(Costly):
 
 
 def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_split() -> None:
-    """The endpoint works for a tenant only; the status is the same for nobody."""
+    """`Work` works only for a tenant; the status is the same without a tenant."""
     server = Server()
     measurement = server.measure(
         [Middleware(Tenant, clock=server.clock, us=50), Middleware(Work, clock=server.clock)],
@@ -682,7 +681,7 @@ def test_a_layer_without_which_the_inside_does_something_else_is_left_to_the_spl
 def test_a_bypass_that_is_dropped_at_the_last_moment_takes_no_row_with_it(
     max_time_s: float,
 ) -> None:
-    """What was measured with every layer in place is kept: also of the layers inside the one that was dropped."""
+    """Figures measured with every layer in place are kept, also for layers inside the dropped bypass."""
     server = Server(endpoint_us=500, schedule=Schedule(bypass_calls=10))
     layers = [
         Middleware(Silent, clock=server.clock, us=70),
@@ -714,7 +713,7 @@ UNKNOWN = Estimate(60.0, -math.inf, math.inf)
 
 @pytest.mark.parametrize("what", ["whole", "outside", "split", "cpu"])
 def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look costs some of the chances of error; one for which no time is left would widen the intervals."""
+    """Every look spends a share of alpha; a look without time left for it would widen the intervals."""
     looks = 0
 
     def without(*arguments: Any, **named: Any) -> Estimates:
@@ -746,7 +745,7 @@ def test_a_deep_stack_takes_no_more_requests_than_a_shallow_one() -> None:
 
 
 def test_a_deep_stack_has_room_for_what_stands_between_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Python as well, where an app of so many layers is far from the stack's limit."""
+    """Also with the core in Python. Without a measurement, this app is far from the recursion limit."""
     monkeypatch.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), {}))
     limit = sys.getrecursionlimit()
     server = Server(cpu_clock=FakeClock())
@@ -850,7 +849,7 @@ def test_one_request_at_a_time(measuring: bool) -> None:
 
 
 def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
-    """The progress is told while the clock runs, and at no other time."""
+    """The progress callback runs only while requests are timed."""
     clock, begun = FakeClock(read_ns=1000), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -936,7 +935,7 @@ def test_without_an_interval_no_more_time_is_advised_than_somebody_waits() -> No
 
 
 def figures_noted(monkeypatch: pytest.MonkeyPatch, **changed: Estimate) -> str:
-    """The notes below a table of which some figures are others."""
+    """Return the notes of a measurement with some estimates changed."""
 
     def change(*args: Any, **named: Any) -> Estimates:
         return replace(estimate(*args, **named), **changed)
@@ -954,7 +953,7 @@ def figures_noted(monkeypatch: pytest.MonkeyPatch, **changed: Estimate) -> str:
         (Estimate(240, 239, 241), None),  # within 6 per cent
         (Estimate(270, 268, 272), "The rows add up to 15% less than the total"),
         (Estimate(200, 198, 202), "The rows add up to 15% more than the total"),
-        (Estimate(270, 228, 312), None),  # the interval explains it
+        (Estimate(270, 228, 312), None),  # within the interval
         (Estimate(298, 172, 514), "The intervals of (total) are too wide to set a budget by"),
     ],
 )
@@ -1070,7 +1069,7 @@ class SpendsInATask(BaseHTTPMiddleware):
 
 
 def spending(*layers: dict[str, float], cpu: bool = True, **settings: Any) -> Measurement:
-    """An app with a layer `Spends` for each of these, on both clocks or on that of the wall only."""
+    """Measure an app with a layer `Spends` for each of these, on both clocks or on the wall clock only."""
     clocks = Clocks()
     server = Server(clocks.wall, cpu_clock=clocks.cpu if cpu else None)
     return server.measure([Middleware(Spends, clocks=clocks, **spent) for spent in layers], **settings)
@@ -1143,7 +1142,7 @@ def test_with_few_requests_on_the_clock_of_the_processor_nothing_is_said_of_it()
 @pytest.mark.parametrize(
     ("wait", "loops", "wait_us"),
     [
-        (4, 0, 0),  # the event loop's own way from one step to the next
+        (4, 0, 0),  # the event loop's overhead between two steps
         (300, 300, 0),
         (300, 230, 0),
         (300, 200, 100),
@@ -1178,14 +1177,14 @@ def test_a_task_layer_that_waits_is_told_from_its_bypass() -> None:
 
 
 def dearer(found: Estimates) -> Estimates:
-    """By the bypasses, not by the split."""
+    """Add 40 µs to the estimates of the bypasses, not of the split."""
     return replace(
         found, bypass={index: Estimate(*(one + 40 for one in astuple(us))) for index, us in found.bypass.items()}
     )
 
 
 def test_split_and_bypass_must_agree_on_what_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wait in the split is no reason to believe a bypass that takes the layer to be busier than it is."""
+    """The wait in the split must not hide that the bypass overstates the busy time."""
     clocks = Clocks()
     server = Server(clocks.wall, cpu_clock=clocks.cpu)
 
@@ -1244,7 +1243,7 @@ def test_a_busy_time_that_wavers_about_its_budget_is_undecided() -> None:
 
 OPEN_US, CLOSED_US = 100.0, 999.0
 SPLIT, CPU = {"split 0", "split 1"}, {"cpu 0", "cpu 1"}
-# Budgets with open verdicts, and the kinds of requests that these hang on.
+# Budgets with open verdicts, and the kinds of requests that can decide these verdicts.
 OPEN: dict[str, tuple[Budgets, set[str]]] = {
     "task layer": (Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), {"bypass"}),
     "busy task layer": (Budgets(layers={"SpendsInATask": {"busy_us": OPEN_US}}), {"bypass"} | SPLIT | CPU),
@@ -1269,7 +1268,7 @@ def requests_by_look(
     change: Callable[[Estimates], Estimates] = lambda found: found,
     schedule: Schedule = SCHEDULE,
 ) -> list[dict[str, int]]:
-    """How many requests of each kind there were at each look, if these were what is estimated."""
+    """List the number of requests of each kind at each look, with `change` applied to the estimates."""
     looks: list[dict[str, int]] = []
 
     def noted(samples: Samples, *arguments: Any, **named: Any) -> Estimates:
@@ -1292,7 +1291,7 @@ def requests_by_look(
 
 
 def most_grown(looks: list[dict[str, int]]) -> set[str]:
-    """The kinds of requests of which there were more, after the first look, than of others."""
+    """Return the kinds of requests that grew most after the first look."""
     first, last = looks[0], looks[-1]
     grown = {kind: (last[kind] - first[kind]) / first[kind] for kind in first.keys() - {"all"}}
     assert min(grown.values()) > max(grown.values()) / 10
@@ -1301,7 +1300,7 @@ def most_grown(looks: list[dict[str, int]]) -> set[str]:
 
 @cache
 def looks_while_open(name: str) -> list[dict[str, int]]:
-    """Of one run, which every test that asks looks at: chance is seeded, so another would be the same."""
+    """Return the looks of one run, shared by the tests: with a fixed seed another run would be the same."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judged_as_told)
         return requests_by_look(OPEN[name][0], monkeypatch)
@@ -1327,7 +1326,7 @@ def test_where_split_and_bypass_do_not_agree_both_get_the_time(monkeypatch: pyte
 @pytest.mark.parametrize("name", ["task layer", "layer", "total"])
 def test_a_look_makes_about_as_many_requests_whatever_is_wanted(name: str) -> None:
     everything, some = looks_while_open("all"), looks_while_open(name)
-    assert len(some) > 4  # the time was not over yet
+    assert len(some) > 4  # there was time left
     assert some[3]["all"] == pytest.approx(everything[3]["all"], rel=0.3)
 
 
@@ -1370,7 +1369,7 @@ class Spawner:
 
 @dataclass
 class Keeper:
-    """A layer that keeps something of every request for ever."""
+    """A layer that retains an object of every request."""
 
     app: Any
     kept: list[bytearray] = field(default_factory=list)
@@ -1381,7 +1380,7 @@ class Keeper:
 
 
 def counted(app: Any, bounds: Bounds | None = None, clock: Any = None, **settings: Any) -> Measurement:
-    """A measurement of an app that is no framework's; `bounds` are the default."""
+    """Measure an app without a framework; `bounds` are the default budget."""
     budgets = {"budgets": Budgets(bounds)} if bounds else {}
     environment = Environment(clock or FakeClock(), None, random.Random(7), Machine())
     request = build_request("GET", "/", {})
@@ -1416,7 +1415,7 @@ def test_when_every_budget_is_a_count_nothing_is_timed() -> None:
     assert count(measurement, "Spawner", "tasks") == 3
     assert measurement.ledger is not None
     assert measurement.ledger.requests == 21
-    # Warming up is nearly all of it.
+    # Nearly all requests are warm-up.
     assert server.requests < 150
 
 
@@ -1489,7 +1488,7 @@ def test_of_a_slow_app_fewer_requests_are_counted() -> None:
 
 @dataclass
 class Spender(Keeper):
-    """A layer that has some of everything."""
+    """A layer whose count of every quantity is above zero."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.to_thread(len, "")
@@ -1634,7 +1633,7 @@ def test_what_stays_alive_is_charged_to_who_made_it() -> None:
 def test_types_that_no_other_row_creates_are_a_layers_own() -> None:
     measurement = counted(Keeper(Noop(hello)), {"objects": 10**6})
     own = {report.name: report.counts.own_types for report in measurement.layers if report.counts}
-    # Since CPython 3.15 a bytearray has its bytes in an object of type bytes.
+    # Since CPython 3.15 a bytearray holds its bytes in a bytes object.
     inside = {"builtins.bytes"} if sys.version_info >= (3, 15) else set()
     assert set(own["Keeper"]) == {"builtins.bytearray", *inside}
     assert own["Noop"] == ()

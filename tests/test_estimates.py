@@ -1,4 +1,4 @@
-"""From samples with a known truth to estimates."""
+"""Estimates from samples whose true costs are known."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def put(
     suspended_ns: dict[int, float] | None = None,
     resumed: dict[int, int] | None = None,
 ) -> None:
-    """Add a request: what its null layer read and what each entry owned, was suspended and resumed (-1: the server)."""
+    """Add a request: the reading of its null layer, and time, suspensions and resumptions by entry (-1: the server)."""
     null_owner = max(owned_ns) + 2
 
     def column(by_entry: dict[int, float] | dict[int, int]) -> tuple[int, ...]:
-        # Kept as it is and not rounded: the arithmetic does not ask, and the truth stays exact.
+        # Not rounded, so that the true values stay exact.
         return tuple(by_entry.get(owner - 1, 0) for owner in range(null_owner))  # type: ignore[misc]
 
     used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0), 0)  # type: ignore[arg-type]
@@ -58,12 +58,12 @@ def put(
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
-# 0 calls 1 and 2, one after the other.
+# Entry 0 calls entries 1 and 2, one after the other.
 FORK = [entry(None), entry(0), entry(0)]
 
 
 def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -> Series:
-    """Values round `centre`, taken on a steady machine."""
+    """Make values around `centre`, taken on a steady machine."""
     rng = random.Random(seed)
     found = Series()
     for _ in range(count):
@@ -72,7 +72,7 @@ def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -
 
 
 def pairs(saved: Series) -> Pairs:
-    """Pairs of blocks of three requests, which tell that the layer costs these."""
+    """Make pairs of blocks of three requests, whose differences are the costs in `saved`."""
     return Pairs(
         [
             (
@@ -101,13 +101,12 @@ def samples(
     own_noise: float = 2.0,
     seed: int = 7,
 ) -> Samples:
-    """A sampled stack: what each entry owned, probes included (-1 is the server), and what the null probes cost.
+    """Make samples of a stack: the time that each entry owns, probes included (-1: the server), and null layers.
 
-    `suspended_ns` is the part of what an entry owned in suspensions. A null layer has one of the numbers `blanks` of
-    blank layers, which take `blank_ns` each. Where an entry has `sent` messages, they wrap `send` in every third null
-    layer, which takes `wrap_ns` a message; the probes then take `handed_ns` more for each message.
-
-    `null_counts` says how many requests had the null layer at an entry, 200 where it says nothing.
+    `suspended_ns` is the part of an entry's time in suspensions. `null_counts` is the number of requests with the null
+    layer at an entry, by default 200. A null layer has one of the numbers `blanks` of blank layers, each of `blank_ns`.
+    Where an entry has `sent` messages, every third null layer wraps `send`, which takes `wrap_ns` a message; the probes
+    then take `handed_ns` more for each message.
     """
     rng = random.Random(seed)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
@@ -143,12 +142,12 @@ def estimated(found: Samples, entries: list[Boundary], *, outside: bool = False,
 
 
 def sampling_us(us: Estimate, found: Estimates) -> float:
-    """The half width of its interval, less what the method may be wrong by, which no sample changes."""
+    """Return the half width of the interval without the method's error, which no sample reduces."""
     return us.half_width - method_us(us.estimate, found.whole.estimate)
 
 
 def near(us: float) -> object:
-    """Microseconds, up to the noise of the samples."""
+    """Approximate microseconds, within the noise of the samples."""
     return pytest.approx(us, abs=0.001)
 
 
@@ -188,7 +187,7 @@ def test_a_boundary_that_differs_from_the_others_is_read_right_from_few_nulls() 
     for count in (FEWEST_NULLS, OWN_NULLS - 1, OWN_NULLS):
         found = estimated(samples(owned, nulls, null_counts={0: 31, 1: 31, 2: count}), CHAIN)
         assert found.split[2].estimate == near(40 - 4 / 2)
-        # As long as few are its own, it may be a boundary like the others.
+        # With few null layers of its own, the boundary may be like the others.
         assert (found.split[2].high > 40 - 1 / 2) == (count < OWN_NULLS)
     found = estimated(samples(owned, nulls, null_counts={0: 31, 1: 31, 2: FEWEST_NULLS - 1}), CHAIN)
     assert found.split[2].estimate == near(40 - 1 / 2)
@@ -213,7 +212,7 @@ def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_t
 
 
 def test_where_null_layers_have_several_blank_layers_each_takes_its_share_at_most() -> None:
-    """Seven null layers or so have one blank layer and seven have four, which is too few to know what one takes."""
+    """About seven null layers have one blank layer and seven have four: too few to know the cost of a blank layer."""
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1, 4), null_counts={0: 14})
     found = estimated(taken, CHAIN)
     row = found.split[0]
@@ -222,7 +221,7 @@ def test_where_null_layers_have_several_blank_layers_each_takes_its_share_at_mos
 
 
 def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_over() -> None:
-    """1 wraps `send`: its messages come to a function of it and go on from there; 2, the endpoint, makes its own."""
+    """Entry 1 wraps `send`, so messages go to its function and on from there; entry 2, the endpoint, makes its own."""
     owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}
     entries = [entry(None), entry(0), entry(1, same_send=False)]
     taken = samples(
@@ -237,7 +236,7 @@ def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_ove
 
 
 def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that goes into a row is read with noise: its own time, both nulls, the blank layers, the handing."""
+    """Every part of a row has noise: its own time, both null layers, the blank layers, the handing."""
     monkeypatch.setattr(estimates, "ALPHA", 0.6)
     monkeypatch.setattr(estimates, "method_us", lambda us, whole_us, suspends=False: 0.0)
     entries = [entry(None), entry(0), entry(1, same_send=False)]
@@ -261,7 +260,7 @@ def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monk
         )
         for index, us in truth_us.items():
             missed[index] += not found.split[index].low <= us <= found.split[index].high
-    # Half of alpha at the first look, a fifth of that for each of three rows, the outside and the whole.
+    # Half of alpha at the first look, shared by five intervals: three rows, the outside and the total.
     share = 0.6 / 2 / 5
     assert max(missed.values()) <= runs * share + 3 * math.sqrt(runs * share)
 
@@ -273,7 +272,7 @@ def test_as_long_as_the_handing_is_not_known_it_may_take_all_that_a_null_layer_d
     unknown = replace(taken, sent={})
     plain = estimated(unknown, entries).split[0]
     assert found.estimate == plain.estimate == near(20 - 1)
-    # Half of it at each of four handovers; the null layers read up to 1.32 µs, for entering and two messages.
+    # Half of the handing at each of four handovers; the null layers read up to 1.32 µs, for entering and two messages.
     assert plain.low - found.low == pytest.approx(4 * 1.32 / 3 / 2, abs=0.01)
     assert found.high == pytest.approx(plain.high, abs=0.01)
 
@@ -315,7 +314,7 @@ def test_until_enough_requests_went_past_it_what_is_inside_comes_from_the_others
 
 
 def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
-    """Where the machine is slower, by less than is left out, it is slower for the probes inside the layer as well."""
+    """A slowdown too small to leave out slows the layer and the probes inside it alike."""
     split = Split(frozenset())
     for number in range(1400):
         slow = 1.04 if number % 140 < 70 else 1.0
@@ -398,7 +397,7 @@ def test_a_bypass_is_what_the_pairs_say() -> None:
 
 
 def test_pairs_from_a_stretch_in_which_the_machine_was_slow_are_no_bypass_yet() -> None:
-    """At half speed the layer costs twice as much, and seems to be another one than the split's."""
+    """At half speed the layer costs twice as much, and seems to differ from the layer in the split."""
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     slow = Series()
     for _ in range(64):
@@ -410,7 +409,7 @@ def test_pairs_from_a_stretch_in_which_the_machine_was_slow_are_no_bypass_yet() 
 
 
 def test_a_neighbour_who_comes_and_goes_within_a_pair_of_blocks_is_left_out() -> None:
-    """Of 600 pairs no block is free of him, a third have three free requests each, some in one block only."""
+    """In no pair are both blocks undisturbed; a third of the pairs have three undisturbed requests in each block."""
     rng = random.Random(5)
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     taken.bypass = {0: Pairs()}
@@ -504,7 +503,7 @@ def test_without_suspensions_holding_is_the_whole_of_a_row() -> None:
 
 
 def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
-    """A request that waits longer owns as much more as it is suspended longer."""
+    """A longer wait adds the same time to what a request owns and to its suspension."""
     rng, split = random.Random(11), Split(frozenset())
     for _ in range(400):
         waited = rng.uniform(10_000, 90_000)
@@ -608,7 +607,7 @@ def test_the_detection_limit_is_above_what_any_two_halves_differ_by() -> None:
 
 
 def test_each_row_has_the_slowdown_of_its_own_requests() -> None:
-    """What is inside a task layer had no quick moment, all else had: its rows are those of a slow machine."""
+    """Only the requests inside the task layer had no quick moment, so only their rows have a slowdown."""
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     slow = taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
     taken.probed = (0, 1)

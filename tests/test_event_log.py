@@ -10,12 +10,12 @@ from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
 
 OUTER, INNER = 1, 2
 
-# A busy machine is no reason to fail.
+# A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
 
 
 def read(*crossings: tuple[int, int]) -> Spent:
-    """The log of a request that started at 0, before anybody's time is counted."""
+    """Read the log of a request that starts at 0, before any owner is charged."""
     return spent([HARNESS, 0, *(part for crossing in crossings for part in crossing)], owners=3)
 
 

@@ -1,4 +1,4 @@
-"""What a test may ask of `mw_budget`, and what it is told when that is nothing."""
+"""Arguments of the `mw_budget` client, and the messages for invalid arguments."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ needs_monitoring = pytest.mark.skipif(monitoring is None, reason="sys.monitoring
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """These tests need the tracers and profilers for themselves, and give them back to whoever watches the test run."""
+    """Remove tracers and profilers for these tests, and restore the ones that watch the test run."""
     trace, profile = sys.gettrace(), sys.getprofile()
     thread_trace, thread_profile = threading.gettrace(), threading.getprofile()
     sys.settrace(None)
@@ -43,7 +43,7 @@ def _nothing_left() -> Iterator[None]:
 
 
 def other_tools() -> list[str]:
-    """The monitoring tools that watch the test run itself, as they are reported."""
+    """List the monitoring tools that watch the test run itself, as a measurement reports them."""
     names = [] if monitoring is None else [monitoring.get_tool(tool) for tool in range(6)]
     return [f"a sys.monitoring tool ({name})" for name in names if name is not None]
 
@@ -166,12 +166,12 @@ def in_thread(pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments
     return pool.submit(function, *arguments).result()
 
 
-@needs_monitoring  # before it, a thread's tracer slowed that thread only
+@needs_monitoring  # on Python 3.11 a thread's tracer slows only that thread
 @pytest.mark.parametrize("kind", ["trace", "profile"])
 def test_a_tool_of_a_waiting_thread_sleeps_and_wakes(kind: str, pool: ThreadPoolExecutor) -> None:
     install, installed = getattr(sys, f"set{kind}"), getattr(sys, f"get{kind}")
     tool = Tool()
-    with suspended():  # of the test run itself
+    with suspended():  # tools of the test run itself
         in_thread(pool, work)
         in_thread(pool, install, tool)
         assert instrumented(())
@@ -236,7 +236,7 @@ def test_the_own_tracer_and_those_of_threads_are_put_back_each_where_it_was(pool
 
 
 class Beginning:
-    """What new threads begin with, as coverage does: a tool of its own for each thread, installed at its first call."""
+    """A tracer for new threads, like coverage's: at its first call it installs a tool of its own for the thread."""
 
     def __init__(self) -> None:
         self.tools: list[Tool] = []
@@ -265,7 +265,7 @@ def call_once() -> int:
 @needs_monitoring
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_thread_that_has_left_a_call_meanwhile_begins_anew(moves: bool) -> None:
-    """A tool that keeps a stack would take its other functions for that call."""
+    """A tool that keeps a stack would attribute the thread's later functions to the finished call."""
     leave, left, end = (threading.Event() for _ in range(3))
     beginning = Beginning()
     with suspended():
@@ -308,7 +308,7 @@ def test_many_threads_are_counted_in_a_message() -> None:
 
 
 class NotCallable:
-    """As the profiler's state that a profiler written in C leaves to be seen."""
+    """A stand-in for the object that `sys.getprofile` returns for a profiler written in C."""
 
 
 @pytest.fixture
@@ -461,7 +461,7 @@ def test_a_measurement_suspends_what_it_finds_and_says_so() -> None:
 
 
 class SwitchesOn(Noop):
-    """Installs a tracer in its request of this number, as a debugger that attaches, and leaves it there."""
+    """A layer that installs a tracer in request number `at` and leaves it there, like an attaching debugger."""
 
     def __init__(self, app: Any, at: int) -> None:
         super().__init__(app)
@@ -476,7 +476,7 @@ class SwitchesOn(Noop):
 
 @pytest.mark.parametrize("at", [5, 1100])
 def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure(at: int) -> None:
-    """Before or while requests are counted; while they are timed."""
+    """The tracer appears before or while requests are counted, or while they are timed."""
     measurement = measured(SwitchesOn(Noop(hello), at), settings={"budgets": Budgets({"us": 1000.0})})
     sys.settrace(None)
     assert measurement.books is None
@@ -501,7 +501,7 @@ def test_a_measurement_leaves_no_tool() -> None:
     assert sys.gettrace() is None
 
 
-# ---- a profiler in every thread for a while ---------------------------------------------------------------------
+# ---- profiling all threads --------------------------------------------------------------------------------------
 
 
 needs_native = pytest.mark.skipif(internals.thread_tools() is None, reason="needs the extension in C")

@@ -1,4 +1,4 @@
-"""Random stacks keep the promises, and the hunt finds what is broken on purpose."""
+"""Random stacks break no promise, and the hunt finds deliberate violations."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_runs_in_another_thread_has_its_rows(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "stack",
     [
-        # Each was wrong once: the blank layers of a null layer had other parameters, or did not begin the task.
+        # Wrong once: the blank layers of a null layer had other parameters, or did not begin the task.
         Stack((Layer("no-op function[tests.apps._with_option]"), Layer("no-op function[tests.apps._with_option]"))),
         Stack((Layer("no-op Defaults"),)),
         Stack((Layer("partial with keyword-only arguments"),)),
@@ -133,7 +133,7 @@ def test_a_description_can_be_evaluated_and_gets_smaller_until_nothing_is_left()
     assert (stack, steps) == (Stack(), 6)
 
 
-# ---- what is broken is found ------------------------------------------------------------------------------------
+# ---- violations are found ---------------------------------------------------------------------------------------
 
 
 def invariants(stack: Stack, *, timed: bool = False) -> set[str]:
@@ -256,7 +256,7 @@ def test_wrong_times_are_found_unless_they_are_chance(
 
     monkeypatch.setattr(fuzz_stacks, "measure", spoiled)
     found = invariants(Stack((Layer(spin_us=SPIN_US), Layer("closure"))), timed=True)
-    # That they do not add up is no matter of chance.
+    # Rows that do not add up are reported at once, because noise cannot be the reason.
     assert (broken in found) == (always or spoil is not_added_up)
 
 

@@ -1,4 +1,4 @@
-"""The speed of the machine, and its memory from run to run."""
+"""The speed of the machine, and how runs remember it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+# Imported here once, because pytester forgets the modules that an inner run imported.
 import starlette.applications
 import starlette.middleware  # noqa: F401
 
@@ -100,11 +100,11 @@ def test_it(mw_budget):
 """
 COUNTED = TIMED.replace("'Spin': 10", "'Spin': {'tasks': 0}")
 QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
-# The filters of the run that these tests are part of would turn it into an error.
+# The warning filters of the outer run would turn the warning into an error.
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
 
 
-# One nanosecond: a thousand times quicker than any.
+# A best speed of 1 ns, which no machine reaches, watched for 60 s.
 QUICKEST = [1.0, 60.0]
 SLOWER = "*the machine ran * times slower than at its best*"
 
@@ -141,7 +141,7 @@ def test_a_run_leaves_the_speed_that_it_saw(project: pytest.Pytester) -> None:
     assert name == kind()
     ((best_ns, watched_s),) = speeds
     assert 100 < best_ns < 1_000_000
-    # Two tests of 0.4 s each, which may end with a look that takes longer on a busy machine.
+    # Two tests of 0.4 s each; on a busy machine the last look may take longer.
     assert 0.8 <= watched_s < 8
 
 

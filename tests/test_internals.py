@@ -1,4 +1,4 @@
-"""Where an internal of the interpreter is not as expected, the feature that needs it says so, and the rest works."""
+"""If an internal of the interpreter is not as expected, the feature that needs it says so, and the rest works."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_frame_that_refers_to_nothing_is_not_as_expected(monkeypatch: pytest.M
     assert "is not as expected" in (internals.why_no_functions() or "")
 
 
-# ---- proof that nothing is at work ------------------------------------------------------------------------------
+# ---- proof that no tool is active -------------------------------------------------------------------------------
 
 
 @needs_monitoring
@@ -187,7 +187,7 @@ def test_python_3_11_instruments_no_code_and_needs_no_proof(monkeypatch: pytest.
 
 
 def with_replaced(module: Any, **wrong: Any) -> Any:
-    """The module with other functions in place of some of its own."""
+    """Copy the module's functions, with some of them replaced."""
     return SimpleNamespace(**{name: getattr(module, name) for name in dir(module) if not name.startswith("__")} | wrong)
 
 

@@ -37,7 +37,7 @@ from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.model.results import Verdict
 from pytest_mwbudget.timing.schedule import Schedule
 
-# A busy machine is no reason to fail.
+# A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
 
 finite = st.floats(-1e6, 1e6)
@@ -49,7 +49,7 @@ alphas = st.floats(1e-7, 0.2)
 
 
 def coverage(n: int, rank: int) -> float:
-    """The chance that the median lies between the ends of n sorted values, `rank` left out at each."""
+    """Compute the probability that the median is between n sorted values without `rank` at each end."""
     return sum(math.comb(n, k) for k in range(rank + 1, n - rank)) / 2**n
 
 
@@ -109,7 +109,7 @@ def test_values_worth_too_few_have_an_interval_wider_than_their_range() -> None:
 @given(values=series)
 def test_batch_medians_are_the_medians_of_a_partition_into_equal_odd_parts(values: list[float]) -> None:
     found = batch_medians(values)
-    # Naively: try every odd length, the longest first, until there are enough batches, or enough of long ones.
+    # Naive oracle: the longest odd length with MIN_BATCHES batches, or a shorter one, at least LONG, with MANY_BATCHES.
     lengths = [odd for odd in range(len(values), 0, -1) if odd % 2]
     few, many = (next((odd for odd in lengths if len(values) // odd >= n), 1) for n in (MIN_BATCHES, MANY_BATCHES))
     length = min(few, max(LONG, many))
@@ -156,7 +156,7 @@ def test_batched_interval_moves_and_scales_with_the_values(values: list[float], 
         assert moved.high == pytest.approx(plain.high * factor + shift, abs=1e-6, rel=1e-6)
 
 
-# ---- resemblance of neighbours ----------------------------------------------------------------------------------
+# ---- correlation of neighbours ----------------------------------------------------------------------------------
 
 
 @relaxed
@@ -307,16 +307,16 @@ def test_the_quick_moments_are_found_where_there_are_few() -> None:
     assert quiet(values, 1.05, quickest(values)) == [value == 100 for value in values]
 
 
-# ---- the promise ------------------------------------------------------------------------------------------------
-# A layer that stands on its budget fails less often than `ALPHA`, however often it is looked at; one that is a fifth
-# over fails. The noise has a median of 0 and, but for its tails, a size of about 1.
+# ---- error rates ------------------------------------------------------------------------------------------------
+# A layer exactly on its budget fails with a probability below `ALPHA`, whatever the number of looks; a layer a fifth
+# over its budget fails. The noise has a median of 0 and, apart from its tails, a size of about 1.
 
 BUDGET_US = 50.0
-# The room that a failure has besides its interval is not for the noise of the requests: here it is taken away.
+# Without the margin for differences between runs, which is not meant for the noise of requests.
 BOUND_US = BUDGET_US / (1 + BETWEEN_RUNS)
 LOOKS = (128, 256, 512)
 RUNS = 800
-# How many requests a run that decides what gets the time looks at, at most.
+# Most requests of a run that gives its time to open verdicts.
 MOST_SEEN = 2048
 
 Noise = Callable[[random.Random], Iterator[float]]
@@ -333,13 +333,13 @@ def heavy_tailed(rng: random.Random) -> Iterator[float]:
 
 
 def cauchy(rng: random.Random) -> Iterator[float]:
-    """Without a mean."""
+    """Yield noise without a mean."""
     while True:
         yield math.tan(math.pi * (rng.random() - 0.5))
 
 
 def autocorrelated(rng: random.Random, memory: float = 0.9) -> Iterator[float]:
-    """AR(1): a value is worth `(1 - memory) / (1 + memory)`, a nineteenth, of an independent one."""
+    """Yield AR(1) noise: a value is worth `(1 - memory) / (1 + memory)`, a nineteenth, of an independent value."""
     level = rng.gauss(0, 1)
     while True:
         yield level
@@ -352,7 +352,7 @@ def skewed_and_autocorrelated(rng: random.Random) -> Iterator[float]:
 
 
 def drifting(rng: random.Random) -> Iterator[float]:
-    """To and fro, with independent noise on top."""
+    """Yield a slow oscillation with independent noise on top."""
     phase, period = rng.random(), rng.uniform(40, 60)
     number = 0
     while True:
@@ -361,7 +361,7 @@ def drifting(rng: random.Random) -> Iterator[float]:
 
 
 def bursts(rng: random.Random) -> Iterator[float]:
-    """Now slow, now fast, for five requests or so."""
+    """Yield slow and fast stretches of about five requests."""
     side = rng.choice([-1, 1])
     while True:
         yield side + rng.gauss(0, 0.3)
@@ -372,7 +372,7 @@ NOISES = [uncorrelated, heavy_tailed, cauchy, autocorrelated, skewed_and_autocor
 
 
 def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
-    """The verdict of a run that looks again and again until it has one."""
+    """Return the verdict of a run that ends at the first look with a verdict."""
     seen: list[float] = []
     verdict: Verdict = "undecided"
     for look, size in enumerate(looks, start=1):
@@ -385,7 +385,7 @@ def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
 
 
 def costs(noise: Noise, rng: random.Random, true_us: float) -> Iterator[float]:
-    """What a layer takes on each request, with noise of a twentieth of its budget."""
+    """Yield a layer's cost in each request, with noise of a twentieth of its budget."""
     return (true_us + 0.05 * BUDGET_US * value for value in noise(rng))
 
 
@@ -397,7 +397,7 @@ def test_a_layer_on_its_budget_fails_less_often_than_alpha(noise: Noise) -> None
 
 
 def ever_fails(values: Iterator[float], share: int) -> bool:
-    """Whether any look says so, where a row without a verdict gets so much again and any other a quarter of that."""
+    """Tell whether any look fails; an undecided row gets `share` times its requests again, any other a quarter."""
     seen: list[float] = []
     more = LOOKS[0]
     looks = 5 if share == 1 else 3
@@ -436,7 +436,7 @@ def test_a_drift_that_never_turns_still_comes_to_a_verdict_when_it_is_small() ->
 
 
 def with_a_busy_neighbour(rng: random.Random) -> Iterator[tuple[float, float]]:
-    """What a layer on its budget and the reference workload take while a neighbour slows both, for long stretches."""
+    """Yield times of a layer on its budget and of the reference workload; a neighbour slows both for long stretches."""
     busy = rng.random() < 0.4
     while True:
         slow = 1.4 if busy else 1.0
@@ -445,7 +445,7 @@ def with_a_busy_neighbour(rng: random.Random) -> Iterator[tuple[float, float]]:
 
 
 def with_a_neighbour_that_rests(rng: random.Random) -> Iterator[tuple[float, float]]:
-    """The same, with a neighbour that leaves the core alone for an eighth of the time, a hundred requests or so."""
+    """Yield the same with a neighbour that rests for an eighth of the time, about a hundred requests on end."""
     busy = True
     while True:
         slow = 1.6 if busy else 1.0
@@ -454,7 +454,7 @@ def with_a_neighbour_that_rests(rng: random.Random) -> Iterator[tuple[float, flo
 
 
 def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict() -> None:
-    """Nobody has seen the machine before, and the layer takes a twenty-fifth less than its budget at its best."""
+    """The machine is unknown, and at its best the layer takes 4 % less than its budget."""
     rng = random.Random(24)
     verdicts = []
     for _ in range(RUNS // 4):
@@ -482,7 +482,7 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
             quick_ns = quickest(taken.reference)
             steady = taken.steady(quick_ns)
             us = batched_interval(steady.values, spend(ALPHA, look))
-            slowed = slowdown(steady.reference, 1.0)  # as it was at its best
+            slowed = slowdown(steady.reference, 1.0)  # 1.0 is the best speed
             verdicts.append(judge(us, BOUND_US, limit_us=0.1, slowdown=slowed).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA
