@@ -631,7 +631,7 @@ class Proxy(wrapt.CallableObjectProxy):  # type: ignore[misc]
 
 
 class Keywords(Plain):
-    """Is called by position and passes its arguments on by keyword."""
+    """A layer that passes its arguments on by keyword."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         async def by_keyword(*arguments: Any) -> Any:
@@ -641,7 +641,7 @@ class Keywords(Plain):
 
 
 class Returning(Plain):
-    """No coroutine function: returns the coroutine of a method of its own."""
+    """A layer with a plain `__call__` that returns the coroutine of its own method."""
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         return self.run(scope, receive, send)

@@ -102,7 +102,7 @@ def answers_http(then: Callable[[], None] = lambda: None, swallow: bool = False)
         await receive()
         try:
             await respond(send)
-            with anyio.move_on_after(2):  # a failing test must not hang
+            with anyio.move_on_after(2):  # A failing test must not hang.
                 await receive()
         except Exception:
             then()
@@ -441,7 +441,7 @@ with exit_refused():
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The exit statuses passed to the real `os._exit`, which is replaced."""
+    """The statuses passed to the original `os._exit`, which only records them here."""
     statuses: list[int] = []
     monkeypatch.setattr(os, "_exit", statuses.append)
     return statuses

@@ -895,8 +895,7 @@ def test_a_layer_that_sleeps_is_charged_its_suspension() -> None:
 
     app = Noop(Sleeps(Noop(hello)))
     assert typical_us(app)[2] > 2900
-    # The median, not the minimum: if the thread is preempted between reading the clock and suspending, the recorded
-    # suspension is too short.
+    # The median, not the minimum: preemption between setting the timer and suspending shortens the suspension.
     assert typical_us(app, field="suspended", of=statistics.median)[2] > 2000
     assert typical_us(app, thread_time_ns)[2] < 1000
 

@@ -83,7 +83,7 @@ class PassOn(BaseHTTPMiddleware):
 
 
 def cold(request: Any) -> None:
-    """Answer at once."""
+    """Do no work."""
 
 
 async def home(request: Any) -> PlainTextResponse:
@@ -101,7 +101,7 @@ def stack(*layers: Any, work: Callable[[Any], None] = cold) -> Starlette:
     return app
 
 
-# These tests check profiles, not times, so a failure need not wait until the machine was watched.
+# These tests check profiles, not times, so a failure counts without watching the machine first.
 BRIEF = Schedule(**FAST | {"watched_time_s": 0})
 
 
