@@ -1,12 +1,12 @@
 """Random ASGI stacks: what a layer can be, what it can do, and which rows a measurement of the stack must have.
 
-A `Stack` describes an app with plain records. Its repr can be evaluated again, which is how a finding is replayed.
-`Built` is a new app made from a description. `rows_of` says what a measurement of the app must show.
+A `Stack` describes an app with plain records. Evaluating its repr replays a finding.
+`Built` is an app made from a description. `rows_of` returns the rows that a measurement of the app must show.
 
 Each layer is a *form* (what kind of callable it is and what holds the app inside it), a sequence of *habits* (what it
-does round the app inside it, outermost first) and a spin (a busy loop of known length). Every layer adds a line to a
-journal in the scope. The endpoint's body is the journal, so whatever a measurement changes in what the layers see
-changes the response.
+does around the app inside it, outermost first) and a spin (a busy loop of known length). Every layer adds a line to a
+journal in the scope. The endpoint's body is the journal, so a measurement that changes what the layers see changes the
+response.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from .test_discovery import HOLDERS
 Base: TypeAlias = Literal["bare", "starlette", "mount", "route"]
 EndpointKind: TypeAlias = Literal["plain", "streaming", "reads", "raises"]
 
-# The keys that a layer passes on when it makes a new scope: ASGI's own and those that Starlette works with.
+# The keys that a layer passes on when it makes a new scope: ASGI's keys and Starlette's.
 CONNECTION_KEYS = {"type", "asgi", "http_version", "server", "client", "scheme", "method", "root_path", "path"}
 SCOPE_KEYS = CONNECTION_KEYS | {"raw_path", "query_string", "headers", "state", "extensions"}
 STARLETTE_KEYS = {"app", "router", "endpoint", "path_params", "starlette.exception_handlers"}
 BODY = b"payload"
-# Forms whose parameters are not called as ASGI calls them.
+# Forms whose parameters do not have the names `scope`, `receive` and `send`.
 NAMELESS = ("no-op DecoratedPlainly", "no-op OtherNames", "no-op StarArguments")
-# Habits that use what belongs to the loop of the request.
+# Habits that use objects bound to the event loop of the request.
 OF_ONE_LOOP = {"calls its inside from a thread", "sends from a thread", "listens for the disconnect"}
 SPIN_US = 300
-# What is inside a layer with this habit runs where no probe can stand.
+# Layers inside a layer with this habit run in another thread, where probes cannot be installed.
 IN_A_THREAD = "runs its inside on the loop of a thread"
 
 
 class BoomError(Exception):
-    """What an endpoint raises."""
+    """The exception of the endpoint "raises"."""
 
 
 # ---- descriptions -----------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class BoomError(Exception):
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: the name of its form, of its habits, and the length of its spin in microseconds."""
+    """One layer: the names of its form and its habits, and the length of its spin in microseconds."""
 
     form: str = "class"
     habits: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """An app: its layers from the outside in, the last `below` of them below the router of a `mount` or `route`."""
+    """An app: its layers, outermost first. The last `below` layers are below the router of a `mount` or `route`."""
 
     layers: tuple[Layer, ...] = ()
     base: Base = "bare"
@@ -88,11 +88,12 @@ class Stack:
 
 @dataclass(frozen=True)
 class Row:
-    """What the table must say of one layer.
+    """The expected row of one layer in the table.
 
-    `entered` is false where a layer outside it answers. `part` is the described layer, None for a part of the framework
-    and for the second row of one layer. `tasks` and `threads` are per request, None where nobody knows. `hidden` says
-    that it runs in another thread, where no probe can stand: it is merged with the layer that runs it there.
+    `entered` is false if a layer outside this layer answers. `part` is the described layer, None for a layer of the
+    framework and for the second row of one layer. `tasks` and `threads` are per request, None if unknown. `hidden`
+    means that the layer runs in another thread, where probes cannot be installed, and so is merged with the layer that
+    starts the thread.
     """
 
     name: str
@@ -103,7 +104,7 @@ class Row:
     hidden: bool = False
 
 
-# ---- layers at work ---------------------------------------------------------------------------------------------
+# ---- running layers ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -122,17 +123,17 @@ Go: TypeAlias = Callable[[], Awaitable[Any]]
 
 @dataclass(eq=False)
 class Part:
-    """One layer at work, and what it noted."""
+    """A running layer with its readings."""
 
     number: int
     layer: Layer
     spun_ns: list[int] = field(default_factory=list)
     answers: set[str] = field(default_factory=set)
-    # Of all calls so far.
+    # Over all calls so far.
     performed: Counter[str] = field(default_factory=Counter)
 
     async def act(self, call: Call) -> Any:
-        """Do what the layer does: spin, then its habits, the app inside them."""
+        """Spin, then perform the habits around the app inside."""
         note(call.scope, f"{self.number}:{variable.get()}")
         self.spin()
         answer = await performed(call, self.layer.habits)
@@ -140,7 +141,7 @@ class Part:
         return answer
 
     def spin(self) -> None:
-        """Hold the processor for the time described, and note how long it really was."""
+        """Spin for the described time, and record the actual time."""
         if self.layer.spin_us:
             begin = now = perf_counter_ns()
             while now - begin < self.layer.spin_us * 1000:
@@ -149,7 +150,7 @@ class Part:
 
     @property
     def spun_us(self) -> float:
-        """How long it typically spun each time that it was entered."""
+        """Return the median spin in microseconds, 0.0 if the layer never spun."""
         return median(self.spun_ns) / 1000 if self.spun_ns else 0.0
 
 
@@ -162,12 +163,12 @@ def note(scope: Any, line: str) -> None:
 
 
 def journal(scope: Any) -> bytes:
-    """The journal so far: the body of every response."""
+    """Return the journal so far, which is the body of every response."""
     return "\n".join(scope.get("state", {}).get("journal", [])).encode()
 
 
 async def performed(call: Call, habits: Sequence[str]) -> Any:
-    """Go through the habits to the app inside, and return its answer."""
+    """Perform the habits around the app inside, and return its return value."""
     if not habits:
         return await call.app(call.scope, call.receive, call.send)
     call.part.performed[habits[0]] += 1
@@ -179,9 +180,9 @@ async def performed(call: Call, habits: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class Habit:
-    """Something that a layer does, and the tasks and threads that it takes each time; None where nobody knows.
+    """Something that a layer does, and the tasks and threads that it spawns each time, None if unknown.
 
-    `bare` says that it needs the scope, `receive` or `send`, which a BaseHTTPMiddleware's dispatch does not have.
+    `bare`: the habit needs the scope, `receive` or `send`, which the `dispatch` of a BaseHTTPMiddleware does not have.
     """
 
     perform: Callable[[Call, Go], Awaitable[Any]]
@@ -195,7 +196,10 @@ HABITS: dict[str, Habit] = {}
 
 
 def habit(**what: Any) -> Callable[[Any], Any]:
-    """Make a function of a call and the rest of the way a habit, under its name in words."""
+    """Register a function as a habit under its name, with spaces for underscores.
+
+    The function takes the call and `go`, which performs the remaining habits and calls the app inside.
+    """
 
     def register(perform: Any) -> Any:
         HABITS[perform.__name__.replace("_", " ")] = Habit(perform, **what)
@@ -245,7 +249,7 @@ async def wraps_send(call: Call, go: Go) -> Any:
 
 
 class Sender:
-    """A `send` that is an object: layers inside it read `tag` and count in `messages`."""
+    """A `send` that is an object: layers inside read `tag`, and `messages` counts the calls."""
 
     def __init__(self, part: Part, send: Any) -> None:
         self.tag = f"sender {part.number}"
@@ -305,12 +309,12 @@ async def asks_a_helper(call: Call, go: Go) -> Any:
 
 
 async def allowed(scope: Any, receive: Any, send: Any) -> bool:
-    """Has the shape of an ASGI app, and is none: it answers its caller."""
+    """Return whether the request is HTTP: a function with the signature of an ASGI app that is not an app."""
     return bool(scope["type"] == "http")
 
 
 class Lookup:
-    """An object of the shape of an ASGI app that returns a dict."""
+    """An object with the signature of an ASGI app that returns a dict."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> dict[str, str]:
         await anyio.lowlevel.checkpoint()
@@ -442,7 +446,7 @@ async def _body(receive: Any) -> list[Any]:
 
 
 def _replaying(messages: list[Any], receive: Any) -> Callable[[], Awaitable[Any]]:
-    """Receives these messages once more, and then what comes after them."""
+    """Return a `receive` that repeats these messages before the next ones from `receive`."""
     left = iter(messages)
 
     async def replaying() -> Any:
@@ -471,7 +475,7 @@ async def listens_for_the_disconnect(call: Call, go: Go) -> Any:
 
 @habit(bare=True)
 async def enters_its_inside_twice(call: Call, go: Go) -> Any:
-    """As a layer that tries again: what the first attempt sends or raises is nobody's."""
+    """Retry like a retrying layer: messages and exceptions of the first attempt are discarded."""
     first = replace(call)
     body = await _body(call.receive)
 
@@ -498,7 +502,7 @@ async def catches_exceptions(call: Call, go: Go) -> Any:
 
 @habit(bare=True)
 async def returns_a_value_of_its_own(call: Call, go: Go) -> Any:
-    """A helper does that, too; but what sends the response is a layer whatever it returns."""
+    """Return a value as a helper does: a layer that sends the response is a layer whatever it returns."""
     await go()
     return f"the answer of {call.part.number}"
 
@@ -526,7 +530,7 @@ async def spins_at_every_message(call: Call, go: Go) -> Any:
 
 @dataclass(frozen=True)
 class Form:
-    """What kind of callable a layer is: how it is made, the names of its rows, which habits and spins it can have."""
+    """A kind of callable: how to make it, the names of its rows, which habits it can have and whether it can spin."""
 
     make: Callable[[Part, App], App]
     rows: tuple[str, ...]
@@ -567,7 +571,7 @@ class Frozen:
 
 @dataclass(slots=True)
 class Slotted:
-    """Unhashable, without `__dict__`, and nothing can refer to it weakly."""
+    """A layer that is unhashable and has neither `__dict__` nor `__weakref__`."""
 
     part: Part
     app: App
@@ -577,7 +581,7 @@ class Slotted:
 
 
 class Method:
-    """Entered by a method that is not `__call__`."""
+    """A layer entered through a method other than `__call__`."""
 
     def __init__(self, part: Part, app: App) -> None:
         self.app = app
@@ -603,7 +607,7 @@ class Decorated(Plain):
 
 @wrapt.decorator  # type: ignore[misc]
 async def _spinning_first(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """The layer's cost is in the decorator, before the `__call__` that it wraps."""
+    """Spin in the decorator, before the wrapped `__call__`."""
     instance.part.spin()
     return await wrapped(*args, **kwargs)
 
@@ -616,7 +620,7 @@ class WraptCall(Plain):
 
 
 class Proxy(wrapt.CallableObjectProxy):  # type: ignore[misc]
-    """Says that it is the app inside it."""
+    """A layer whose `__class__` is that of the app inside it."""
 
     def __init__(self, part: Part, app: App) -> None:
         super().__init__(app)
@@ -627,7 +631,7 @@ class Proxy(wrapt.CallableObjectProxy):  # type: ignore[misc]
 
 
 class Keywords(Plain):
-    """Is called by position and passes its arguments on by keyword."""
+    """A layer that passes its arguments on by keyword."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         async def by_keyword(*arguments: Any) -> Any:
@@ -637,7 +641,7 @@ class Keywords(Plain):
 
 
 class Returning(Plain):
-    """No coroutine function: returns the coroutine of a method of its own."""
+    """A layer with a plain `__call__` that returns the coroutine of its own method."""
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         return self.run(scope, receive, send)
@@ -647,7 +651,7 @@ class Returning(Plain):
 
 
 class PassingOn(Plain):
-    """No coroutine function: returns the coroutine of the app inside it."""
+    """A layer with a plain `__call__` that returns the coroutine of the app inside it."""
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         note(scope, f"{self.part.number}:{variable.get()}")
@@ -656,7 +660,7 @@ class PassingOn(Plain):
 
 
 class Twice(Plain):
-    """Stands in the stack a second time, right above the endpoint."""
+    """A layer that occurs a second time in the stack, directly outside the endpoint."""
 
     endpoint: App
 
@@ -773,7 +777,7 @@ FORMS |= {
 }
 for _make, _rows in HOLDERS:
     _names = tuple(_name.partition("#")[0] for _name in _rows)
-    # What these hold and how is their point: they do nothing else.
+    # These forms only test where the inner app is stored, so they have no habits.
     _tasks = None if "InATask" in _names else 0
     FORMS[f"no-op {_names[0]}"] = Form(
         lambda part, app, make=_make: make(app), _names, "none", spins=False, tasks=_tasks
@@ -785,7 +789,7 @@ for _make, _rows in HOLDERS:
 
 @dataclass
 class Built:
-    """A new app made from a description; `parts` are its layers, outermost first."""
+    """An app made from a description; `parts` are its layers, outermost first."""
 
     stack: Stack
     app: App = field(init=False)
@@ -883,11 +887,11 @@ _PAGES: dict[EndpointKind, App] = {
 }
 
 
-# ---- what a measurement of it must show ---------------------------------------------------------------------------
+# ---- the expected rows --------------------------------------------------------------------------------------------
 
 
 def rows_of(built: Built) -> list[Row]:
-    """The rows of the table, outermost first; `built` has answered one request, and none else."""
+    """Return the expected rows, outermost first. `built` must have answered exactly one request."""
     cut = len(built.parts) - built.stack.below
     places: list[Part | str] = list(built.parts[:cut])
     if built.stack.base != "bare":
@@ -902,7 +906,7 @@ def rows_of(built: Built) -> list[Row]:
         habits = () if isinstance(place, str) else place.layer.habits
         entered = entered and "answers by itself" not in habits
         hidden = hidden or IN_A_THREAD in habits
-    if hidden:  # and with it what an object does that stands there a second time
+    if hidden:  # The second call of Twice may be in the thread, so its counts are unknown.
         rows = [replace(row, tasks=None, threads=None) if row.name == Twice.__name__ else row for row in rows]
     return rows
 
@@ -911,7 +915,7 @@ def _rows_of(part: Part, entered: bool) -> list[Row]:
     form = FORMS[part.layer.form]
     own, *further = form.rows
     habits = part.layer.habits
-    if IN_A_THREAD in habits:  # what comes after it is in the thread as well
+    if IN_A_THREAD in habits:  # Later habits run in the thread as well.
         habits = habits[: habits.index(IN_A_THREAD) + 1]
     tasks = _sum([form.tasks, *(_times(HABITS[name].tasks, part.performed[name]) for name in habits)])
     threads = _sum([_times(HABITS[name].threads, part.performed[name]) for name in habits])
@@ -930,7 +934,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def allowed_habits(form: str, loop: LoopName) -> list[str]:
-    """The habits that a layer of this form can have on this loop."""
+    """Return the habits that a layer of this form can have on this loop."""
     kind = FORMS[form].habits
     return [
         name
@@ -941,22 +945,22 @@ def allowed_habits(form: str, loop: LoopName) -> list[str]:
 
 @st.composite
 def layers(draw: Any, loop: LoopName, without: frozenset[str], *, twice: bool) -> Layer:
-    """A layer that can work on this loop."""
+    """Draw a layer that works on this loop."""
     forms = [name for name in FORMS if name not in without and (twice or name != "the same object twice")]
     form = draw(st.sampled_from(forms))
     possible = [name for name in allowed_habits(form, loop) if name not in without]
     habits = draw(st.lists(st.sampled_from(possible), max_size=3, unique=True)) if possible else []
-    # After it there is nothing.
+    # No habit can come after one that does not call the app inside.
     habits.sort(key="answers by itself".__eq__)
     return Layer(form, tuple(habits), draw(st.sampled_from((0, 0, SPIN_US))) if FORMS[form].spins else 0)
 
 
 def is_telling(stack: Stack) -> bool:
-    """Whether requests can tell the layers of the stack from what only looks like one.
+    """Return whether a measurement can recognise all layers of the stack.
 
-    What is inside a layer that answers by itself is known as an app by its parameters' names. What belongs to one loop
-    (anyio's streams and threads, asyncio's events) works by luck on the loop of another thread: such apps hang without
-    us as well.
+    An app inside a layer that answers by itself is recognised by the names of its parameters only. Objects bound to one
+    loop (anyio's streams and threads, asyncio's events) may fail on the loop of another thread: such apps can hang
+    without a measurement as well.
     """
     pairs = zip(stack.layers, stack.layers[1:], strict=False)
     nameless = any("answers by itself" in outer.habits and inner.form in NAMELESS for outer, inner in pairs)
@@ -967,7 +971,7 @@ def is_telling(stack: Stack) -> bool:
 
 @st.composite
 def stacks(draw: Any, without: frozenset[str] = frozenset()) -> Stack:
-    """A stack whose layers are anything but `without`, names of forms and habits."""
+    """Draw a stack without the forms and habits named in `without`."""
     loop: LoopName = draw(st.sampled_from(("asyncio", "asyncio", "uvloop", "trio")))
     base: Base = draw(st.sampled_from(("bare", "bare", "starlette", "mount", "route")))
     chosen = draw(st.lists(layers(loop, without, twice=base == "bare"), min_size=1, max_size=5))
@@ -979,7 +983,7 @@ def stacks(draw: Any, without: frozenset[str] = frozenset()) -> Stack:
 
 
 def smaller(stack: Stack) -> Iterator[Stack]:
-    """Descriptions that say a little less, most telling first."""
+    """Yield slightly simpler descriptions, the largest simplification first."""
     for number in range(len(stack.layers)):
         left = (*stack.layers[:number], *stack.layers[number + 1 :])
         yield replace(stack, layers=left, below=min(stack.below, len(left)))

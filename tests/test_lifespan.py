@@ -31,7 +31,7 @@ from .apps import App, Noop, hello, measured, respond
 def lived(
     app: App, inside: Callable[[], None] = lambda: None, timeout_s: float = 5.0, loop: LoopName = "asyncio"
 ) -> Any:
-    """Go through the app's lifespan and return its state."""
+    """Run the app's lifespan around `inside` and return its state."""
     pytest.importorskip(loop)
 
     async def main() -> Any:
@@ -50,7 +50,10 @@ async def _http(scope: Any, receive: Any, send: Any) -> None:
 
 
 def scripted(*steps: str, then: Callable[[], Any] = lambda: None) -> App:
-    """An app whose lifespan does these things: wait, complete, failed, shutdown, raise, hang, return."""
+    """Return an app whose lifespan performs these steps.
+
+    A step is "wait", "raise", "hang", "call" (call `then`) or the end of a message type, such as "startup.complete".
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":
@@ -74,7 +77,7 @@ def scripted(*steps: str, then: Callable[[], Any] = lambda: None) -> App:
 FULL = ("wait", "startup.complete", "wait", "shutdown.complete")
 
 
-# ---- apps without one -------------------------------------------------------------------------------------------
+# ---- apps without a lifespan ------------------------------------------------------------------------------------
 
 
 async def asserts(scope: Any, receive: Any, send: Any) -> None:
@@ -99,7 +102,7 @@ def answers_http(then: Callable[[], None] = lambda: None, swallow: bool = False)
         await receive()
         try:
             await respond(send)
-            with anyio.move_on_after(2):  # a failing test must not hang
+            with anyio.move_on_after(2):  # A failing test must not hang.
                 await receive()
         except Exception:
             then()
@@ -220,7 +223,7 @@ def test_what_would_end_more_than_the_lifespan_is_a_failure_of_it(
 @pytest.mark.parametrize("steps", [("call",), ("wait", "call")])
 def test_an_interrupt_in_the_lifespan_is_one(steps: tuple[str, ...], loop: LoopName) -> None:
     pytest.importorskip(loop)
-    # In a process of its own: an interrupt leaves the tasks of its loop in pieces.
+    # In a separate process, because an interrupt leaves unfinished tasks on its loop.
     program = f"""
 from tests.test_lifespan import lived, scripted
 def interrupt():
@@ -283,7 +286,7 @@ def test_starlettes_startup_exception_is_told_without_its_traceback() -> None:
 
 
 def stubborn(phase: str) -> App:
-    """Return an app that waits for ever in a phase and ignores its cancellation."""
+    """Return an app that blocks in a phase until cancelled, and suppresses the cancellation."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for step in ("startup", "shutdown"):
@@ -420,7 +423,7 @@ def test_exit_in_an_endpoint_says_nothing_of_the_lifespan() -> None:
 
 
 def test_exit_in_a_forked_child_is_real() -> None:
-    # In a process of its own, because a fork of this one would copy the state of the test run.
+    # In a separate process, because a fork of this process would copy the state of the test run.
     program = """
 import os
 from pytest_mwbudget.asgi.os_exit import exit_refused
@@ -438,14 +441,14 @@ with exit_refused():
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect the statuses with which the process would have ended."""
+    """The statuses passed to the original `os._exit`, which only records them here."""
     statuses: list[int] = []
     monkeypatch.setattr(os, "_exit", statuses.append)
     return statuses
 
 
 class Exits:
-    """Runs in a thread: waits for `go`, then calls `os._exit`."""
+    """A thread's function that waits for `go`, then calls `os._exit`."""
 
     def __init__(self) -> None:
         self.here, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
@@ -501,7 +504,7 @@ def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(en
     with exit_refused():
         go.set()
         older.join()
-        for _ in range(20):  # systems differ in when they give out an ident again
+        for _ in range(20):  # Platforms differ in how soon they reuse an ident.
             exits = Exits()
             by_threading(exits)
             assert exits.now()

@@ -1,4 +1,4 @@
-"""All event loops behave alike, and a measurement runs on each."""
+"""All event loops behave alike, and a measurement runs on each of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", defau
 
 @pytest.fixture(params=NAMES)
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Any]]], Any]:
-    """Run a function on a new loop of each kind."""
+    """A function that runs an async function on a new loop, of each kind in turn."""
     pytest.importorskip(request.param)
     return lambda function: loops.run(request.param, function)
 
@@ -169,7 +169,7 @@ def test_no_time_is_added_to_what_has_gone_on_past_its_end(run: Run) -> None:
         run(main)
 
 
-# ---- which asyncio ------------------------------------------------------------------------------------------------
+# ---- which asyncio loop -------------------------------------------------------------------------------------------
 
 
 class NotAsyncios(asyncio.SelectorEventLoop):
@@ -217,7 +217,7 @@ print(loops.run(None, main), loops.run("asyncio", main), loops.run("uvloop", mai
 
 
 async def debugged() -> tuple[bool, int]:
-    """Whether the loop's debug mode is on, and how much of a coroutine's origin is kept."""
+    """Return whether the loop's debug mode is on, and the depth of coroutine origin tracking."""
     return asyncio.get_running_loop().get_debug(), sys.get_coroutine_origin_tracking_depth()
 
 
@@ -251,7 +251,7 @@ def test_where_debug_mode_is_off_it_stays_off(run: Run) -> None:
     assert run(main) is False
 
 
-# ---- a whole measurement on each ---------------------------------------------------------------------------------
+# ---- a whole measurement on each loop ----------------------------------------------------------------------------
 
 
 def settings(**more: Any) -> Settings:
@@ -259,7 +259,7 @@ def settings(**more: Any) -> Settings:
 
 
 class Spins(Noop):
-    """Works for 200 µs of the clock."""
+    """A layer that spins for 200 µs."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         import time
@@ -427,7 +427,7 @@ def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still()
         loop, over, rang = asyncio.get_running_loop(), asyncio.Event(), []
         deadline = Deadline(0.05)
         alarm = AsyncioAlarm(loop, deadline, lambda: (rang.append(True), over.set()))
-        time.sleep(0.5)  # a request that blocks for longer than its limit, but ends
+        time.sleep(0.5)  # A request that blocks for longer than its limit, but ends.
         deadline.extend(0.2)
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The command `mwbudget`: pages of messages, files and tables of a stored result, and plain errors."""
+"""The command `mwbudget`: pages of messages, files and tables of a stored result, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATA = document([to_json(RESULT, NODEID), to_json(UNTIMED, "other")])
 
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a file with results in the working directory."""
+    """The name of a results file in the working directory."""
     monkeypatch.chdir(tmp_path)
     Path("mw.json").write_text(json.dumps(DATA), encoding="utf-8")
     return "mw.json"
@@ -84,7 +84,7 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def whose_first(**rest: Any) -> dict[str, Any]:
-    """A document whose first measurement has other values."""
+    """Return the document with other values in its first measurement."""
     first, *others = DATA["measurements"]
     return {**DATA, "measurements": [{**first, **rest}, *others]}
 

@@ -1,4 +1,4 @@
-"""Which marker is the closest to a test, wherever markers can stand."""
+"""The order of the markers of a test, closest first, for every place where a marker can be."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from pytest_mwbudget.messages import pages
 from pytest_mwbudget.report.advice import RULES
 
 PACKAGE = Path(pytest_mwbudget.__file__).parent
-# What takes the id of a message, by the name of the function and the place of the argument.
+# Functions that take the id of a message, with the position of this argument.
 TAKERS = {"tagged": 1, "more_about": 0}
 
 
 def texts(expression: ast.expr) -> Iterator[str]:
-    """The literals of an expression, both of a conditional one."""
+    """Yield the literal strings of an expression, both branches of a conditional expression."""
     if isinstance(expression, ast.IfExp):
         yield from texts(expression.body)
         yield from texts(expression.orelse)
@@ -34,7 +34,7 @@ def texts(expression: ast.expr) -> Iterator[str]:
 
 
 def used(source: str) -> Iterator[str]:
-    """The ids in a module: in calls of the helpers, of errors, and in classes of errors."""
+    """Yield the ids in a module: in calls of TAKERS, in raised errors and in classes of errors."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             place = TAKERS.get(getattr(node.func, "id", ""))
@@ -61,7 +61,7 @@ def test_every_id_has_a_page_and_every_page_is_used() -> None:
 
 
 def test_an_error_has_an_id_by_its_class_or_where_it_is_raised() -> None:
-    """Except that of an unknown id, which has nothing more to say."""
+    """Allow one exception: the error for an unknown id, which has no page."""
     without = {"MwBudgetError", "MeasurementError"}
     nameless = [
         f"{module.name}:{node.lineno}"

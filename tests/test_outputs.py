@@ -1,4 +1,4 @@
-"""The files of a run: what stands in their way is said before there is work to lose."""
+"""The output files of a run: a path that cannot be written is reported before the tests run."""
 
 from __future__ import annotations
 

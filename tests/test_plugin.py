@@ -1,4 +1,4 @@
-"""The plugin as its users meet it: options, marker, fixtures, reports. Budgets here are far from the truth."""
+"""The plugin in whole pytest runs: options, marker, fixtures, reports. Budgets are far from the actual costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
 import pyinstrument.renderers  # noqa: F401
 import pytest
 import starlette.applications
@@ -99,9 +99,9 @@ def mw_budget_app():
     return create_app()
 """
 
-# A run with the schedule below ends as soon as its verdicts are known; on a busy machine that may take this long.
+# The longest that a run may take. With the schedule below, a run ends as soon as its verdicts are known.
 QUICK = "--mw-budget-max-time=5"
-# The filters of the run that these tests are part of would turn it into an error.
+# The warning filters of the outer run would turn BudgetWarning into an error.
 WARNINGS_SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
 
 
@@ -115,12 +115,12 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 
 @pytest.fixture(autouse=True)
 def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs here are no job of GitHub's, also where the run that they are part of is one."""
+    """No GitHub Actions in inner runs, even if the outer run is a job of GitHub Actions."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
 
 
-# Nobody looks at the pictures here. Noting a call takes as long as the stack is deep, and one run is inside of another.
+# Profiles are short, because a sample takes time proportional to the stack depth, and inner runs are deep in the stack.
 QUICKLY = Scheduled(**FAST, profile_least_s=0.02, profile_chunk_s=0.02, profile_samples=5, profile_events=1)
 
 
@@ -206,7 +206,7 @@ def test_a_stack_within_its_budgets_passes_and_is_shown(shop: pytest.Pytester) -
 
 def test_the_total_has_a_budget_of_its_own(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("total_us=20"))
-    result = run(shop, "--mw-budget", "--mw-budget-max-time=1")  # its interval takes requests of its own
+    result = run(shop, "--mw-budget", "--mw-budget-max-time=1")  # The interval of the total takes additional requests.
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["GET /health: total * µs, budget 20 µs", "The whole request takes *"])
 
@@ -239,7 +239,7 @@ def test_a_failing_assertion_of_the_test_itself_is_what_fails(shop: pytest.Pytes
 
 @pytest.mark.parametrize(("action", "outcome"), [("warn", "passed"), ("pass", "passed"), ("fail", "failed")])
 def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pytester, action: str, outcome: str) -> None:
-    # A budget below any floor is always refused, however fast or slow this machine is.
+    # A budget below the detection limit is undecided on a machine of any speed.
     shop.makepyfile(marked("layers={'Spin': 0.000001}, max_time=0.5"))
     result = run(shop, "--mw-budget", f"--mw-budget-undecided={action}", *WARNINGS_SHOWN)
     result.assert_outcomes(**{outcome: 1}, warnings=1 if action == "warn" else 0)
@@ -842,7 +842,7 @@ def test_an_exception_in_the_app_fails_the_test_with_the_apps_traceback(shop: py
 
 # ---- counts -----------------------------------------------------------------------------------------------------
 
-# Two layers that each do the same thing: one by starlette's base class, in a task, and one without.
+# An app with one more layer, whose class replaces HABIT.
 HABITS = """
 import asyncio
 
@@ -885,12 +885,12 @@ def mw_budget_app():
 
 @pytest.fixture
 def with_task(shop: pytest.Pytester) -> pytest.Pytester:
-    """The shop with a layer that runs its inside in a task."""
+    """The shop with a layer that runs the app inside it in a task."""
     return with_habit(shop, "AddHeader")
 
 
 def with_habit(shop: pytest.Pytester, habit: str) -> pytest.Pytester:
-    """The shop with one more layer."""
+    """Add a layer of HABITS to the shop."""
     shop.makeconftest(HABITS.replace("HABIT", habit))
     return shop
 
@@ -981,7 +981,7 @@ COUNT_CASES = [
 def test_the_configuration_can_have_a_budget_for_each_count(
     shop: pytest.Pytester, habit: str, ini: str, sentence: str
 ) -> None:
-    # What spins creates a number for every look at the clock, as many as there is time for.
+    # The Spin layer must not spin here: reading the clock creates a varying number of objects.
     with_habit(shop, habit).makeini(f"[pytest]\n{ini}\n")
     shop.makepyfile(shop=APP.replace("us=300", "us=0"))
     shop.makepyfile(marked(""))
@@ -1082,7 +1082,7 @@ def test_json_of_a_run_in_which_every_budget_is_a_count(with_task: pytest.Pytest
 
 
 def check_counts(measurement: dict[str, Any]) -> None:
-    """What is true of the app with a layer that spawns a task."""
+    """Check the counts of the app with a layer that spawns a task."""
     layer = measurement["layers"][1]
     assert (layer["name"], layer["verdict"], measurement["verdict"]) == ("AddHeader", "fail", "fail")
     assert layer["budgets"] == {"tasks": {"bound": 0, "verdict": "fail", "reason": None}}
@@ -1112,7 +1112,7 @@ def test_a_test_that_is_not_async_runs_on_the_loop_that_is_asked_for(
     pytest.importorskip(loop)
     other = "asyncio" if loop == "trio" else "trio"
     pytest.importorskip(other)
-    # The nearer word wins.
+    # The value at `place` must win against another loop configured at a less specific place.
     shop.makeini(f"[pytest]\nmw_budget_loop = {loop if place == 'configuration' else other}\n")
     option = {"option": [f"--mw-budget-loop={loop}"], "marker": [f"--mw-budget-loop={other}"]}.get(place, [])
     keywords = f"loop={loop!r}, tasks=0" if place == "marker" else "tasks=0"
@@ -1266,7 +1266,7 @@ def test_two_files_at_one_path_are_a_usage_error(shop: pytest.Pytester) -> None:
 
 
 def test_hooks_bear_that_pytest_reads_every_attribute_before_the_first_test(shop: pytest.Pytester) -> None:
-    # As pytest before 8.3.3 does when it looks for fixtures in a plugin.
+    # pytest before 8.3.3 does this when it looks for fixtures in a plugin.
     shop.makeconftest(
         CONFTEST
         + """
@@ -1288,7 +1288,7 @@ def pytest_runtestloop(session):
 
 
 def junit(pytester: pytest.Pytester) -> tuple[dict[str, str], str, ElementTree.Element]:
-    """The properties of the only testcase, the text of its failure, and its suite."""
+    """Return the properties of the only testcase, the text of its failure, and its suite."""
     suite = ElementTree.parse(Path(pytester.path, "junit.xml")).getroot()[0]
     (case,) = suite.iter("testcase")
     found = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
@@ -1305,7 +1305,7 @@ def test_junitxml_counts_a_layer_over_budget_as_a_failure_that_can_be_read(shop:
     assert max(len(line) for line in lines if not line.startswith("Flamegraph: ")) <= 79
     (row,) = [line for line in lines if line.startswith("Spin ") and line.endswith("fail")]
     assert re.search(r" [\d.]+ +[\d.]+ … [\d.]+ +20  fail$", row)
-    assert "#x1B" not in text  # which is how pytest writes an escape code
+    assert "#x1B" not in text  # pytest's replacement for the escape character
     message = suite.find(".//failure").attrib["message"]  # type: ignore[union-attr]
     assert lines[0] in message.splitlines()[0]
     assert (found["mw_budget.request"], found["mw_budget.verdict"]) == ("GET /health", "fail")
@@ -1349,7 +1349,7 @@ def pytest_runtest_protocol(item, nextitem):
 
 @pytest.fixture
 def run_again(with_task: pytest.Pytester) -> pytest.Pytester:
-    """A directory in which every test runs twice, as pytest-rerunfailures does it."""
+    """A directory in which every test runs twice, in the way of pytest-rerunfailures."""
     conftest = with_task.path / "conftest.py"
     conftest.write_text(conftest.read_text() + RERUN)
     return with_task
@@ -1433,7 +1433,7 @@ def annotations(result: pytest.RunResult) -> list[tuple[str, dict[str, str], str
 
 @pytest.fixture
 def github(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of GitHub's."""
+    """A job of GitHub Actions."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
 
 
@@ -1444,7 +1444,7 @@ def test_a_failed_request_is_an_error_at_its_test(with_task: pytest.Pytester, ve
     ((command, properties, message),) = annotations(run(with_task, "--mw-budget", *verbosity))
     assert command == "error"
     title = "GET /health: AddHeader 1 task, budget 0 tasks (1 of 4 layers over budget)"
-    assert properties == {"file": "test_tasks.py", "line": "4", "title": title}  # where the marker stands
+    assert properties == {"file": "test_tasks.py", "line": "4", "title": title}  # the line of the marker
     assert message.startswith("AddHeader spawns 1 task per request, its budget is 0 tasks.\n    1 × starlette.")
 
 
@@ -1610,7 +1610,7 @@ def test_the_table_reads_in_80_columns_with_and_without_colour(
     assert ("\x1b[32mSpin" in text) == (color == "yes")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = plain[plain.index("= mw-budget =") :].splitlines()[1:-1]
-    table = [line for line in lines if not line.startswith("test_shop.py::")]  # as long as the test's name is
+    table = [line for line in lines if not line.startswith("test_shop.py::")]  # longer with a longer test name
     assert max(map(len, table)) <= 80
 
 
@@ -1659,7 +1659,7 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
     assert {"name": "mw_budget.worst_layer_tasks", "value": "1"} in named["test_tasks"]
 
 
-# ---- living with other tools ------------------------------------------------------------------------------------
+# ---- together with other tools ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

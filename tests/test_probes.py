@@ -59,7 +59,7 @@ from .test_discovery import HOLDERS, fastapi
 
 
 class Ticks:
-    """A clock that goes on by one with each look."""
+    """A clock that advances by one at each reading."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -70,7 +70,7 @@ class Ticks:
 
 
 def everything_on(probes: Probes, doubled: int = -1, blanks: BlankLayers = BlankLayers(1)) -> ExitStack:  # noqa: B008
-    """Every probe in place, and the null layer at one of their boundaries, the innermost unless said otherwise."""
+    """Install every probe, and null layers at the probe with index `doubled`, by default the innermost."""
     index = probes.probed[doubled]
     stack = ExitStack()
     stack.enter_context(probes.installed(probes.probed))
@@ -79,7 +79,7 @@ def everything_on(probes: Probes, doubled: int = -1, blanks: BlankLayers = Blank
 
 
 def observed(app: App, url: str = "/", **options: Any) -> tuple[server.Exchange, server.Exchange, list[int]]:
-    """A call without probes, the last of those with every probe and a null layer, and the latter's log."""
+    """Return a call without probes, the last call with every probe and null layers, and the owners in its log."""
 
     async def main() -> tuple[server.Exchange, server.Exchange, list[int]]:
         call = await caller(app, options.pop("method", "GET"), url, **options)
@@ -101,7 +101,7 @@ def observed(app: App, url: str = "/", **options: Any) -> tuple[server.Exchange,
 
 
 def same(app: App, url: str = "/", **options: Any) -> server.Exchange:
-    """The response, which must be the same with and without probes, every layer having been seen."""
+    """Check that the response is the same with and without probes, and return the call with probes."""
     plain, probed, owners = observed(app, url, **options)
     assert (plain.status, plain.headers, plain.body) == (probed.status, probed.headers, probed.body)
     assert owners[0] == owners[-1] == HARNESS
@@ -117,7 +117,7 @@ def test_every_holder_is_crossed_in_order(layer: Callable[[App], App]) -> None:
     same(app)
     stack = stack_of(app)
     owners = [owner for owner in observed(app)[2] if owner != SUSPENDED]
-    # On the way in every entry takes over from the one outside it, past its null layer.
+    # On the way in, time passes from each entry to the next one inside, with null layers between them.
     first_seen = list(dict.fromkeys(owners))
     entries = [owner for owner in first_seen if HARNESS < owner <= len(stack.entries)]
     assert entries == list(range(1, len(stack.entries) + 1))
@@ -140,7 +140,7 @@ def test_layers_below_partials_that_share_their_last_argument() -> None:
 
 
 def test_a_function_that_is_no_layer_passes_untouched() -> None:
-    """Other instances of a layer's class work while a probe stands in the class's function."""
+    """Call another instance of a layer's class while a probe is installed in the class's function."""
     other = Noop(hello)
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
@@ -235,7 +235,7 @@ def test_what_a_caller_can_ask_of_a_function_is_as_before() -> None:
 
 
 def test_locals_of_every_frame_can_be_read() -> None:
-    """As error reporters do; a function's code with cells it has not set up would end the process."""
+    """Read locals like error reporters: replaced code with cells that are not set up would crash the process."""
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         frame, seen = inspect.currentframe(), 0
@@ -318,7 +318,7 @@ def test_everything_is_off_after_a_measurement_that_failed(what: str) -> None:
         nonlocal calls
         assert scope["type"] == "http"
         calls += 1
-        # After the warm-up and the trace, so in the middle of the sampling.
+        # Probes are installed only after the warm-up and the trace, so this call is a sample.
         code = Noop.__call__.__code__
         if code.co_filename.startswith("<probe"):
             if what == "exception":
@@ -357,7 +357,7 @@ def test_nothing_of_the_probes_stays_alive() -> None:
     assert reference() is None
 
 
-# ---- what layers do for what is inside them ---------------------------------------------------------------------
+# ---- layers that change what the app inside sees ----------------------------------------------------------------
 
 
 def test_session_and_user() -> None:
@@ -431,7 +431,7 @@ def test_nested_base_http_with_a_stream_and_a_disconnect_listener() -> None:
 
 
 def test_a_listener_in_a_task_of_its_own_does_not_take_the_time() -> None:
-    """While it waits for the disconnect, the time is that of whoever works."""
+    """Charge the endpoint for its work while its listener waits for the disconnect."""
     ticks = Ticks()
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
@@ -467,7 +467,7 @@ def test_a_background_call_before_the_first_request_is_harmless() -> None:
     asyncio.run(main())
 
 
-# ---- what passes through --------------------------------------------------------------------------------------
+# ---- arguments and return values ------------------------------------------------------------------------------
 
 
 def test_receive_and_send_by_name() -> None:
@@ -492,7 +492,7 @@ def by_generator(app: App, scope: Any, receive: Any, send: Any) -> Generator[Any
 
 
 class Custom:
-    """An awaitable that has neither send nor throw."""
+    """An awaitable whose iterator has neither `send` nor `throw`."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -512,7 +512,7 @@ class Custom:
 
 
 class Returns(Noop):
-    """Not a coroutine function; what it returns is not a coroutine."""
+    """A layer with a plain `__call__` that returns what `made_of` makes of the inner coroutine."""
 
     def __init__(self, app: App, made_of: Callable[[Any], Any]) -> None:
         super().__init__(app)
@@ -561,7 +561,7 @@ def test_a_body_in_pieces_and_a_streaming_response() -> None:
 
 
 def test_a_decorator_that_awaits_coroutines_only() -> None:
-    """What a layer returns, and its receive and send, must pass for a coroutine and for coroutine functions."""
+    """Check that a layer's return value is a coroutine, and that receive and send are coroutine functions."""
 
     def either(function: Any) -> Any:
         async def wrapper(*arguments: Any) -> None:
@@ -723,7 +723,7 @@ def test_a_stepper_closes_what_it_steps() -> None:
     steps.send(None)
     with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
         steps.close()
-    steps.close()  # it gives in the second time, and leaves nothing to the garbage collector
+    steps.close()  # The second close succeeds, so the garbage collector need not close the coroutine.
 
 
 def test_a_stepper_takes_any_awaitable() -> None:
@@ -775,7 +775,7 @@ def test_a_stack_that_has_tasks_is_stepped_only_when_asked() -> None:
 
 
 def test_a_stack_in_which_a_task_waits_is_stepped_as_well() -> None:
-    """Nothing but a stepper sees that a task which has no other beside it stands still."""
+    """Step a stack without tasks too: only a stepper notices the suspension of its single task."""
 
     class Waits(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -823,7 +823,7 @@ def test_probes_of_two_clocks_take_turns_at_one_stack() -> None:
         asyncio.run(main())
 
 
-# ---- whose time it is -------------------------------------------------------------------------------------------
+# ---- which owner is charged -------------------------------------------------------------------------------------
 
 
 def spin(us: int) -> None:
@@ -839,7 +839,7 @@ class Spins(Noop):
 
 
 def typical_us(app: App, clock: Any = perf_counter_ns, field: str = "ns", **options: Any) -> list[float]:
-    """Microseconds by owner, the least of some requests, or what `of` makes of them."""
+    """Return microseconds by owner: the minimum over 25 requests, or the statistic `of`."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -859,7 +859,7 @@ def typical_us(app: App, clock: Any = perf_counter_ns, field: str = "ns", **opti
 
 @pytest.mark.parametrize("receiver_first", [False, True])
 def test_what_tasks_of_the_endpoints_own_do_is_the_endpoints(receiver_first: bool) -> None:
-    """Quart receives in one task and handles in another: what these do before they come to a probe is no layer's."""
+    """Charge the endpoint's tasks to the endpoint: Quart receives in one task and handles in another."""
 
     async def receiving(receive: Any) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -895,7 +895,7 @@ def test_a_layer_that_sleeps_is_charged_its_suspension() -> None:
 
     app = Noop(Sleeps(Noop(hello)))
     assert typical_us(app)[2] > 2900
-    # Not the least: who loses the processor before he suspends sleeps the shorter for it.
+    # The median, not the minimum: preemption between setting the timer and suspending shortens the suspension.
     assert typical_us(app, field="suspended", of=statistics.median)[2] > 2000
     assert typical_us(app, thread_time_ns)[2] < 1000
 

@@ -1,4 +1,4 @@
-"""Profiles that know whose time it was: live apps with spins whose place is known."""
+"""Attribution of profiles to layers, in live apps that spin in known places."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class PassOn(BaseHTTPMiddleware):
 
 
 def cold(request: Any) -> None:
-    """Answer at once."""
+    """Do no work."""
 
 
 async def home(request: Any) -> PlainTextResponse:
@@ -101,7 +101,7 @@ def stack(*layers: Any, work: Callable[[Any], None] = cold) -> Starlette:
     return app
 
 
-# What layers cost is known, and is not what these tests are about.
+# These tests check profiles, not times, so a failure counts without watching the machine first.
 BRIEF = Schedule(**FAST | {"watched_time_s": 0})
 
 
@@ -119,7 +119,7 @@ async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tup
 
 
 def data(app: Any, loop: str = "asyncio", **options: Any) -> tuple[Node, Profiled, Measurement]:
-    """The flamegraph's own data of an app, with what it was made from."""
+    """Return the flamegraph's data of an app, the profile and the measurement."""
     found, measurement = loops.run(loop, lambda: profiled(app, **options))
     assert found is not None
     page = FlamegraphRenderer(measurement, "test", found.requests, found.request_us)
@@ -138,7 +138,7 @@ def block(root: Node, name: str) -> Node:
 
 
 def own(node: Node) -> list[Node]:
-    """The functions right below a block."""
+    """Return the functions directly below a block."""
     return [child for child in node["children"] if child["kind"] == "function"]
 
 
@@ -147,12 +147,12 @@ def own_us(node: Node) -> float:
 
 
 def within(node: Node, name: str) -> float:
-    """What a function takes in a block's own frames, with all that it calls."""
+    """Return the microseconds of a function in a block's own frames, including its callees."""
     return sum(one["us"] for child in own(node) for one in nodes(child) if one["name"] == name)
 
 
 def own_times(node: Node) -> dict[str, float]:
-    """What the functions of a block take themselves, by name."""
+    """Return the self time of a block's functions in microseconds, by name."""
     found: dict[str, float] = {}
     for child in own(node):
         for one in nodes(child):
@@ -161,7 +161,7 @@ def own_times(node: Node) -> dict[str, float]:
 
 
 def assert_hot(node: Node, share: float) -> None:
-    """`burn` is the hottest in this block, with the clock that it reads, and within 10 % of its share."""
+    """Check that `burn`, with its callees, is the hottest function in a block and has `share` of the time ± 10 %."""
     times = own_times(node)
     hot = sum(times.pop(name, 0.0) for name in ("burn", "spin", "perf_counter"))
     assert hot > max(times.values(), default=0.0)
@@ -226,7 +226,7 @@ def test_what_is_only_counted_is_profiled_as_it_is() -> None:
     assert measurement.books is None
     assert found["plain_us"] is None
     assert [layer["name"] for layer in found["layers"] if layer["suspect"]] == ["PassOn"]
-    # Nothing was timed, so the profile is not fitted to a row: a busy machine makes it longer.
+    # Nothing was timed, so the profile is not scaled to a row, and a busy machine makes it longer.
     assert 0.7 * SPUN_US < within(block(found["root"], "Hot"), "burn") < 2 * SPUN_US
 
 
@@ -259,7 +259,7 @@ def test_the_hottest_functions_are_the_layers_own() -> None:
 def test_a_path_is_that_below_the_working_directory_or_where_it_was_imported_from(
     prefix: str, path: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The virtual environment may be in the working directory, or be it."""
+    """Shorten paths whether the virtual environment is below the working directory or is that directory."""
 
     class Context:
         sys_prefixes = (str(tmp_path / prefix),)
@@ -385,7 +385,7 @@ def Named(name: str) -> type:
 
 
 def test_the_coroutine_of_a_task_tells_its_state() -> None:
-    """anyio cancels the tasks of a group whose coroutines say that they have begun: else their group waits for ever."""
+    """Report the state of the coroutine: anyio only cancels tasks whose coroutines have started."""
 
     async def waits() -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Where profiles are kept."""
+"""The files of profiles and their paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROFILED = Profiled(SESSION, REQUESTS, 123, 130.0)
 
 def test_each_request_of_a_test_has_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher = Publisher(tmp_path / "out", "tests/test_app.py::test_x[a/b]", tmp_path)
-    monkeypatch.chdir("/")  # wherever a test goes
+    monkeypatch.chdir("/")  # A test may change the working directory.
     first, second = publisher(1)(PROFILED, RESULT), publisher(2)(PROFILED, RESULT)
     for profile in (first, second):
         for path in (profile.flamegraph, profile.pyinstrument, profile.speedscope):

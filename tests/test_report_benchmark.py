@@ -1,4 +1,4 @@
-"""JSON of pytest-benchmark: read as the trackers read it, and by pytest-benchmark itself where it is installed."""
+"""JSON of pytest-benchmark, read as benchmark trackers do, and by pytest-benchmark itself if installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(*results: Result, nodeid: str = NODEID) -> Any:
 
 
 def rows(*results: Result, **rest: Any) -> dict[str, Any]:
-    """The benchmarks by their full names, of which no two are the same."""
+    """Return the benchmarks by full name, and check that the names are unique."""
     found = written(*results, **rest)["benchmarks"]
     by_name = {one["fullname"]: one for one in found}
     assert len(by_name) == len(found)
@@ -33,7 +33,7 @@ def rows(*results: Result, **rest: Any) -> dict[str, Any]:
 
 
 def github_action_benchmark(data: Any) -> list[tuple[str, float, str, str]]:
-    """What its tool `pytest` takes: name, value, range and extra."""
+    """Return name, value, range and extra as the tool `pytest` of github-action-benchmark reads them."""
     return [
         (
             one["fullname"],
@@ -46,7 +46,7 @@ def github_action_benchmark(data: Any) -> list[tuple[str, float, str, str]]:
 
 
 def bencher(data: Any, average: str) -> dict[str, tuple[float, float, float]]:
-    """What its adapter `python_pytest` takes: value, lower and upper value, in nanoseconds."""
+    """Return value, lower and upper value in nanoseconds as Bencher's adapter `python_pytest` reads them."""
     assert isinstance(data["machine_info"], dict)
     assert isinstance(data["commit_info"], dict)
     middle, spread = {"mean": ("mean", "stddev"), "median": ("median", "iqr")}[average]

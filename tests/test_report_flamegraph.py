@@ -28,7 +28,7 @@ def code(name: str, line: int = 7, cls: str = "") -> str:
 
 
 def session(*records: tuple[list[str], float]) -> Session:
-    """Seconds of `REQUESTS` requests: a microsecond per request is ten of all."""
+    """Return a session of `REQUESTS` requests from stacks and their microseconds per request."""
     return Session.from_json(
         {
             "frame_records": [(stack, us * REQUESTS / 1e6) for stack, us in sorted(records)],
@@ -147,7 +147,7 @@ def test_files_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flamegraph, "MOST_BYTES", len(whole.encode()) // 2)
     small = bounded(renderer().render, deep)
     assert len(small.encode()) <= len(whole.encode()) // 2
-    # Nothing is lost but depth.
+    # Only the deepest frames are left out.
     assert '"us":300.0' in small.replace(" ", "")
 
 

@@ -1,4 +1,4 @@
-"""Annotations of GitHub Actions, read as its runner reads them."""
+"""Annotations of GitHub Actions, parsed as its runner parses them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OVER = result(PASSING, FAILING, verdict="fail")
 
 
 def read(line: str) -> tuple[str, dict[str, str], str]:
-    """Command, properties and message of a line, unescaped as the runner does it."""
+    """Return command, properties and message of a line, unescaped as by the runner."""
     assert len(line.splitlines()) == 1
     found = re.fullmatch(r"::(\w+) ([^:]*)::(.*)", line)
     assert found is not None

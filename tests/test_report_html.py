@@ -1,4 +1,4 @@
-"""The HTML page: what is in it, and that nothing of an app becomes part of its markup."""
+"""The HTML page: its contents, and that no text of an app becomes markup."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INNER = Layer(1, "Inner", "shop.Inner", "middleware")
 
 
 def stacked(outer: float, inner: float, endpoint: float, budget: float | None = None, **more: Any) -> Result:
-    """Two layers with an interval of ± 1 µs; the inner one has a budget."""
+    """Return a result of two layers with intervals of ± 1 µs; `budget` is the inner layer's."""
 
     def about(us: float) -> Estimate:
         return Estimate(us, us - 1, us + 1)
@@ -62,7 +62,7 @@ def stacked(outer: float, inner: float, endpoint: float, budget: float | None = 
 
 
 def everything() -> dict[str, Any]:
-    """A document with each kind of result, one with advice and a profile."""
+    """Return a document with each kind of result, one with advice and a profile."""
     data = document([to_json(result, f"test_shop.py::test[{name}]") for name, result in RESULTS.items()])
     data["measurements"][0] |= {"profile": PROFILE}
     return data
@@ -80,7 +80,7 @@ class Element:
     parts: list[Element | str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Element]:
-        """This one and all in it, in order."""
+        """Yield this element and all elements inside, in document order."""
         yield self
         for part in self.parts:
             if isinstance(part, Element):
@@ -129,7 +129,7 @@ class Reader(HTMLParser):
 
 
 def read(html: str) -> Element:
-    """The page as a tree; every element must be closed."""
+    """Return the page as a tree, and check that every element is closed."""
     reader = Reader()
     reader.feed(html)
     reader.close()
@@ -142,12 +142,12 @@ def page_of(*results: Result) -> Element:
 
 
 def rows(page: Element, table: str) -> dict[str, Element]:
-    """The rows of the first table of this class, by the text of their name."""
+    """Return the rows of the first table with class `table`, by the text of their name."""
     body = page.all("table", table)[0]
     return {row.all("span", "name")[0].text: row for row in body.all("tr") if row.all("span", "name")}
 
 
-# ---- what is in it -----------------------------------------------------------------------------------------------
+# ---- contents ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -162,7 +162,7 @@ def test_every_kind_of_result_makes_a_page_with_its_verdict_and_layers(name: str
 
 
 def numbers_of(layer: dict[str, Any]) -> Iterator[float]:
-    """What a table is to show of a row, in full."""
+    """Yield the values that a table must show for a row, unrounded."""
     if layer["us"]:
         yield from (layer["us"]["estimate"], layer["us"]["low"])
     yield from (layer[key] for key in ("busy_us", "wait_us", "cpu_us", "budget_us") if layer[key] is not None)
@@ -407,7 +407,7 @@ def test_the_scale_has_a_few_round_numbers_within_the_picture(whole: float) -> N
     assert round(step / 10 ** math.floor(math.log10(step)), 6) in (1, 2, 5)
 
 
-# ---- nothing of an app is markup ---------------------------------------------------------------------------------
+# ---- no text of an app becomes markup ----------------------------------------------------------------------------
 
 HOSTILE = (
     "</script><script>hacked=1</script>",
@@ -419,12 +419,12 @@ HOSTILE = (
     "javascript:hacked=1",
     "&lt;b&gt;\u2028\u2029\u202e\x00<!--",
 )
-# These have values that the package chose.
+# The values of these keys are the package's own.
 CHOSEN = {"schema", "verdict", "total_verdict", "kind", "method"}
 
 
 def spoiled(data: Any, spoil: Callable[[str], str], key: str = "") -> Any:
-    """The document with every text that an app or a machine could have chosen put through `spoil`."""
+    """Return the document with `spoil` applied to every text that an app or a machine can choose."""
     if isinstance(data, dict):
         open_keys = key in ("types", "names", "packages")
         return {spoil(k) if open_keys else k: spoiled(value, spoil, k) for k, value in data.items()}
@@ -434,7 +434,7 @@ def spoiled(data: Any, spoil: Callable[[str], str], key: str = "") -> Any:
 
 
 def skeleton(page: Element) -> list[tuple[str, dict[str, str]]]:
-    """Every element, and the attributes that say what it is and does; those that carry text by their names only."""
+    """Return the tag and attributes of every element; attributes that carry text have no value."""
     carriers = ("title", "data-value", "href")
     return [
         (one.tag, {name: "" if name in carriers else value for name, value in one.attributes.items()}) for one in page
@@ -456,7 +456,7 @@ def test_no_link_leads_to_a_script(text: str) -> None:
     assert all(re.match(r"#|[\w%.-]+(/|$)", link.attributes["href"]) for link in page.all("a"))
 
 
-# ---- one file for everyone ---------------------------------------------------------------------------------------
+# ---- a single safe and accessible file ---------------------------------------------------------------------------
 
 
 def test_the_page_asks_for_nothing() -> None:
@@ -507,4 +507,4 @@ def test_the_page_says_what_its_parts_are() -> None:
     for table in page.all("table"):
         assert all(head.attributes.get("scope") in ("col", "row") for head in table.all("th"))
     for svg in page.all("svg"):
-        assert "aria-hidden" in svg.attributes or "budget" in svg.classes  # the text beside it says the same
+        assert "aria-hidden" in svg.attributes or "budget" in svg.classes  # The text next to the SVG says the same.

@@ -1,4 +1,4 @@
-"""The JSON document: its shape, the way back, and that every reader can read it."""
+"""The JSON document: its shape, loading it, and that every JSON parser accepts it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ RESULT = Result(
     verdict="undecided",
     notes=("A tracer was suspended.",),
 )
-# A run that was over at once: no interval.
+# A run that ended at once, without intervals.
 UNKNOWN = replace(
     RESULT,
     layers=(LayerReport(GZIP, counts=GZIP_COUNTS, judged={"us": Judged(50.0, "undecided", "too few")}),),
@@ -91,7 +91,7 @@ UNKNOWN = replace(
     floor_us=math.inf,
     slowdown=1.0,
 )
-# Every budget is a count.
+# Every budget is a count, so there are no times.
 UNTIMED = replace(
     RESULT,
     layers=(
@@ -109,7 +109,7 @@ UNTIMED = replace(
 )
 WHY = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "the extension was not built")
 UNCOUNTED = replace(GZIP_COUNTS, objects=None, allocations=None, bytes=None, retained=None, own_types=())
-# Only what can be counted without the extension, on a platform whose clock of the processor is too coarse.
+# Counted without the extension, on a platform whose CPU clock is too coarse.
 UNCOUNTABLE = replace(
     RESULT,
     layers=(
@@ -145,7 +145,7 @@ COUNTS = {
     "messages": {"receive": int, "send": int},
     "own_types": list,
 }
-# The shape that stays; more keys may come. A tuple lists the types a value may have.
+# The stable shape; later versions may add keys. A tuple lists the allowed types of a value.
 SHAPE = {
     "schema": str,
     "environment": {"python": str, "implementation": str, "platform": str, "loop": str, "packages": dict},
@@ -194,7 +194,7 @@ SHAPE = {
 
 
 def misfits(data: Any, shape: Any, where: str = "") -> list[str]:
-    """Where `data` is not of the shape."""
+    """Return a message for each place where `data` does not have the shape."""
     if isinstance(shape, dict):
         missing = [f"{where}/{key} is missing" for key in shape if key not in data]
         return missing + [m for key in shape if key in data for m in misfits(data[key], shape[key], f"{where}/{key}")]

@@ -1,4 +1,4 @@
-"""Properties of a testcase: of the worst request, and of each where there are several."""
+"""Properties of a testcase: those of the worst request, and if there are several requests, those of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Markdown: what it says, and that no name in it becomes markup. A parser of Markdown reads it."""
+"""The Markdown report, read by a Markdown parser: its contents, and that no name becomes markup."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NODEID = "tests/test_shop.py::test_health[before]"
 
 
 class Page(HTMLParser):
-    """The texts of the elements of a page, by their tags, and of the tags what there is."""
+    """The texts of a page's elements, by tag."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Page(HTMLParser):
         self.texts[tag].append("".join(parts))
 
     def rows(self) -> list[list[str]]:
-        """The cells below the headings of the tables."""
+        """Return the rows of the tables without their headings."""
         columns = 7
         cells = self.texts.get("td", [])
         return [cells[begin : begin + columns] for begin in range(0, len(cells), columns)]
@@ -85,7 +85,7 @@ def items(*results: Result) -> list[str]:
 FAILED = timed(counted(PASSING, FAILING, verdict="fail"), replace(PASSING, counts=NONE), replace(FAILING, counts=MUCH))
 
 
-# ---- what it says -----------------------------------------------------------------------------------------------
+# ---- contents ---------------------------------------------------------------------------------------------------
 
 
 def test_each_request_has_a_heading_with_its_test_and_verdict() -> None:
@@ -191,7 +191,7 @@ def test_a_run_that_measured_nothing_says_so() -> None:
     assert page().texts["h2"] == ["mw-budget: nothing was measured"]
 
 
-# ---- no longer than it may be -----------------------------------------------------------------------------------
+# ---- the size limit ---------------------------------------------------------------------------------------------
 
 MANY = [named(f"/{number}", "fail" if number == 99 else "pass") for number in range(100)]
 
@@ -221,7 +221,7 @@ def test_where_there_is_no_room_there_is_nothing(limit: int) -> None:
     assert text(*MANY, limit=limit) == ""
 
 
-# ---- names that mean something to Markdown ----------------------------------------------------------------------
+# ---- names with Markdown syntax ---------------------------------------------------------------------------------
 
 HOSTILE = [
     "<script>alert(1)</script>",

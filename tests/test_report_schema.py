@@ -1,4 +1,4 @@
-"""The published JSON Schema: it is one, every document keeps it, and it lets nothing else through."""
+"""The published JSON Schema: it is valid, every document conforms, and other keys or values are rejected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROFILE = Profile(
     hottest={0: (HotFunction("spin", "shop.py", 12, 90.0, 95.5),), 2: ()},
 )
 PROFILED = replace(RESULT, profile=PROFILE)
-# What it takes to be told something.
+# A result that gets advice.
 ADVISED = replace(
     RESULT,
     layers=(replace(RESULT.layers[0], occupation=replace(BUSY, blocking=True), counts=GZIP_COUNTS), *RESULT.layers[1:]),
@@ -39,12 +39,12 @@ ALL = {**RESULTS, "profiled": PROFILED, "advised": ADVISED}
 
 
 def misfits(found: Any) -> list[str]:
-    """Where a document does not keep the schema."""
+    """Return a document's violations of the schema."""
     return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(found)]
 
 
 def written(*results: Result) -> Any:
-    """The document as a reader of the file has it."""
+    """Return the document as parsed from the file."""
     return json.loads(render(document([to_json(result, "test_overhead.py::test_health") for result in results])))
 
 
@@ -76,7 +76,7 @@ def test_the_documents_here_have_a_profile_and_advice() -> None:
 
 
 def objects(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all objects with keys that the schema names; what has any keys is left out."""
+    """Yield the paths of all objects whose keys the schema names, so not of objects with arbitrary keys."""
     if isinstance(found, dict):
         if not path or path[-1] not in ("packages", "types", "names", "hottest", "budgets", "why"):
             yield path

@@ -1,4 +1,4 @@
-"""The table, the evidence of a failure, and the lines round them."""
+"""The table, the evidence of a failure, and the lines around them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytest_mwbudget.report.terminal import STYLES, failure, one_line, run, tabl
 from pytest_mwbudget.report.text import amount, figure, printable, shortened, size, wrapped
 from pytest_mwbudget.report.view import view
 
-# A busy machine is no reason to fail.
+# No deadline: examples are slow on a busy machine.
 relaxed = settings(deadline=None)
 
 LONG = "BaseHTTPMiddleware[shop.observability.middleware.add_process_time_header_to_every_response]#2"
@@ -59,7 +59,7 @@ def row(
     reason: str | None = None,
     **of_layer: object,
 ) -> LayerReport:
-    """A layer with a time, and with a budget for it if one is given."""
+    """Return the report of a layer with a time, and a time budget if `budget` is given."""
     layer = Layer(index, name, f"shop.middleware.{name}", "middleware", **of_layer)  # type: ignore[arg-type]
     found = None if estimate is None else us(estimate)
     judged: dict[Quantity, Judged] = {} if budget is None else {"us": Judged(budget, verdict, reason)}
@@ -80,7 +80,7 @@ def result(*rows: LayerReport, verdict: Verdict = "pass", **rest: object) -> Res
 
 
 def same(number: int, **kinds: int) -> Count:
-    """A count that every request had."""
+    """Return a count that is the same in every request."""
     return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
 
 
@@ -95,7 +95,7 @@ def counted(
     endpoint: Counts | None = NONE,
     why: dict[str, str] | None = None,
 ) -> Result:
-    """A run in which every budget is a count."""
+    """Return the result of a run in which every budget is a count."""
     return Result(
         request=RequestLine("GET", "/health"),
         status=200,
@@ -106,7 +106,7 @@ def counted(
 
 
 def timed(found: Result, *rows: LayerReport) -> Result:
-    """The same run with times."""
+    """Return the same result with times."""
     return replace(result(*(rows or found.layers), verdict=found.verdict or "pass"), ledger=found.ledger)
 
 
@@ -120,12 +120,12 @@ def lines(found: Result, width: int = 80, *, verbose: bool = False) -> list[str]
 
 
 def sentences(found: Result) -> list[str]:
-    """What is wrong with a result."""
+    """Return the sentences of a result's findings."""
     return [finding.sentence for finding in view(found).findings]
 
 
 def flat(text: str) -> str:
-    """The text without its line breaks."""
+    """Return the text without its line breaks."""
     return " ".join(text.split())
 
 
@@ -199,7 +199,7 @@ def test_every_row_of_the_longest_names_and_numbers_fits_eighty_columns(verdict:
 
 
 def over(report: LayerReport, estimate: Estimate, budget: float) -> LayerReport:
-    """The same row with another time, over another budget."""
+    """Return the same row with another time, over another budget."""
     return replace(report, us=estimate, judged={"us": Judged(budget, "fail")})
 
 
@@ -266,7 +266,7 @@ def test_nothing_ends_in_a_space() -> None:
 # ---- the second part of the table -------------------------------------------------------------------------------
 
 BUSY = Occupation(us(7.9), 10.0, 6.5)
-# More than one figure of every kind.
+# A count of every quantity.
 MUCH = Counts(
     objects=Count(478, 460, 520, {"builtins.dict": 300, "shop.Token": 178}),
     allocations=same(1200),
@@ -282,7 +282,7 @@ MUCH = Counts(
 
 
 def second(found: Result, width: int = 80, *, verbose: bool = False) -> list[str]:
-    """The second part of the table, with its heading and to its end."""
+    """Return the second part of the table, from its heading to its total."""
     shown = lines(found, width, verbose=verbose)
     begin = next(number for number, line in enumerate(shown) if line.startswith("per request"))
     end = next(number for number, line in enumerate(shown) if line.startswith("(total)") and number > begin)
@@ -352,7 +352,7 @@ def test_a_row_may_have_something_in_one_request_of_many() -> None:
     found = counted(layer_row(counts=replace(NONE, tasks=seldom)))
     assert heading(found) == ["per request", "tasks"]
     assert second(found)[2].split() == ["Auth", "~0"]
-    # What is left alive in some request may be a cache that grows; only what is typical is a leak.
+    # Objects retained by some requests may be a growing cache; only a typical count is a leak.
     assert heading(counted(layer_row(counts=replace(NONE, retained=seldom, sent=same(2))))) == ["per request", "send"]
 
 
@@ -438,7 +438,7 @@ def test_times_have_columns_where_a_layer_waits_or_blocks_or_has_a_budget_for_it
 def test_a_row_says_how_its_time_is_spent() -> None:
     found = timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))
     assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0", "6.50"]
-    # Who is outside has no such figures, and a platform may not tell the processor's time.
+    # (outside) has no such figures, and a platform may have no CPU time.
     assert second(found)[1].split() == ["(outside)"]
     found = timed(counted(replace(PASSING, counts=NONE, occupation=replace(BUSY, cpu_us=None))))
     assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0"]
@@ -449,14 +449,14 @@ def test_advice_stands_below_with_its_page() -> None:
     found = timed(counted(replace(PASSING, counts=NONE, occupation=blocking)))
     (advice,) = advise(found)
     assert flat("\n".join(lines(found))).endswith(f" advice: {advice.text} ({advice.page})")
-    # Whatever the width, the command stands in one line, from which it can be pasted.
+    # The command is on one line at every width, so that it can be copied.
     for width in range(60, 100):
         assert sum(advice.page in line for line in lines(found, width)) == 1
     assert "advice" not in "\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))))
 
 
 def judged(report: LayerReport, **bounds: tuple[float, Verdict]) -> LayerReport:
-    """The same row with these budgets and verdicts."""
+    """Return the same row with these budgets and verdicts."""
     found: dict[Quantity, Judged] = {
         quantity: Judged(bound, verdict, "it is measured together" if verdict == "undecided" else None)
         for quantity, (bound, verdict) in bounds.items()  # type: ignore[misc]
@@ -488,7 +488,7 @@ def test_without_a_budget_but_of_time_the_second_part_has_no_verdicts() -> None:
 
 
 def full(width: int, *, with_times: bool, verbose: bool = False) -> list[str]:
-    """A table with something in every column."""
+    """Return a table with something in every column."""
     report = judged(layer_row(LONG, counts=MUCH), tasks=(0, "undecided"))
     why = {"retained": "it cannot be known " * 6}
     found = counted(report, outside=MUCH, endpoint=MUCH, total=MUCH, why=why)
@@ -514,7 +514,7 @@ def test_columns_that_have_no_room_stand_below_with_the_same_names() -> None:
     for begin in begins:
         rows = narrow[begin + 1 : begin + 5]
         assert [row.split()[0][:8] for row in rows] == ["(outside", "BaseHTTP", "(endpoin", "(total)"]
-    # The verdict stands once, where the eye comes first.
+    # Only the first part has the verdict.
     assert [narrow[begin].endswith("verdict") for begin in begins] == [True, False]
     assert [narrow[begin + 2].endswith("undecided") for begin in begins] == [True, False]
 
@@ -861,7 +861,7 @@ def test_a_layer_that_holds_the_event_loop_too_long_says_for_how_long() -> None:
 
 
 def suggested(text: str) -> dict[str, object]:
-    """The keywords that a failure suggests for the marker."""
+    """Return the keywords that a failure suggests for the marker."""
     call = re.search(r"layers=\{.*\}", flat(text))
     assert call is not None
     keywords = ast.parse(f"marker({call[0]})", mode="eval").body
@@ -870,7 +870,7 @@ def suggested(text: str) -> dict[str, object]:
 
 
 def verdicts(report: LayerReport, bounds: Bounds) -> set[Verdict]:
-    """What becomes of the same figures under other budgets."""
+    """Return the verdicts on the same figures under other budgets."""
     found: set[Verdict] = set()
     for quantity, most in bounds.items():
         if quantity == "us" or quantity == "busy_us":
@@ -881,7 +881,7 @@ def verdicts(report: LayerReport, bounds: Bounds) -> set[Verdict]:
             assert report.counts is not None
             count = report.counts.of(quantity)
             assert count is not None
-            # No request of the run may be above it, or another run may fail.
+            # The highest count must be within budget too, or another run may fail.
             found |= {judge_count(count, most).verdict, judge_count(same(count.high), most).verdict}
     return found
 
@@ -935,14 +935,14 @@ def test_a_failure_of_counts_fits_its_width_but_for_words_that_are_longer() -> N
     assert "\x1b" not in text
 
 
-# ---- names that mean something to a terminal --------------------------------------------------------------------
+# ---- names with control characters ------------------------------------------------------------------------------
 
 ODD = "A\n::error file=x,line=1::pwned\nB\x1b[31m\u2028\udcff"
 SHOWN = "A\\n::error file=x,line=1::pwned\\nB\\x1b[31m\\u2028\\udcff"
 
 
 def odd(verdict: Verdict) -> Result:
-    """A request of an app that gives everything such a name."""
+    """Return a result in which everything has the name ODD."""
     many = Count(3, 3, 3, {ODD: 3})
     counts = replace(MUCH, objects=many, tasks=many, threads=many, retained=many, own_types=(ODD,))
     report = judged(

@@ -1,4 +1,4 @@
-"""The view of a result: its rows, the layer to look at first, and that every report follows it."""
+"""The view of a result: its rows, the layer to look at first, and that every report uses the view."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ MOST = {"us": 40.0, "busy_us": 20.0, "objects": 300.0, "tasks": 0.0}
 
 @st.composite
 def stacks(draw: st.DrawFn) -> Result:
-    """A result of layers whose figures and verdicts belong together."""
+    """Draw a result of layers whose verdicts match their figures."""
     layers = []
     for index in range(draw(st.integers(1, 5))):
         numbers: dict[Quantity, float] = {
@@ -167,7 +167,7 @@ def stacks(draw: st.DrawFn) -> Result:
 
 
 def badness(report: LayerReport) -> tuple[bool, bool, float, float]:
-    """The same by hand: fails, is undecided, the most times its budget, the most time."""
+    """Return an independent sort key: fails, is undecided, highest ratio to a budget, time."""
     assert report.us is not None
     assert report.occupation is not None
     assert report.counts is not None
@@ -189,7 +189,7 @@ def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
     assert badness(first.report) == max(map(badness, found.layers))
 
 
-@settings(deadline=None, max_examples=50)  # each example renders a page
+@settings(deadline=None, max_examples=50)  # Each example renders a page.
 @given(found=stacks())
 def test_every_report_names_the_same_layer_first(found: Result) -> None:
     first = view(found).first

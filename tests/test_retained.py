@@ -1,4 +1,4 @@
-"""What is reachable from living objects, also where the garbage collector does not look."""
+"""Objects reachable from living objects, including those that the garbage collector does not track."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not core.COUNTS_OBJECTS, reason="object counts n
 
 @pytest.fixture(autouse=True)
 def _remembering() -> Iterator[None]:
-    """A counting run that remembers what each test creates."""
+    """A counting run that records the objects that each test creates."""
     core.start(1)
     core.period(0)
     yield
@@ -27,7 +27,7 @@ def _remembering() -> Iterator[None]:
 
 
 def nested(depth: int, innermost: object) -> tuple[Any, ...]:
-    """Tuples that the collector does not track: each has the one inside it twice, so there are 2 ** depth paths."""
+    """Return nested untracked tuples: each holds the next tuple twice, so there are 2 ** depth paths."""
     made = (innermost, innermost)
     for _ in range(depth - 1):
         made = (made, made)

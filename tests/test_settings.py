@@ -1,4 +1,4 @@
-"""Markers, command line, configuration and defaults: who wins, and what the errors say."""
+"""Markers, command line, configuration and defaults: precedence and error messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_mwbudget.model.results import COUNTED, QUANTITIES
 
 @pytest.fixture(autouse=True)
 def every_loop_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is installed where these tests run."""
+    """An environment in which every event loop is installed."""
     monkeypatch.setattr(pytest_mwbudget.config.checks, "find_spec", lambda name: object())
 
 
 def field_of(settings: Settings, key: str) -> object:
-    """The field that a keyword sets."""
+    """Return the value of the field that a keyword sets."""
     budgets = settings.budgets
     if key in QUANTITIES:
         return dict(budgets.default).get(key)
@@ -36,7 +36,7 @@ def field_of(settings: Settings, key: str) -> object:
     }[key]
 
 
-# For each keyword: the closest value, a wider one, the configured one, the default.
+# For each keyword: the value of the closest marker, of a wider marker, of the configuration, and the default.
 LADDER: list[tuple[str, object, object, object, object]] = [
     ("us", 10, 20, 30, None),
     ("busy_us", 10, 20, 30, None),

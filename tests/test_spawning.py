@@ -1,4 +1,4 @@
-"""Tasks and threads are charged to who spawns them, however and on whichever loop."""
+"""Tasks and threads are charged to the layer that spawns them, in every way of spawning and on every loop."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_child_tasks_spawn_and_create_is_their_layers(loop: LoopName, aroun
 
 
 class Ways(Noop):
-    """Every way in which asyncio makes a task."""
+    """A layer that uses every way in which asyncio makes a task."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.create_task(self.direct())
@@ -109,7 +109,7 @@ def test_tasks_are_seen_however_they_are_made(loop: LoopName) -> None:
 
 
 class Keeps(Noop):
-    """What makes a task was kept by the app, long before anything is counted."""
+    """A layer that makes tasks with functions kept since the first request, before counting starts."""
 
     kept: tuple[Callable[..., Any], ...] = ()
     factories: tuple[Any, ...] = ()
@@ -134,7 +134,7 @@ class Keeps(Noop):
 
 
 def own_factory(loop: Any, coro: Any, **named: Any) -> Any:
-    """A task factory of the app's."""
+    """Make a task, as the app's own task factory."""
     return asyncio.Task(coro, loop=loop, **named)
 
 
@@ -194,7 +194,7 @@ def test_a_callback_is_its_layers_where_call_soon_was_kept() -> None:
             self.soon = self.soon or loop.call_soon
             done = loop.create_future()
             self.soon(self.later, done)
-            # The endpoint is suspended last: without the callback's own owner, this is its task.
+            # The endpoint suspends last: if the callback had no owner, the endpoint would be charged its task.
             await self.app(scope, receive, send)
             await done
 
@@ -231,14 +231,14 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
         running.call_soon_threadsafe(bool)
 
     def made_by(function: Callable[[], None]) -> dict[type, int]:
-        for _ in range(50):  # until the bytecode is specialised
+        for _ in range(50):  # Repeat until the interpreter has specialised the bytecode.
             core.take()
             core.run(0, function)
             _, made = core.take()
         return {kind: number for owner, kind, number in made if owner == 0}
 
     async def main() -> None:
-        # How uvloop reaches its own methods is known to nobody outside.
+        # uvloop's own methods are compiled, so their internal calls are unknown.
         for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
             found = []
             for watched in (False, True):
@@ -270,7 +270,7 @@ def test_eager_tasks_are_charged_to_their_layer() -> None:
 
 
 class SpawnsForTrio(Noop):
-    """Every way in which trio makes a task."""
+    """A layer that uses every way in which trio makes a task."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         import trio
@@ -355,7 +355,7 @@ def work(number: int = 0) -> int:
 
 
 class HandsOver(Noop):
-    """Every way to have something done by a worker thread under asyncio."""
+    """A layer that uses every way to run a function in a thread under asyncio."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await anyio.to_thread.run_sync(work, 1)
@@ -373,7 +373,7 @@ class HandsOver(Noop):
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 def test_what_a_library_of_threads_exports_is_work_like_any_other(loop: LoopName) -> None:
     class ComesBack(Noop):
-        """As adapters of WSGI do: a worker thread calls back into the event loop."""
+        """A layer whose worker thread calls back into the event loop, as in WSGI adapters."""
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await anyio.to_thread.run_sync(anyio.from_thread.run, anyio.sleep, 0)

@@ -1,4 +1,4 @@
-"""Situations of published applications, each in a small app that is measured from end to end."""
+"""Patterns of published applications, each in a small app that is measured end to end."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ BASE = Middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_n
 
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
-    """Until everything is known: for the sake of precision it does not go on.
-
-    No figure is judged here, so an app need not be at its quickest.
-    """
+    """Measure with a short time limit and schedule, because no test here judges a figure."""
     settings = {"max_time_s": 0.05} | options.pop("settings", {})
     return apps.measured(app, method, url, settings=settings, schedule=apps.Schedule(**apps.FAST), **options)
 
@@ -62,7 +59,7 @@ async def page(request: Any) -> PlainTextResponse:
 
 
 def whole(measurement: Measurement) -> Measurement:
-    """A measurement whose every entered layer has a figure, and whose rows are there to add up."""
+    """Check that every entered layer has a figure and that there is a total, and return the measurement."""
     for report in measurement.layers:
         assert (report.us is None) == (not report.layer.entered), report
         assert (report.method is None) == (report.us is None)
@@ -70,7 +67,7 @@ def whole(measurement: Measurement) -> Measurement:
         assert (report.counts is None) == (not report.layer.entered), report
     assert measurement.ledger is not None
     assert measurement.ledger.requests > 0
-    # The app's answer went through every layer that is not its author, message by message.
+    # A response has at least two messages: the start and a body.
     assert measurement.ledger.total.sent.count >= 2
     assert measurement.books is not None
     assert measurement.books.total.estimate > 0
@@ -102,7 +99,7 @@ def test_14_streaming_with_a_disconnect_listener() -> None:
 
 def test_14_an_app_that_listens_for_the_disconnect_from_the_start() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        """Makes its response while a task reads all messages, as Quart and Django do."""
+        """Respond while a task reads all messages, as Quart and Django do."""
         assert scope["type"] == "http"
         seen: list[str] = []
 
@@ -163,7 +160,7 @@ def test_16_a_one_time_token() -> None:
         measured(Noop(app), headers={"authorization": "once"})
 
 
-# ---- 17: where the inner app hides ------------------------------------------------------------------------------
+# ---- 17: where a layer keeps the inner app ----------------------------------------------------------------------
 
 
 def test_17_every_holder_at_once() -> None:
@@ -185,7 +182,7 @@ def test_17_per_request_objects_belong_to_their_maker() -> None:
     ]
 
 
-# ---- 18 and 19: below a mount; the same class often -------------------------------------------------------------
+# ---- 18 and 19: below a mount; several layers of one class ------------------------------------------------------
 
 
 def test_18_below_a_mount_and_inside_a_route() -> None:
@@ -268,7 +265,7 @@ def test_21_a_variable_that_is_reset_by_its_token() -> None:
             assert variable.get() == 0
             token = variable.set(1)
             await self.app(scope, receive, send)
-            variable.reset(token)  # raises in another context
+            variable.reset(token)  # Raises ValueError in another context.
 
     whole(measured(Sets(Noop(Slots(hello)))))
 

@@ -1,4 +1,4 @@
-"""Stand-ins pass everything on, and cannot be told from their originals."""
+"""Stand-ins delegate everything, and cannot be distinguished from their originals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .apps import App, Endpoint, InATask, Noop, caller, discovered, hello, outer
 
 
 def everywhere(app: App, *, bypass: bool = True) -> list[str]:
-    """The app's body in every kind of request that a measurement makes; it must be as without us in each."""
+    """Check that a measurement's requests all get the plain response body; return the names of the entered layers."""
     bodies: list[tuple[str, bytes]] = []
 
     async def main() -> list[str]:
@@ -79,7 +79,7 @@ async def allowed(scope: Any, receive: Any, send: Any) -> bool:
 
 
 class Context:
-    """An object of ASGI's shape that is asked for a dict."""
+    """An object with the signature of an ASGI app that returns a dict."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ class Context:
 
 
 class Guard(Noop):
-    """Asks two helpers, and answers by itself when one says no."""
+    """A layer that calls two helpers with the signature of an ASGI app."""
 
     context = Context()
 
@@ -99,7 +99,7 @@ class Guard(Noop):
 
 
 class Returns(Noop):
-    """Returns what its inside does."""
+    """A layer that returns the return value of the app inside it."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         return await self.app(scope, receive, send)
@@ -168,7 +168,7 @@ def test_a_plain_function_that_returns_a_helpers_coroutine_is_a_helper() -> None
 
 
 class Sender:
-    """A callable object with a state that layers read and set."""
+    """A callable object with attributes that layers read and set."""
 
     def __init__(self, send: Any) -> None:
         self.send, self.started, self.marked = send, False, False
@@ -254,7 +254,7 @@ def test_more_arguments_and_other_names_come_through() -> None:
 
 
 class Ticket:
-    """An awaitable with a state of its own."""
+    """An awaitable with an attribute that a layer reads."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.number = inner, 7
@@ -272,7 +272,7 @@ def returning(make: Callable[[Any], Any]) -> type[Noop]:
 
 
 class Waits(Noop):
-    """Does with a future what can be done with no coroutine."""
+    """A layer that calls `asyncio.wait`, which takes futures but no coroutines."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         done, _ = await asyncio.wait([self.app(scope, receive, send)])
@@ -292,7 +292,7 @@ def by_generator(app: App, scope: Any, receive: Any, send: Any) -> Generator[Any
 
 
 def test_futures_and_awaitable_objects_are_what_they_were() -> None:
-    # Without the layer that makes the future there is none; a measurement then leaves the layer in.
+    # No bypass: without the layer that makes the future, Waits fails. A measurement does not bypass such a layer.
     app = Waits(returning(asyncio.ensure_future)(Noop(hello)))
     assert everywhere(app, bypass=False) == ["Waits", "Plain", "Noop"]
     assert everywhere(ReadsTicket(returning(Ticket)(Noop(hello)))) == ["ReadsTicket", "Plain", "Noop"]
@@ -419,7 +419,7 @@ def test_an_objects_call_is_bound_to_it() -> None:
 
 
 class Told:
-    """An object whose class has a `__call__` that is a partial, and so has no `__code__`."""
+    """An object whose class has a partial, which has no `__code__`, as its `__call__`."""
 
     __call__ = functools.partial(probe, 1)
 
@@ -484,7 +484,7 @@ def test_a_whole_measurement_of_a_fastapi_app_with_helpers() -> None:
 
 
 class Sized:
-    """A callable that has special methods, also ones that are no plain functions."""
+    """A callable with special methods, some of which are not plain functions."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -1,7 +1,7 @@
-"""The plugin beside other plugins and tools: each case is a small suite, run in a process of its own.
+"""The plugin beside other plugins and tools: each case is a small suite, run in a separate process.
 
-Each suite has one budget that is kept and one that is broken. Verdicts and counts must be those of a run without the
-other plugin, and the other plugin must still work after the measurements.
+Each suite has one test within its budget and one over its budget. Verdicts and counts must be those of a run without
+the other plugin, and the other plugin must still work after the measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .conftest import needs, required
 
 pytestmark = pytest.mark.live
 
-# Coverage and profilers are at work when this is imported, so the thread of the pool has coverage's tracer.
+# Coverage and profilers are running when conftest.py is imported, so the thread of the pool has coverage's tracer.
 CONFTEST = """
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,7 +82,7 @@ async def hello(request):
 app = Starlette(routes=[Route("/", hello)], middleware=[Middleware(Version), Middleware(Spin)])
 """
 
-# Both run after the measurements only.
+# Functions that run only after the measurements.
 LATER = """
 from time import perf_counter
 
@@ -134,12 +134,12 @@ def pair(
     fixtures: str = "mw_budget",
     loop: str = "asyncio",
 ) -> str:
-    """The source of a test whose budget is kept and of one whose budget is broken."""
+    """Return the source of a test within its budget and of a test over its budget."""
     return PAIR.format(request=request, decorator=decorator, define=define, fixtures=fixtures, loop=loop)
 
 
 def async_pair(decorator: str, loop: str = "asyncio") -> str:
-    """The same as async tests."""
+    """Return the source of `pair` as async tests."""
     return pair("await mw_budget.aget('/')", decorator, "async def", loop=loop)
 
 
@@ -184,13 +184,13 @@ def test_own(benchmark):
 
 FROZEN = "mw_budget.get('/'); assert date.today().year == 2020"
 
-# ---- how the other plugin shows that it still works -------------------------------------------------------------
+# ---- checks that the other plugin still works -------------------------------------------------------------------
 
 Works = Callable[[Path, str], bool]
 
 
 def prints(*texts: str) -> Works:
-    """Whether the run printed these."""
+    """Return a check that the run printed all of these texts."""
     return lambda folder, printed: all(text in printed for text in texts)
 
 
@@ -198,13 +198,13 @@ BY_ITS_OUTCOMES = prints()
 
 
 def covered(folder: Path, printed: str) -> bool:
-    """Whether coverage saw every line, also those that ran after the measurements and in the thread of the pool."""
+    """Return whether coverage saw every line, including those run after the measurements and in the pool's thread."""
     files = json.loads((folder / "coverage.json").read_text())["files"]
     return files.keys() >= {"shop.py", "later.py"} and not any(one["missing_lines"] for one in files.values())
 
 
 def profiled(folder: Path, printed: str) -> bool:
-    """Whether the profiler saw the call after the measurements."""
+    """Return whether the profiler saw the call after the measurements."""
     stats: Any = pstats.Stats(str(folder / "profile.out"))
     return ("later.py", "work") in {(Path(file).name, name) for file, _, name in stats.stats}
 
@@ -214,10 +214,10 @@ def profiled(folder: Path, printed: str) -> bool:
 
 @dataclass(frozen=True)
 class Suite:
-    """A case: the packages and the pytest plugins that it needs, how it is started, its tests and their outcomes.
+    """A case: the packages and pytest plugins that it needs, its command line, its tests and their outcomes.
 
-    `always` where it runs with all other tests; the rest has a run of its own, for it takes minutes. `slows_loop` where
-    each step of the event loop runs Python code of the other tool: the objects that this makes are charged to the layer
+    `always`: the case runs with all other tests. The other cases take minutes and run only when required.
+    `slows_loop`: each step of the event loop runs Python code of the other tool, whose objects are charged to the layer
     that waits.
     """
 
@@ -238,7 +238,7 @@ class Suite:
 
 
 def coverage(core: str, *arguments: str, python: tuple[int, int] = (3, 11)) -> Suite:
-    """A case of pytest-cov with this core of coverage."""
+    """Return a case of pytest-cov with this core of coverage."""
     return Suite(
         "".join(["cov-", core, *arguments]),
         ("pytest_cov",),
@@ -266,7 +266,7 @@ SUITES = [
     Suite(
         "rerunfailures",
         ("xdist", "pytest_rerunfailures"),
-        ("xdist", "rerunfailures"),  # beside pytest-xdist it has a thread of its own
+        ("xdist", "rerunfailures"),  # With pytest-xdist installed, it starts a thread.
         ("--reruns", "1"),
         outcomes={"passed": 2, "failed": 1, "rerun": 1},
     ),
@@ -294,7 +294,7 @@ SUITES = [
         ("anyio",),
         tests=async_pair("@pytest.mark.anyio", "trio"),
         loop="trio",
-        slows_loop=True,  # trio runs as a guest of anyio's own loop
+        slows_loop=True,  # trio runs as a guest of anyio's loop.
     ),
     Suite(
         "benchmark",
@@ -307,7 +307,7 @@ SUITES = [
     Suite(
         "codspeed",
         ("pytest_benchmark", "pytest_codspeed"),
-        ("benchmark", "codspeed"),  # it takes the other one's fixture
+        ("benchmark", "codspeed"),  # codspeed replaces the fixture of benchmark.
         ("--codspeed", "--codspeed-warmup-time=0", "--codspeed-max-rounds=1"),
         tests=pair(decorator="@pytest.mark.benchmark") + BENCHMARK,
         outcomes={"passed": 2, "failed": 1, "deselected": 1},
@@ -317,7 +317,7 @@ SUITES = [
         "freezegun",
         ("freezegun",),
         tests="import freezegun" + pair(FROZEN, "@freezegun.freeze_time('2020-02-02')"),
-        slows_loop=True,  # its clock is freezegun's
+        slows_loop=True,  # The loop reads freezegun's clock.
     ),
     Suite(
         "freezegun-real-asyncio",
@@ -340,18 +340,18 @@ SUITES = [
     Suite(
         "profile",
         runner=("-m", "profile", "-o", "profile.out", "-m", "pytest"),
-        # Without us too, `profile` is lost on 3.11 when garbage collection begins between a call and its event.
+        # On 3.11 `profile` fails, also without this plugin, if garbage collection starts between a call and its event.
         tests="import gc\ngc.disable()\n" + pair(),
         works=profiled,
         always=True,
-        pytest=(8, 4),  # before, any test that fails does so with an AssertionError of `profile`
+        pytest=(8, 4),  # Before, every failing test fails with an AssertionError of `profile`.
     ),
     Suite(
         "pyinstrument",
         runner=("-m", "pyinstrument", "-r", "pstats", "-o", "profile.out", "-m", "pytest"),
         works=profiled,
     ),
-    # All plugins that are installed, without any option of theirs.
+    # All installed plugins with their default options.
     Suite("all", ("pytest_asyncio",), (), FIXTURE_SCOPE, environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}),
 ]
 
@@ -361,13 +361,13 @@ SUITES = [
 
 @pytest.fixture(scope="module")
 def counts_alone() -> dict[str, dict[str, int | None]]:
-    """What runs without any other plugin have counted, by event loop."""
+    """The counts of runs without any other plugin, by event loop."""
     return {}
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A directory with an app and with its own locks, so that no test waits for a measurement elsewhere."""
+    """A directory with an app and a separate lock directory, so that no test waits for other measurements."""
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("locks")))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
@@ -389,10 +389,10 @@ def run(project: pytest.Pytester, suite: Suite) -> pytest.RunResult:
 
 
 def counted(project: pytest.Pytester, suite: Suite) -> dict[str, int | None]:
-    """What the suite's run counts, by test, row and quantity; outcomes and verdicts must be the expected ones."""
+    """Return the counts of a suite's run, by test, row and quantity, after checking outcomes and verdicts."""
     result = run(project, suite)
     outcomes, printed = result.parseoutcomes(), result.stdout.str()
-    outcomes.pop("subtests", None)  # pytest-subtests counts those that pass; pytest 9 does not
+    outcomes.pop("subtests", None)  # pytest-subtests counts passing subtests, pytest 9 does not.
     assert outcomes == suite.outcomes
     assert re.search(r"GET /: Spin [\d.]+ µs, budget 20 µs \(1 of 1 layers over budget\)", printed)
     assert "Traceback" not in result.stderr.str()

@@ -1,4 +1,4 @@
-"""The table of settings: each entry works in every place that it names, and is refused in the others."""
+"""The table of settings: each entry works in every place that it names, and is rejected elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mwbudget.model.results import QUANTITIES
 
 from .apps import LEAN, Scheduled
 
-# An unusual value of each kind that is no choice.
+# A value that is no default, for each kind without choices.
 UNUSUAL: dict[str, object] = {
     "MICROSECONDS": "7",
     "COUNT": "7",
@@ -48,7 +48,7 @@ def test_it(mw_budget):
 
 
 class Seen:
-    """A plugin that keeps the settings of each test that runs."""
+    """A plugin that records the settings of each test."""
 
     def __init__(self) -> None:
         self.settings: list[Settings] = []
@@ -65,7 +65,7 @@ def run(pytester: pytest.Pytester, test: str, *arguments: str, ini: str = "", se
 
 
 def unusual(setting: Setting) -> Any:
-    """A value that is not the default, as text."""
+    """Return a value that is not the default, as text."""
     choices = (choice for choice in setting.kind.split("|") if choice != str(setting.default).lower())
     return UNUSUAL.get(setting.kind) or next(choices)
 

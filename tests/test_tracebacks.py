@@ -1,4 +1,4 @@
-"""Errors show lines of the test and of the app, and none of this package, whoever reports them."""
+"""Errors show lines of the test and of the app, and none of this package, in every style and kind of test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_plugin import APP, CONFTEST, QUICK
 
 HEAD = "import unittest\n\nimport pytest\n\n\n"
 
-# A test for each way in which an error leaves it; the line that is to be shown has a mark.
+# A test for each way in which an error can leave a test. The line that must be shown ends with `# here`.
 TESTS = {
     "a function": """
         def test_it(mw_budget):
@@ -79,7 +79,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def write(pytester: pytest.Pytester, source: str, name: str = "test_it") -> int:
-    """Write the test beside the shop; returns the number of the line that is to be shown."""
+    """Write a test and the shop, and return the number of the line that must be shown."""
     lines = [line[8:] for line in source.splitlines()]
     text = HEAD + "\n".join(lines)
     pytester.makepyfile(shop=APP, **{name: text})
@@ -95,7 +95,7 @@ def test_no_frame_of_the_package_is_shown(pytester: pytest.Pytester, style: str)
     assert not OURS.search(result.stdout.str())
     recorder: Any = result.reprec  # type: ignore[attr-defined]
     reports = [one for one in recorder.getreports("pytest_runtest_logreport") if one.failed]
-    failures: dict[str, str] = defaultdict(str)  # of a subtest and of its test
+    failures: dict[str, str] = defaultdict(str)  # Texts of a subtest and of its test are joined.
     for one in reports:
         failures[Path(one.nodeid.partition("::")[0]).stem] += one.longreprtext
     assert failures.keys() == cases.keys()
@@ -103,7 +103,7 @@ def test_no_frame_of_the_package_is_shown(pytester: pytest.Pytester, style: str)
         shown = failures[name]
         assert "wrapped" in shown or ("LookupError" if path == "/broken" else "answered 404") in shown
         assert case == "an async test" or "asyncio/runners" not in shown
-        # What a fixture raises is an error, which pytest shows without its place.
+        # In the style "line", pytest shows an error in a fixture without its location.
         if style == "line" and path == "/missing" and "fixture" not in case:
             result.stdout.re_match_lines_random([rf".*{name}\.py:{lines[name]}: "])
         if style == "native" and path == "/broken":

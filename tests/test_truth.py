@@ -27,12 +27,12 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 pytestmark = pytest.mark.live
 
-# The longest that a run takes on a busy machine, and how long it goes on for the sake of precision.
+# The time limit of a run on a busy machine, and the time that it samples for precision alone.
 MOST_S, PRECISE_S = 15.0, 0.7
 
 
 def environment(**surroundings: Any) -> Environment:
-    """Sample for the sake of precision for less time than usual: the margins here are wider than intervals are."""
+    """Return an environment with less sampling for precision, because the margins here are wider than intervals."""
     return Environment(schedule=Schedule(precision_time_s=PRECISE_S), **surroundings)
 
 
@@ -93,7 +93,7 @@ def test_nested_base_http_middlewares_cost_the_same() -> None:
     outer, inner = measurement.layer("PassThrough#1").us, measurement.layer("PassThrough#2").us
     assert outer is not None
     assert inner is not None
-    # Beyond what the run itself says that it does not know.
+    # A margin of 15 % beyond the intervals.
     assert outer.low <= inner.high * 1.15
     assert inner.low <= outer.high * 1.15
     assert 50 < outer.estimate < 2000
@@ -125,11 +125,11 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    # Budgets that are decided only when the times are known well enough for what is asked, also at half the speed.
+    # Deciding these budgets, even on a machine at half speed, takes times precise enough for the checks below.
     limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 200}, "Spin": {"busy_us": 80}}
     settings = Settings(budgets=Budgets(layers=limits), max_time_s=MOST_S)
     request = build_request("GET", "/", {})
-    # Known, so it need not be watched before a failure is believed: these costs are more than twice their budgets.
+    # The machine's speed is declared known, so that a failure counts at once: these costs exceed twice their budgets.
     known = environment(machine=Machine(known_ns=1e9))
     measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, known))
     assert [report.verdict for report in measurement.layers] == ["pass", "fail", "fail"]
@@ -170,7 +170,7 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
 
 
 class Plain(Noop):
-    """No coroutine function: it returns what is inside it to be awaited."""
+    """A layer with a plain `__call__` that returns the coroutine of the app inside it."""
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         return self.app(scope, receive, send)
@@ -215,14 +215,14 @@ class Decorated(Noop):
 
 
 class Chosen(Noop):
-    """Passes on a scope with what it chooses."""
+    """A layer that passes on a new scope with only some keys."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.app({key: scope[key] for key in ("type", "path", "headers")}, receive, send)
 
 
 class SameTwice(Noop):
-    """Stands in its own stack: outside, and once more inside the layer that it holds."""
+    """A layer that occurs twice in the stack: outside, and again inside the layer that it holds."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await (endpoint if scope.get("again") else self.app)({**scope, "again": True}, receive, send)
@@ -234,7 +234,7 @@ def same_twice() -> Any:
     return Noop(shared)
 
 
-# The stack, and microseconds that each layer spins.
+# A stack, and the microseconds that each layer spins.
 ENTERED: dict[str, tuple[Any, list[int]]] = {
     "plain functions": (Plain(Noop(Plain(Spin(Plain(endpoint), 200)))), [0, 0, 0, 200, 0]),
     "entered twice": (Noop(Twice(Spin(Noop(endpoint), 100))), [0, 0, 200, 0]),

@@ -1,4 +1,4 @@
-"""Rows against what layers truly cost, exactly: by a clock that counts calls of Python functions."""
+"""Rows against the exact costs of layers, with a clock that counts calls of Python functions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PER_NULL_LAYER = 24
 
 
 class CallClock:
-    """A clock that goes on by a microsecond with each call or resumption of a Python function."""
+    """A clock that advances by a microsecond with each call or resumption of a Python function."""
 
     def __init__(self) -> None:
         self.now_ns = [0]
-        # Not a Python function, because that would be counted.
+        # Not a Python function, because its calls would be counted.
         self.read = functools.partial(operator.getitem, self.now_ns, 0)
 
     def __enter__(self) -> CallClock:
@@ -47,14 +47,14 @@ class CallClock:
 
 
 def calls(app: App) -> tuple[list[int], Estimates]:
-    """How often each entry is entered, and what an estimate says of their calls."""
+    """Return how often each entry is entered, and the estimates in calls."""
 
     async def main() -> tuple[list[int], Estimates]:
         clock = CallClock()
         call = await caller(app)
         stack = await discovered(call)
         probes = Probes(stack, clock.read)
-        # What the garbage collector calls is counted as well.
+        # Calls by the garbage collector would be counted as well.
         with probes.installed(probes.probed), garbage_collection_paused():
             sent = await messages_by_entry(call, probes)
             samples = Samples(probes.probed, sent)
@@ -78,12 +78,12 @@ def calls(app: App) -> tuple[list[int], Estimates]:
 
 
 async def messages_by_entry(call: server.Caller, probes: Probes) -> dict[int, int]:
-    """How many messages each entry sends, as the ledger counts them."""
+    """Return the number of messages that each entry sends, by index, as the ledger counts them."""
     counted = dict.fromkeys(probes.probed, 0)
     await call(probes.watch)
     log = probes.read()
     owners = log[::2]
-    # A message comes from an owner to the one outside it and back.
+    # Each message, and finally the return, changes from the entry's owner to the owner outside.
     for index in probes.probed:
         outer = probes.owner_of_parent(index)
         pairs = itertools.pairwise(owners)
@@ -131,7 +131,7 @@ class Decorated(Noop):
 
 
 class Sends(Noop):
-    """Passes a `send` of its own on, which `made` makes of one."""
+    """A layer that passes on the `send` that `made` makes."""
 
     made: Callable[[Any], Any]
 
@@ -174,7 +174,7 @@ class SendsClosure(Sends):
         return pass_on
 
 
-# The calls of each entry: its own frames, and those of the functions that it gives to others.
+# The calls of each entry: its own frames and those of the functions that it passes on.
 STACKS: dict[str, tuple[Callable[[], App], list[int]]] = {
     "coroutine functions": (lambda: Noop(Noop(Noop(hello))), [1, 1, 1, 1]),
     "a plain function": (lambda: Noop(SyncCall(Noop(hello))), [1, 1, 1, 1]),
@@ -182,7 +182,7 @@ STACKS: dict[str, tuple[Callable[[], App], list[int]]] = {
     "entered twice": (lambda: Noop(Twice(Noop(hello))), [1, 3, 2, 2]),
     "the same object twice": (same_object_twice, [1, 2, 1, 1]),
     "one function by name": (lambda: named(Noop(named(named(hello)))), [1, 1, 1, 1, 1]),
-    # Two messages are sent; two calls more where `made` is a function, and as many for an object that is initialised.
+    # Two messages add two calls of the `send`. Calling a Python `made` adds a call, initialising a Sender another.
     "a send that is a function": (lambda: Noop(SendsClosure(Noop(hello))), [1, 4, 1, 1]),
     "a send that is a bound method": (lambda: Noop(SendsBound(Noop(hello))), [1, 5, 1, 1]),
     "a send that is a partial": (lambda: Noop(SendsPartial(Noop(hello))), [1, 4, 1, 1]),
@@ -195,8 +195,8 @@ STACKS: dict[str, tuple[Callable[[], App], list[int]]] = {
 @pytest.mark.parametrize(("make", "expected"), STACKS.values(), ids=STACKS)
 def test_every_row_has_its_calls_and_no_others(make: Callable[[], App], expected: list[int]) -> None:
     times, found = calls(make())
-    # A probe is taken to cost as much inside as outside; inside it makes one call more, which only the endpoint, with
-    # no probe inside it, is left with.
+    # The estimate assumes that a probe costs the same inside and outside, but inside it makes one more call. Only the
+    # endpoint keeps this call, because it has no probe inside.
     *layers, endpoint = [us.estimate for us in found.split.values()]
     assert layers == pytest.approx(expected[:-1], abs=0.5)
     assert endpoint - times[-1] == pytest.approx(expected[-1], abs=0.5)

@@ -1,4 +1,4 @@
-"""Processes take turns at measuring: what waits, for how long, and what becomes of who has waited in vain."""
+"""Processes take turns at measuring: what waits, for how long, and what happens if the wait times out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# What the inner runs import again and again is imported once and for all here: pytester forgets what a run imported.
+# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
 import starlette.applications
 import starlette.middleware  # noqa: F401
 from filelock import FileLock
@@ -65,7 +65,7 @@ def test_who_has_waited_in_vain_knows_it_and_waits_less_the_next_time(tmp_path: 
 
 
 def test_who_stands_in_line_is_next(tmp_path: Path) -> None:
-    """Whoever has just ended is quicker to ask again than somebody who waits is to notice."""
+    """Serve a waiting process before the one that has just ended, which asks again before the waiter polls."""
     first, third = Turns(folder=tmp_path), Turns(folder=tmp_path, pause=lambda s: None)
     crowded = []
 
@@ -139,7 +139,7 @@ def test_a_forked_child_keeps_no_turn_of_a_process_that_is_killed(tmp_path: Path
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         try:
-            with Turns(folder=tmp_path).taken(10) as turn:  # the child may not have run yet
+            with Turns(folder=tmp_path).taken(10) as turn:  # The child may not have run yet.
                 assert turn.crowded is None
         finally:
             os.kill(child, signal.SIGKILL)
@@ -233,7 +233,7 @@ WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
 def project(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
-    """A directory with a layer of 100 µs, and a place for locks of its own."""
+    """A directory with a layer of 100 µs, and a separate directory for locks."""
     folder = str(tmp_path_factory.mktemp("locks"))
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("TMPDIR", folder)
@@ -242,14 +242,14 @@ def project(
 
 
 def spans(project: pytest.Pytester) -> list[tuple[int, int]]:
-    """When measurements began and ended, of all processes."""
+    """Return when each measurement began and ended, of all processes, in order."""
     lines = [line for path in project.path.glob("spans-*.txt") for line in path.read_text().splitlines()]
     return sorted((int(begin), int(end)) for begin, end in map(str.split, lines))
 
 
 @pytest.mark.live
 def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
-    """Whether a test takes the fixture by its name, or only at run time."""
+    """Take turns whether a test requests the fixture by its name or at run time."""
     project.makepyfile(
         test_by_name=TEST.format(keywords="us=10_000", tests=3, fixture="mw_budget"),
         test_run_time=TEST.format(keywords="us=10_000", tests=3, fixture="tmp_path"),
