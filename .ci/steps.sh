@@ -6,7 +6,7 @@ root=$PWD
 versions=(3.11 3.13)
 
 work=$(mktemp -d)
-# Each started step is a process group of its own, so that what it runs ends with it.
+# Each started step is its own process group, so that `stop` ends its child processes too.
 set -m
 stop() {
     local pid
@@ -21,21 +21,21 @@ git ls-files -z --cached --others --exclude-standard -- . ':!.venv' | while IFS=
 done | tar --create --null --files-from=- | tar --extract --directory="$work/tree"
 cd "$work/tree"
 
-# The user's own settings must not reach the tests; package mirrors and caches may.
+# Drop the user's settings for Python and pytest; keep those for package mirrors and caches.
 unset PYTHONPATH PYTEST_ADDOPTS VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
-# Many tests start pytest, which else would compile its plugins each time.
+# Many tests start pytest, which would otherwise compile its plugins each time.
 export PYTHONPYCACHEPREFIX=$work/pycache
 export PIP_RETRIES=5 PIP_TIMEOUT=60 PIP_DISABLE_PIP_VERSION_CHECK=1
-# An extension that cannot be built is an error here.
+# Fail if an extension cannot be built.
 export MWBUDGET_REQUIRE_EXTENSION=1
 
 timings=()
-step() { # name, command …: shows the last line of what it prints; all that matters when it fails
+step() { # name, command …: prints the last line of its output; if the command fails, the end of the log
     local name=$1 begin=$SECONDS log=$work/step.log
     shift
     printf '==== %s\n' "$name"
     if ! "$@" >"$log" 2>&1; then
-        # The summary first: where a log is cut, it is cut at the end.
+        # The summary first, because long logs are truncated at the end.
         sed -n '/^=* short test summary info/,$p' "$log" | cut -c 1-300 | sed -n 1,40p
         tail -n 300 "$log"
         return 1
@@ -44,9 +44,9 @@ step() { # name, command …: shows the last line of what it prints; all that ma
     timings+=("$(printf '%5d s  %s' $((SECONDS - begin)) "$name")")
 }
 
-# The tests of two interpreters run at the same time, each in a tree of its own: on a busy core they have to hold anyway.
+# The tests of two interpreters run in parallel, each in its own tree: they must pass on a busy machine too.
 started=()
-start() { # name, command …: as a step, beside what comes next
+start() { # name, command …: starts a step in the background
     local name=$1
     shift
     printf '==== %s: started\n' "$name"
@@ -54,7 +54,7 @@ start() { # name, command …: as a step, beside what comes next
     started+=("$!:$name")
 }
 
-finish() { # waits for what was started, each as a step
+finish() { # waits for all started steps, and reports each as a step
     local number=0 one
     for one in "${started[@]}"; do
         step "${one#*:}" finished "${one%%:*}" "$work/started-$number.log"
@@ -69,7 +69,7 @@ finished() { # pid, log
     return "$status"
 }
 
-interpreter() { # version: prints its command, fails when there is none
+interpreter() { # version: prints its command, fails if it is not installed
     local command="python$1" prefix
     if "$command" -c '' 2>/dev/null; then
         echo "$command"
@@ -80,7 +80,7 @@ interpreter() { # version: prints its command, fails when there is none
     fi
 }
 
-install() { # python, arguments of pip install …; once more when a registry has a bad moment
+install() { # python, arguments of pip install …; retries once if the registry fails
     "$1" -m pip install --quiet "${@:2}" || { sleep 10 && "$1" -m pip install --quiet "${@:2}"; }
 }
 
@@ -88,19 +88,19 @@ commands() { # prints the lines of the shell block under "## Two commands" in th
     awk '/^## /{here = ($0 == "## Two commands")} here && /^```/{inside = !inside; next} here && inside' README.md
 }
 
-story() { # line: it ends in one failure and one pass, and so with status 1
+story() { # line: a command that must end with one failure and one pass, so with status 1
     local status=0
     bash -c "$1" 2>&1 | tee "$work/story.log" || status=$?
     [[ $status == 1 ]] && grep --quiet '1 failed, 1 passed' "$work/story.log"
 }
 
-browser() { # for the tests of pages; where it cannot be installed they skip, and say so
+browser() { # for the tests of pages, which skip if no browser can be installed
     command -v chromium >/dev/null && command -v chromedriver >/dev/null && echo "chromium is here" && return
     (apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver fonts-dejavu-core) ||
         echo "chromium cannot be installed here: the tests of pages skip"
 }
 
-copy() { # name: the tree as it was before anything was installed in it
+copy() { # name: copies the tree without anything that was installed in it
     mkdir "$work/tree-$1"
     tar --create --exclude=./.venv --exclude='*.so' --exclude=./build . | tar --extract --directory="$work/tree-$1"
 }
@@ -113,7 +113,7 @@ tests_on() { # python, name
         "$venv/bin/python" -m pytest -m "not browser and not bench"
 }
 
-oldest() { # python: prints the pinned floors of [testenv:oldest] in tox.ini
+oldest() { # python: prints the oldest dependencies, from [testenv:oldest] in tox.ini
     "$1" - <<'END'
 import configparser
 
@@ -132,7 +132,7 @@ tests_with_oldest() { # python, name
             MWBUDGET_REQUIRE_SUITES=1 "$venv/bin/python" -m pytest -m "" tests/test_suites.py -k cov)
 }
 
-done_all() { # prints how long each step took
+done_all() { # prints the duration of each step
     printf '\n==== all passed\n'
     printf '%s\n' "${timings[@]}"
     printf '%5d s  altogether\n' "$SECONDS"

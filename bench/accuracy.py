@@ -47,12 +47,12 @@ PROCESSES = 20
 TRUTH_S = 1.0
 SLOW_TRUTHS = 3  # times TRUTH_S above an endpoint that computes
 MAX_TIME_S = 5.0
-# The reference workload takes up to a tenth longer next to another app; a neighbour slows it by half.
+# The reference workload takes up to 10 % longer next to another app, and about 60 % beside a noisy neighbour.
 SLOW = 1.25
 
 
 def made(kind: type[Noop], us: float | None = None) -> Callable[[Any], Any]:
-    """Return a function that makes layers of this kind, each with code of its own."""
+    """Return a function that makes layers of this kind, each with its own code object."""
     return lambda app: own(kind)(app) if us is None else own(kind)(app, us)
 
 
@@ -80,7 +80,7 @@ STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
 
 
 def kinds_of(count: int, kinds: dict[str, Any], chance: random.Random) -> list[str]:
-    """Draw `count` kinds in random order, each equally often; from ten layers on two are CORS and GZip."""
+    """Draw `count` kinds in random order, each equally often; with ten or more layers, two are CORS and GZip."""
     known = count - len(NEIGHBOURS) if count >= 10 else count
     drawn = [kind for _ in range(known // len(kinds) + 1) for kind in chance.sample(list(kinds), len(kinds))][:known]
     drawn += NEIGHBOURS if count >= 10 else ()
@@ -107,7 +107,7 @@ class Truth:
         self._costs: dict[tuple[str, str, int, int], Cost] = {}
 
     def of(self, kind: str, layer: Any, endpoint: str, outside: int, inside: int) -> Reading:
-        """Tell the true cost of a layer that was measured above this endpoint, in microseconds per request.
+        """Return the true cost of a layer above this endpoint, in microseconds per request.
 
         `outside` and `inside` are the numbers of layers around it. The half width is None if the machine was slow.
         """
@@ -124,7 +124,7 @@ class Truth:
 
 
 def noted_us(layer: Any) -> float:
-    """Tell how long the layer spun or slept, as noted by itself, in microseconds."""
+    """Return the median time that the layer spun or slept, as recorded by the layer, in microseconds."""
     return median(layer.really_ns) / 1000 if isinstance(layer, Spin) else 0.0
 
 
@@ -132,7 +132,7 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     """Take all readings of one process."""
     chance, machine = random.Random(number), Machine()
     truth = Truth(truth_s, machine)
-    # Before the tables, so that the best speed of the machine is known then.
+    # Before the tables, so that they know the best speed of the machine.
     for kind in PLAIN:
         truth.of(kind, None, "fast", 1, 1)
     readings = []
@@ -159,7 +159,7 @@ def measurement(app: Any, max_time_s: float, machine: Machine) -> Measurement:
 
 
 def place_of(index: int, count: int) -> str:
-    """Name the place of a layer."""
+    """Name the position of a layer in its stack."""
     return {0: "outermost", count - 1: "innermost"}.get(index, "between")
 
 
@@ -180,7 +180,7 @@ def fresh(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
 
 
 def told(reading: Reading) -> bool:
-    """Tell whether the truth is known well enough and the table has no warning."""
+    """Whether the truth is known well enough and the table has no warning."""
     half_width_us = reading["truth_half_width_us"]
     known = half_width_us is not None and half_width_us <= (reading["high"] - reading["low"]) / 4
     return known and not reading["slow"]
@@ -192,12 +192,12 @@ def error_us(reading: Reading) -> float:
 
 
 def met(reading: Reading) -> bool:
-    """Tell whether a single reading keeps the limit that the goal sets for the bias."""
+    """Whether a single reading is within the goal's limit for the bias."""
     return abs(error_us(reading)) <= 0.1 + 0.01 * reading["truth_us"]
 
 
 def covered(reading: Reading) -> bool:
-    """Tell whether the interval holds the truth."""
+    """Whether the interval holds the truth."""
     return bool(reading["low"] <= reading["truth_us"] <= reading["high"])
 
 
@@ -206,7 +206,7 @@ HEAD = ("", "readings", "truth", "bias", "5 %", "95 %", "± interval", "holds tr
 
 
 def summary(label: str, readings: list[Reading]) -> list[str]:
-    """Write a row, in microseconds: the bias is the median error, the spread its 5 and 95 per cent quantiles."""
+    """Write a row, in microseconds. The bias is the median error, the spread its 5 % and 95 % quantiles."""
     errors = [error_us(reading) for reading in readings]
     ends = quantiles(errors, n=20) if len(errors) > 1 else errors * 2
     return [

@@ -43,13 +43,13 @@ failed, and 84.9 % of the verdicts were right.
 
 
 def run(name: str, results: Path, quick: bool) -> bool:
-    """Run one script, keep its readings, and tell whether it succeeded."""
+    """Run a script and store its readings. Returns whether the script succeeded."""
     command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(results / f"{name}.json")]
     return subprocess.run([*command, "--quick"] if quick else command, check=False).returncode == 0
 
 
 def about(name: str) -> str:
-    """Write a script's title and method. The source is parsed, because packages it imports may be missing."""
+    """Write a script's title and method. Parses the source, because packages that it imports may be missing."""
     tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
     title, _, method = (ast.get_docstring(tree) or "").partition("\n")
     return f"## {title.rstrip('.')}\n\n{method_of(method)}"
@@ -66,7 +66,7 @@ def found(name: str, path: Path) -> str:
 
 
 def taken(result: dict[str, Any]) -> str:
-    """Write the machine, the duration, the day and the revision of the readings; old results lack the last two."""
+    """Write machine, duration, day and revision of the readings. Old results lack the last two."""
     machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     day, revision = result.get("created", "").partition("T")[0], result.get("revision")
     when = ", ".join(filter(None, [day, revision and f"revision {revision}"]))
@@ -74,7 +74,7 @@ def taken(result: dict[str, Any]) -> str:
 
 
 def method_of(text: str) -> str:
-    """Write a docstring as Markdown: a block indented by four spaces is a command."""
+    """Convert a docstring to Markdown: a block indented by four spaces becomes a shell command."""
     blocks = []
     for block in text.strip("\n").split("\n\n"):
         command = block.startswith("    ")
@@ -90,12 +90,12 @@ def body(report: Report) -> str:
 
 
 def page(results: Path) -> tuple[str, list[str]]:
-    """Write the page; also return the names of the scripts whose results cannot be shown."""
+    """Return the text of the page, and the names of the scripts whose results cannot be shown."""
     parts, failed = [INTRODUCTION], []
     for name in SCRIPTS:
         try:
             result = found(name, results / f"{name}.json")
-        except Exception as error:  # the other scripts still have their results
+        except Exception as error:  # the results of other scripts can still be shown
             traceback.print_exc()
             failed.append(name)
             result = (
@@ -123,7 +123,7 @@ def parsed() -> argparse.Namespace:
 
 
 def places(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Choose the folder of the results and the page: a quick run must not replace real results."""
+    """Return the folder of the results and the path of the page. A quick run must not replace real results."""
     results, whole = HERE / "results", HERE.parent / "docs" / "evidence.md"
     if arguments.quick and not (arguments.results and arguments.page):
         folder = Path(mkdtemp(prefix="mwbudget-evidence-"))
@@ -133,7 +133,7 @@ def places(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def main() -> None:
-    """Run the scripts asked for, and write the page."""
+    """Run the requested scripts, and write the page."""
     arguments = parsed()
     results, path = places(arguments)
     results.mkdir(parents=True, exist_ok=True)

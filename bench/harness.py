@@ -45,13 +45,13 @@ PACKAGES = (
     "opentelemetry-instrumentation-asgi",
     "pyinstrument",
 )
-# Written by the scripts themselves: changes there are no changes of the code.
+# Files that the scripts write, which are ignored when `revision` looks for changes.
 WRITTEN = (":!bench/results", ":!docs/evidence.md")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a heading. The first column is aligned left, the others right."""
+    """Rows of text under a title. The first column is aligned left, the others right."""
 
     title: str
     head: Sequence[str]
@@ -84,7 +84,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Report:
-    """The meaning of readings, for people."""
+    """Tables, goals and notes derived from readings."""
 
     tables: Sequence[Table]
     goals: Sequence[Goal] = ()
@@ -96,7 +96,7 @@ class Report:
 
 @dataclass
 class Result:
-    """One run of one script, as it is stored."""
+    """A run of a script, as stored."""
 
     script: str
     quick: bool
@@ -108,7 +108,7 @@ class Result:
 
 
 def machine() -> dict[str, str]:
-    """Tell the Python, the system and the package versions that the readings were taken with."""
+    """Return the versions of Python and packages, and the system."""
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}",
@@ -120,7 +120,7 @@ def machine() -> dict[str, str]:
 
 
 def revision(folder: Path = ROOT) -> str:
-    """Tell the git revision, with `+changes` if the code has changed since; empty without git."""
+    """Return the git revision, with `+changes` if the code has uncommitted changes; empty without git."""
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     asked = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", ".", *WRITTEN))
     try:
@@ -156,7 +156,7 @@ def main(
         print(json.dumps(worker(**json.loads(arguments.worker))))
         return
     result = taken(Path(file).stem, measure, arguments.quick, sizes | given)
-    # Before the report: if the report fails, the readings are kept.
+    # Before the report, so that the readings are kept if the report fails.
     if arguments.json:
         arguments.json.write_text(stored.dumps(asdict(result)), encoding="utf-8")
     print(report(result.readings))
@@ -164,7 +164,7 @@ def main(
 
 
 def parsed(about: str, sizes: dict[str, int]) -> tuple[argparse.Namespace, dict[str, int]]:
-    """Parse the arguments of a script. The second value has the sizes that were given."""
+    """Parse the arguments of a script. Returns them, and the sizes that were given."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument(
         "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
@@ -181,7 +181,7 @@ def parsed(about: str, sizes: dict[str, int]) -> tuple[argparse.Namespace, dict[
 
 
 def file_to_write(text: str) -> Path:
-    """Check a file name at the start, not after half an hour of measuring."""
+    """Check a file name before the measurements, which may take half an hour."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{str(path)!r} is a folder: name a file in it")
@@ -199,19 +199,19 @@ def size(text: str) -> int:
 
 
 def taken(script: str, measure: Measure, quick: bool, sizes: dict[str, int]) -> Result:
-    """Call `measure`; the revision is that of the code at the beginning."""
+    """Call `measure`. The revision is taken before, because the code may change meanwhile."""
     created, code, begin = datetime.now(UTC).isoformat(timespec="seconds"), revision(), time.monotonic()
     readings = measure(quick, **sizes)
     return Result(script, quick, round(time.monotonic() - begin, 1), machine(), created, code, readings)
 
 
 def inherited() -> dict[str, str]:
-    """Copy the environment without pytest's variables: a script may itself run under pytest."""
+    """Copy the environment without pytest's variables, because the script may run under pytest."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def fresh_process(file: str, *, seed: int | None = None, **arguments: Any) -> Any:
-    """Call the script's `worker` in a new interpreter, with a hash seed of its own."""
+    """Call the script's `worker` in a new interpreter with a different hash seed."""
     seed = random.randrange(2**32) if seed is None else seed
     command = [sys.executable, file, "--worker", json.dumps(arguments)]
     done = subprocess.run(
@@ -220,7 +220,7 @@ def fresh_process(file: str, *, seed: int | None = None, **arguments: Any) -> An
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# Spins for `on` seconds and sleeps for `off` seconds, again and again, until its parent ends.
+# Spins for `on` seconds and sleeps for `off` seconds, repeatedly, until its parent ends.
 NEIGHBOUR = """
 import os, sys, time
 on, off = float(sys.argv[1]), float(sys.argv[2])
@@ -235,7 +235,7 @@ while os.getppid() == parent:
 
 @contextmanager
 def neighbours(*rhythms: tuple[float, float]) -> Iterator[None]:
-    """Run a process for each rhythm: seconds of spinning, seconds of sleep."""
+    """Run a noisy process for each pair of seconds to spin and seconds to sleep."""
     with background(NEIGHBOUR, *((str(on), str(off)) for on, off in rhythms)):
         yield
 
@@ -253,5 +253,5 @@ def background(script: str, *arguments: tuple[str, ...]) -> Iterator[None]:
 
 
 def per_cent(part: float, whole: float) -> str:
-    """Write a share as per cent."""
+    """Format a share as a percentage."""
     return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -46,14 +46,14 @@ PAIRS, QUICK_PAIRS = 60, 8
 ALPHA = 0.05
 REFERENCE_ADDITIONS = 1_000_000  # some tens of milliseconds
 COLLECT = ("--collect-only",)
-# The number of empty tests in the file, and what else pytest is told.
+# The number of empty tests in the file, and further options of pytest.
 SUITES: dict[str, tuple[int, tuple[str, ...]]] = {
     "collect 1 test": (1, COLLECT),
     "collect 400 tests": (400, COLLECT),
     "run 400 tests": (400, ()),
 }
 CLOCKS = {"wall_ms": "wall", "cpu_ms": "processor"}
-# So many pairs, each with a hash seed; under cachegrind a process takes fifty times as long.
+# The number of pairs, each with its own hash seed. Under cachegrind a process takes fifty times as long.
 SEEDS, QUICK_SEEDS = 4, 1
 CACHEGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 COUNTED = re.compile(r"I\s+refs:\s+([\d,]+)")
@@ -75,33 +75,33 @@ sys.exit(status)
 
 
 def options(suite: str, kind: str) -> list[str]:
-    """What pytest is told: how far to go, with no plugin but those of its own, and this one or not."""
+    """Return the options of pytest: those of the suite, without other plugins, and with or without this one."""
     others = sorted({entry.name for entry in entry_points(group="pytest11")} - {PLUGIN})
     return ["-q", *SUITES[suite][1], *(f"-pno:{name}" for name in (*others, "cacheprovider", *BLOCKED[kind]))]
 
 
 def run(command: Sequence[str], directory: Path) -> Reading:
-    """Milliseconds of wall and processor time that a process took, from its start to its end."""
+    """Run a process, and return its wall and processor time from start to end, in milliseconds."""
     begin = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *command], cwd=directory, stdout=subprocess.DEVNULL, env=environment(directory)
     )
     _, status, used = os.wait4(process.pid, 0)
     wall_ms = 1000 * (time.perf_counter() - begin)
-    process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait for it once more
+    process.returncode = os.waitstatus_to_exitcode(status)  # else Popen would wait for the process again
     if process.returncode:
         raise RuntimeError(f"pytest ended with status {process.returncode}: {' '.join(command)}")
     return {"wall_ms": wall_ms, "cpu_ms": 1000 * (used.ru_utime + used.ru_stime)}
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Variables with which bytecode is written, and written aside: else the plugin would be compiled at every start."""
+    """Return variables that cache bytecode in `directory`; else every start would compile the plugin."""
     writing = {name: value for name, value in inherited().items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**writing, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
 
 
 def pair(suite: str, directory: Path) -> Reading:
-    """A run with the plugin and one without it, in random order, and the slowest fixed work round them."""
+    """Run pytest with and without the plugin, in random order, and time fixed work before, between and after."""
     found: Reading = {}
     references_ms = [reference_ms()]
     for kind in random.sample(list(BLOCKED), len(BLOCKED)):
@@ -111,7 +111,7 @@ def pair(suite: str, directory: Path) -> Reading:
 
 
 def instructions(suite: str, kind: str, directory: Path, seed: int) -> int:
-    """How many instructions a run of pytest executes, outside the kernel."""
+    """Count the instructions that a run of pytest executes outside the kernel."""
     command = [*CACHEGRIND, sys.executable, "-m", "pytest", *options(suite, kind)]
     seeded = {**environment(directory), "PYTHONHASHSEED": str(seed)}
     done = subprocess.run(command, cwd=directory, env=seeded, capture_output=True, text=True, check=True)
@@ -119,7 +119,7 @@ def instructions(suite: str, kind: str, directory: Path, seed: int) -> int:
 
 
 def counted(told: str) -> int:
-    """The number of instructions in what cachegrind tells."""
+    """Parse the number of instructions in the output of cachegrind."""
     found = COUNTED.search(told)
     if found is None:
         raise RuntimeError(f"cachegrind told no number of instructions: {told!r}")
@@ -127,21 +127,21 @@ def counted(told: str) -> int:
 
 
 def reference_ms() -> float:
-    """How long a fixed piece of work takes, in milliseconds."""
+    """Time a fixed piece of work, in milliseconds."""
     begin = time.perf_counter()
     sum(range(REFERENCE_ADDITIONS))
     return 1000 * (time.perf_counter() - begin)
 
 
 def modules(suite: str, kind: str, directory: Path) -> set[str]:
-    """The names of all modules that a run of pytest imported."""
+    """Return the names of all modules that a run of pytest imports."""
     found = directory / "modules.json"
     run(["-c", LIST_MODULES, str(found), *options(suite, kind)], directory)
     return set(json.loads(found.read_text(encoding="utf-8")))
 
 
 def modules_added(suite: str, directory: Path) -> list[str]:
-    """The names of the modules that the plugin adds; an error where a run is not what it is called."""
+    """Return the modules that the plugin adds. RuntimeError if the runs do not differ by the plugin."""
     found = {kind: modules(suite, kind, directory) for kind in BLOCKED}
     if f"{PACKAGE}.plugin" not in found["with"]:
         raise RuntimeError(
@@ -156,14 +156,14 @@ def modules_added(suite: str, directory: Path) -> list[str]:
 
 
 def write_suite(directory: Path, tests: int) -> None:
-    """A file of empty tests, and a configuration that keeps pytest from looking for one further up."""
+    """Write a file of empty tests, and a configuration, so that pytest searches none in parent folders."""
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     body = "".join(f"def test_{number}():\n    pass\n\n\n" for number in range(tests))
     (directory / "test_idle.py").write_text(body, encoding="utf-8")
 
 
 def measure(quick: bool, pairs: int = PAIRS) -> list[Reading]:
-    """All pairs of all suites, and the modules that the plugin adds."""
+    """Measure all pairs of all suites, and list the modules that the plugin adds."""
     readings: list[Reading] = []
     for suite, (tests, _) in SUITES.items():
         with TemporaryDirectory() as name:
@@ -179,7 +179,7 @@ def measure(quick: bool, pairs: int = PAIRS) -> list[Reading]:
 
 
 def counts(suite: str, directory: Path, seeds: Sequence[int]) -> list[dict[str, int] | None]:
-    """The instructions of a pair for each hash seed; one None where nothing can count them."""
+    """Count the instructions of a pair for each hash seed; a single None without valgrind."""
     if shutil.which(CACHEGRIND[0]) is None:
         return [None]
     return [{kind: instructions(suite, kind, directory, seed) for kind in BLOCKED} for seed in seeds]
@@ -189,7 +189,7 @@ def counts(suite: str, directory: Path, seeds: Sequence[int]) -> list[dict[str, 
 
 
 def report(readings: list[Reading]) -> Report:
-    """What the plugin adds to each suite by each clock, the goal, and the modules."""
+    """Report the cost of the plugin for each suite and clock, the goals, and the modules."""
     pairs = {suite: [one for one in readings if one["suite"] == suite and "with" in one] for suite in SUITES}
     timed = {suite: own for suite, own in pairs.items() if own}
     head = ["suite", "clock", "pairs", "without, ms", "with, ms", "added, ms", "interval", "added, %"]
@@ -209,23 +209,23 @@ def report(readings: list[Reading]) -> Report:
 
 
 def quicker_half(pairs: Sequence[Reading]) -> list[Reading]:
-    """The half of the pairs that were taken while the machine was quicker."""
+    """Return the half of the pairs during which the machine was faster."""
     ordered = sorted(pairs, key=lambda one: float(one["reference_ms"]))
     return ordered[: math.ceil(len(ordered) / 2)]
 
 
 def added(clock: str, pairs: Sequence[Reading]) -> Estimate:
-    """Milliseconds that the plugin adds: the median of the paired differences, quicker half, with its interval."""
+    """Estimate the added milliseconds: the median difference of the pairs of the quicker half, with its interval."""
     return median_interval([one["with"][clock] - one["without"][clock] for one in quicker_half(pairs)], ALPHA)
 
 
 def typical(kind: str, clock: str, pairs: Sequence[Reading]) -> float:
-    """The median milliseconds of the runs of one kind, quicker half."""
+    """Return the median milliseconds of the runs of a kind, over the quicker half."""
     return float(median(one[kind][clock] for one in quicker_half(pairs)))
 
 
 def row(suite: str, clock: str, pairs: Sequence[Reading]) -> list[str]:
-    """What the plugin adds to a suite by one clock."""
+    """Write a row: the cost of the plugin for a suite by one clock."""
     more, without = added(clock, pairs), typical("without", clock, pairs)
     return [
         suite,
@@ -240,7 +240,7 @@ def row(suite: str, clock: str, pairs: Sequence[Reading]) -> list[str]:
 
 
 def goal(suite: str, clock: str, pairs: Sequence[Reading]) -> Goal:
-    """Whether all of the interval of what it adds by one clock is within both limits."""
+    """Judge whether the whole interval of the added time by one clock is within both limits."""
     more, without = added(clock, pairs), typical("without", clock, pairs)
     return Goal(
         f"{suite}, {CLOCKS[clock]} time: at most {GOAL_MS:g} ms and {100 * GOAL_SHARE:g} % more",
@@ -250,19 +250,19 @@ def goal(suite: str, clock: str, pairs: Sequence[Reading]) -> Goal:
 
 
 def instructions_of(readings: Sequence[Reading], suite: str) -> list[dict[str, int]]:
-    """The numbers of instructions of a suite's pairs, by kind."""
+    """Return the instructions of a suite's pairs, by kind of run."""
     return [one["instructions"] for one in readings if one["suite"] == suite and one.get("instructions")]
 
 
 def shares(numbers: Sequence[Mapping[str, int]]) -> list[float]:
-    """How much more is executed with the plugin than without it, by pair, in order of size."""
+    """Return the share of added instructions of each pair, in ascending order."""
     return sorted(one["with"] / one["without"] - 1 for one in numbers)
 
 
 def instructions_table(
     executed: Mapping[str, Sequence[Mapping[str, int]]], timed: Mapping[str, Sequence[Reading]]
 ) -> Table:
-    """What the plugin adds to each suite by instructions."""
+    """Write the table of instructions."""
     head = ("suite", "pairs", "without, millions", "added, millions", "added, %", "range, %", "at this pace, ms")
     rows = []
     for suite, numbers in executed.items():
@@ -282,7 +282,7 @@ def instructions_table(
 
 
 def instructions_goal(suite: str, numbers: Sequence[Mapping[str, int]]) -> Goal:
-    """Whether every pair is within the share."""
+    """Judge whether every pair is within `GOAL_SHARE`."""
     more = shares(numbers)
     return Goal(
         f"{suite}, instructions: at most {100 * GOAL_SHARE:g} % more",
@@ -292,7 +292,7 @@ def instructions_goal(suite: str, numbers: Sequence[Mapping[str, int]]) -> Goal:
 
 
 def per_test(timed: Mapping[str, Sequence[Reading]]) -> Iterator[str]:
-    """What the plugin adds to each test that runs."""
+    """Yield a note on the processor time that the plugin adds to each test that runs."""
     for suite, pairs in timed.items():
         tests, how = SUITES[suite]
         if how != COLLECT:
@@ -304,7 +304,7 @@ def per_test(timed: Mapping[str, Sequence[Reading]]) -> Iterator[str]:
 
 
 def notes(readings: Sequence[Reading]) -> Iterator[str]:
-    """The modules that are imported for the plugin, and what was not counted."""
+    """Yield notes on the modules that the plugin imports, and on missing counts of instructions."""
     for reading in readings:
         if "modules" in reading:
             own = [name for name in reading["modules"] if name.partition(".")[0] == PACKAGE]

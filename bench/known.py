@@ -23,11 +23,11 @@ from pytest_mwbudget.timing.host_speed import Machine, reference_ns
 
 # CPython specialises call sites only after about a thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
-# Counted requests in a row, after one that does not count.
+# Consecutive requests that count, after one that does not count.
 CALLS = 3
-# Fewest requests of a series that give an interval.
+# The fewest requests of a series for an interval.
 FEWEST = 48
-# A true cost is known well enough when the half width of its interval is at most their sum.
+# A true cost is known well enough if the half width of its interval is at most KNOWN_US plus KNOWN_SHARE of the cost.
 KNOWN_US, KNOWN_SHARE = 0.05, 0.005
 
 
@@ -42,7 +42,7 @@ class Noop:
 
 
 def spin_ns(ns: int) -> int:
-    """Spin for at least `ns` nanoseconds and return how long the spin took."""
+    """Spin for at least `ns` nanoseconds and return the actual duration."""
     begin = now = perf_counter_ns()
     while now - begin < ns:
         now = perf_counter_ns()
@@ -50,7 +50,7 @@ def spin_ns(ns: int) -> int:
 
 
 class Spin(Noop):
-    """Spin for `us` microseconds in each request, and note how long each spin took."""
+    """Spin for `us` microseconds in each request, and record the actual durations."""
 
     def __init__(self, app: Any, us: float) -> None:
         super().__init__(app)
@@ -58,7 +58,7 @@ class Spin(Noop):
         self.really_ns: list[int] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        # Written out: a shared function would be warm from another layer.
+        # Not a shared function, which other layers would warm up.
         begin = now = perf_counter_ns()
         end = begin + self.us * 1000
         while now < end:
@@ -104,7 +104,7 @@ class SpinInTask(Spin):
 
 
 class Sleep(Spin):
-    """Sleep in each request, and note how long each sleep took."""
+    """Sleep in each request, and record the actual durations."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         begin = perf_counter_ns()
@@ -114,7 +114,7 @@ class Sleep(Spin):
 
 
 class Glance(Noop):
-    """Read the clock and pass through, so that a layer inside finds the clock's code in the cache."""
+    """Read the clock and pass through, so that the clock's code is in the cache for a layer inside."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         perf_counter_ns()
@@ -122,7 +122,7 @@ class Glance(Noop):
 
 
 def own(kind: type[Noop]) -> type[Noop]:
-    """Make a subclass of `kind` with code of its own, as a real middleware has: CPython specialises code in place."""
+    """Make a subclass of `kind` with its own code object, as real layers have: CPython specialises code in place."""
     call: Any = kind.__call__
     copied = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, call.__defaults__, call.__closure__)
     return type(kind.__name__, (kind,), {"__call__": copied})
@@ -136,14 +136,14 @@ def glances(app: Any, count: int) -> Any:
 
 
 def start() -> dict[str, Any]:
-    """Make the first message of a response; layers change its headers in place."""
+    """Make the first message of a response: a new one each time, because layers change its headers in place."""
     return {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
 
 
 class Endpoint:
-    """Spin, then answer in `messages` messages; note how long the spin took.
+    """Spin, then answer in `messages` messages; `worked_ns` is the duration of the last spin.
 
-    The spin is log-normal with this median, in microseconds; `noise` is its sigma.
+    The duration is log-normal with the median `median_us` and the sigma `noise`.
     """
 
     def __init__(self, messages: int = 2, median_us: float = 0.0, noise: float = 0.0) -> None:
@@ -161,7 +161,7 @@ class Endpoint:
 
 
 def endpoints() -> dict[str, Endpoint]:
-    """Name the endpoints: one answers at once, one in ten messages, one computes for 1.2 ms with log-normal noise."""
+    """Return the endpoints by name. The slow one computes for 1.2 ms in the median, with log-normal noise."""
     return {
         "fast": Endpoint(),
         "ten messages": Endpoint(messages=SpinAtMessages.messages),
@@ -170,12 +170,12 @@ def endpoints() -> dict[str, Endpoint]:
 
 
 def at_best_speed(references: Sequence[float]) -> list[bool]:
-    """Tell for each time of the reference workload whether the machine ran at its best speed."""
+    """Return for each time of the reference workload whether the machine ran at its best speed."""
     return quiet(references, QUIET_REFERENCE, quickest(references))
 
 
 async def caller(app: Any, warm_calls: int) -> server.Caller:
-    """Make a caller of the app, and call the app `warm_calls` times."""
+    """Make a caller of the app, and warm the app up with `warm_calls` requests."""
     request = build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
     found = server.Caller(app, await template_of(request), None)
     for _ in range(warm_calls):
@@ -186,7 +186,7 @@ async def caller(app: Any, warm_calls: int) -> server.Caller:
 async def take(series: Series, count: int, request: Callable[[], Awaitable[float]]) -> None:
     """Add the nanoseconds of `count` requests, each with the slower of the reference workloads before and after.
 
-    The reference workload runs once between two requests, as in a measurement: right after itself it would be faster.
+    The reference workload runs once between two requests, as in a measurement. Run twice in a row, it would be faster.
     """
     before = reference_ns(perf_counter_ns)
     for _ in range(count):
@@ -198,7 +198,7 @@ async def take(series: Series, count: int, request: Callable[[], Awaitable[float
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a layer, the layer, and how much slower than at its best the machine ran meanwhile."""
+    """The cost of a layer, the layer, and the slowdown of the machine during the measurement."""
 
     us: Estimate
     layer: Any
@@ -213,12 +213,12 @@ async def cost(
     outside: int = 1,
     inside: int = 1,
 ) -> Cost:
-    """Measure what a layer made by `kind` costs, without any probe.
+    """Measure the cost of a layer made by `kind`, without any probe.
 
-    The layer stands between `outside` and `inside` layers of `Glance`. Whole requests with the layer and without it
-    take turns. The endpoint's own spin is subtracted. A request counts only if the reference workload next to it ran
-    at the best known speed of the machine. The measurement takes `seconds`, and up to three times as long until the
-    cost is known to `KNOWN_US` and `KNOWN_SHARE`.
+    The layer is between `outside` and `inside` layers of `Glance`. Whole requests with the layer and without it take
+    turns. The endpoint's own spin is subtracted. A request counts only if the reference workload next to the request
+    ran at the best known speed of the machine. The measurement takes `seconds`, or up to three times as long if the
+    cost is not yet known to `KNOWN_US` and `KNOWN_SHARE`.
     """
     layer = kind(glances(endpoint, inside))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
@@ -242,7 +242,7 @@ async def cost(
 
 
 def _difference(taken: Sequence[Series], layer: Any, machine: Machine) -> Cost:
-    """Subtract the typical request without the layer from the one with it, at the best speed of the machine."""
+    """Subtract the median request without the layer from that with the layer, at the best speed of the machine."""
     quick_ns = min(quickest([ns for one in taken for ns in one.reference]), machine.seen_ns)
     kept = [one.steady(quick_ns) for one in taken]
     with_it, without = (batched_interval(one.values, ALPHA) * 0.001 for one in kept)

@@ -74,21 +74,21 @@ OURS, BENCHMARK = "budgets_mwbudget", "cuts_pytest_benchmark"
 RUNS = 10
 TRUTH_ROUNDS, TRUTH_CALLS, TRUTH_WARM_CALLS, TRUTH_S = 150, 5, 500, 0.5
 ADDED_CALLS = 150
-# The budget of each layer, in its true cost; a spread must stay below what lies between.
+# The budget of each layer, as a multiple of its true cost. The spread must be below the difference.
 BUDGET = 1.3
-# A budget that every layer keeps: the run is as long as the table needs it.
+# A budget that every layer keeps, so that the run lasts until the table is precise.
 GENEROUS_US = 1000.0
 VERDICT_TIME_S = 5.0
-# So little of the truth shows the mechanics.
+# The share of the full effort for the truth in a quick run.
 QUICK_EFFORT = 0.1
-# Time of the cuts, in times of the time that ours takes; every way has 1.
+# Time of the cuts, as multiples of the time that ours takes. Every other way gets 1.
 LADDER = (0.25, 1.0, 4.0)
 SPREAD_GOAL, SOONER_GOAL = 30.0, 10.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to ask. `answers` describes what the way tells about a layer."""
+    """A way to measure layers. `answers` describes the result for a layer."""
 
     title: str
     answers: str
@@ -103,12 +103,12 @@ WAYS = {
     "spans_opentelemetry": Way("OpenTelemetry's spans", "no layer: the request, and each message"),
     "samples_pyinstrument": Way("pyinstrument", "each layer, as a share of samples"),
 }
-# What a way puts round or into a request; the others stand outside it.
+# The ways that add work to a request. The others only call the app.
 ADDING = (OURS, "cuts_httpx", "spans_sentry", "spans_opentelemetry", "samples_pyinstrument")
 
 
 def lines_of(way: str) -> int:
-    """Lines of code of the way's file: those that hold a statement, docstrings left out."""
+    """Count the lines of code of the way's file, without docstrings, comments and empty lines."""
     source = (WAYS_DIRECTORY / f"{way}.py").read_text(encoding="utf-8")
     tree = ast.parse(source)
     docstrings: set[int] = set()
@@ -123,7 +123,7 @@ def lines_of(way: str) -> int:
 
 
 async def truth_us(effort: float) -> dict[str, float]:
-    """What each layer costs in this process, without any tool, in microseconds."""
+    """Measure the true cost of each layer in this process, without any tool, in microseconds."""
     seconds = TRUTH_S * effort
     machine = Machine()
     costs = {kind.__name__: await cost(own(kind), Endpoint(), seconds, machine) for kind in (Noop, Spin5, Spin50)}
@@ -132,7 +132,7 @@ async def truth_us(effort: float) -> dict[str, float]:
 
 
 async def removed_us(real: list[str], effort: float) -> dict[str, float]:
-    """What removing each of these layers saves: whole requests with and without it, interleaved."""
+    """Measure the saving of removing each of these layers, with interleaved whole requests."""
     rounds, warm_calls = round(TRUTH_ROUNDS * effort), round(TRUTH_WARM_CALLS * effort)
     without = {name: tuple(layer for layer in LAYERS if layer[0].__name__ != name) for name in NAMES}
     calls = {name: await caller(make_app(without[name]), warm_calls) for name in real}
@@ -150,7 +150,7 @@ async def removed_us(real: list[str], effort: float) -> dict[str, float]:
 
 
 async def typical_us(call: server.Caller) -> float:
-    """The median of some requests after a first one."""
+    """Return the median time of `TRUTH_CALLS` requests after a first one."""
     return median([(await call()).elapsed_ns for _ in range(1 + TRUTH_CALLS)][1:]) / 1000
 
 
@@ -158,7 +158,7 @@ async def typical_us(call: server.Caller) -> float:
 
 
 def run_pytest(way: str, *options: str) -> None:
-    """Run the way's tests as a user's, without this project's configuration."""
+    """Run the way's tests without this project's configuration, as a user would."""
     file = str(WAYS_DIRECTORY / f"{way}.py")
     isolated = ["-c", os.devnull, f"--rootdir={WAYS_DIRECTORY}", "-p", "no:cacheprovider", "-p", "no:asyncio"]
     status = pytest.main([file, "-q", *isolated, *options])
@@ -167,7 +167,7 @@ def run_pytest(way: str, *options: str) -> None:
 
 
 def ask(way: str, seconds: float) -> dict[str, float]:
-    """Ask one way about each layer within the given time. Ours takes the time it needs."""
+    """Measure each layer in one way within the given time; ours takes the time it needs. Returns µs by name."""
     with tempfile.TemporaryDirectory() as directory:
         found = Path(directory) / "found.json"
         if way == OURS:
@@ -188,7 +188,7 @@ Request = Callable[[], Awaitable[Any]]
 
 @asynccontextmanager
 async def with_tool(way: str) -> AsyncIterator[Request]:
-    """A request as it is while the way's tool is at work."""
+    """Yield a function that makes a request while the way's tool is active."""
     if way == "cuts_httpx":
         transport = httpx.ASGITransport(make_app())
         async with httpx.AsyncClient(transport=transport, base_url="http://testserver", headers=HEADERS) as client:
@@ -211,7 +211,7 @@ async def with_tool(way: str) -> AsyncIterator[Request]:
 
 @asynccontextmanager
 async def probed(call: server.Caller) -> AsyncIterator[Request]:
-    """A request as ours are while it times: every probe in place, and a null layer."""
+    """Yield a function that makes a request as in our timing: with every probe and a null layer."""
     stack = await discover(call)
     probes = Probes(stack, call.clock, suspending=True)
 
@@ -224,7 +224,7 @@ async def probed(call: server.Caller) -> AsyncIterator[Request]:
 
 
 async def request_us(request: Request) -> float:
-    """What a whole request typically takes, seen from outside."""
+    """Return the median time of a whole request, timed from outside."""
     taken_us = []
     for _ in range(2 * ADDED_CALLS):
         begin = perf_counter()
@@ -234,12 +234,12 @@ async def request_us(request: Request) -> float:
 
 
 async def bare_us() -> float:
-    """What a whole request takes without any tool."""
+    """Time a whole request without any tool."""
     return await request_us(await caller(make_app(), ADDED_CALLS))
 
 
 async def tooled_us(way: str) -> float:
-    """What a whole request takes with the way's tool at work."""
+    """Time a whole request with the way's tool active."""
     async with with_tool(way) as request:
         return await request_us(request)
 
@@ -248,12 +248,12 @@ async def tooled_us(way: str) -> float:
 
 
 def worker(kind: str, way: str = OURS, seconds: float = 0.0, effort: float = 1.0) -> Reading:
-    """The reading of one process: a run of a way with the truth, of the cuts without, or our verdicts, or our time."""
+    """Take one reading: 'run' (a way, and the truth), 'ladder' (the cuts), 'verdicts' or 'time' (ours)."""
     if kind == "time":
         return {"seconds": measured_s(Budgets({"us": GENEROUS_US}))}
     if kind == "verdicts":
         return verdicts(effort)
-    # The truth first: a tool may leave its traces in the classes of the app.
+    # The truth first, because a tool may leave the classes of the app changed.
     truth = asyncio.run(truth_us(effort)) if kind == "run" else {}
     before_us = asyncio.run(bare_us()) if kind == "run" and way in ADDING else None
     begin = perf_counter()
@@ -264,26 +264,26 @@ def worker(kind: str, way: str = OURS, seconds: float = 0.0, effort: float = 1.0
 
 
 def measured_s(budgets: Budgets) -> float:
-    """Seconds of a measurement of ours: warming up, counting, timing."""
+    """Return the seconds of our measurement: warming up, counting, timing."""
     begin = perf_counter()
     measured(budgets)
     return perf_counter() - begin
 
 
 def measured(budgets: Budgets, schedule: Schedule = Schedule()) -> Measurement:  # noqa: B008
-    """A measurement of ours with these budgets."""
+    """Measure the app with ours and these budgets."""
     request = build_request("GET", "/", {"headers": HEADERS})
     settings = Settings(budgets=budgets, max_time_s=VERDICT_TIME_S)
     return asyncio.run(measure_app(make_app(), request, settings, Environment(schedule=schedule)))
 
 
 def verdicts(effort: float) -> Reading:
-    """Tell each layer's verdict, and the seconds until it was known."""
+    """Return each layer's verdict, and the seconds until the verdict was known."""
     truth = asyncio.run(truth_us(effort))
     known: dict[str, float] = {}
 
     class Watched(timing.Timing):
-        """Notes when the verdict on a layer is known."""
+        """A `Timing` that records when the verdict on each layer is known."""
 
         def _judge(self) -> Look:
             look = super()._judge()
@@ -304,7 +304,7 @@ def verdicts(effort: float) -> Reading:
 
 
 def measure(quick: bool) -> list[Reading]:
-    """All readings: ours tells how much time the others have, then all take turns."""
+    """Take all readings. A first run of ours sets the time of all ways, which then take turns."""
     effort = QUICK_EFFORT if quick else 1.0
     seconds = 0.5 if quick else fresh_process(__file__, kind="time")["seconds"]
     tasks: list[tuple[float, dict[str, Any]]] = [(1.0, {"kind": "run", "way": way}) for way in WAYS]
@@ -324,7 +324,7 @@ def measure(quick: bool) -> list[Reading]:
 
 
 def report(readings: list[Reading]) -> Report:
-    """Spread, error, what a way costs and answers; the verdicts; the two goals."""
+    """Report spread, error, cost and answers of each way, the verdicts, and the goals."""
     by_way = {way: [r for r in readings if r["kind"] == "run" and r["way"] == way] for way in WAYS}
     present = {way: taken for way, taken in by_way.items() if taken}
     runs = min((len(taken) for taken in present.values()), default=0)
@@ -346,44 +346,44 @@ def report(readings: list[Reading]) -> Report:
 
 
 def values(taken: list[Reading], name: str) -> list[float]:
-    """What a way said of a layer, run by run."""
+    """Return the figures of a way for a layer, run by run."""
     return [reading["us"][name] for reading in taken if name in reading["us"]]
 
 
 def errors(taken: list[Reading], name: str) -> list[float]:
-    """How far it was from the truth of its process."""
+    """Return the errors of these figures against the truth of their process."""
     return [reading["us"][name] - reading["truth_us"][name] for reading in taken if name in reading["us"]]
 
 
 def half_range(found: list[float]) -> float:
-    """Half of what lies between the least and the most."""
+    """Return half the range."""
     return (max(found) - min(found)) / 2
 
 
 def interquartile_range(found: list[float]) -> float:
-    """What lies between the first and the third quarter."""
+    """Return the interquartile range."""
     low, _, high = quantiles(found, n=4, method="inclusive")
     return high - low
 
 
 def spread_cell(found: list[float]) -> str:
-    """Half the range and the interquartile range; nothing of a single run."""
+    """Write half the range and the interquartile range; a dash for a single run."""
     return f"± {half_range(found):.2f} ({interquartile_range(found):.2f})" if len(found) > 1 else "-"
 
 
 def error_cell(found: list[float]) -> str:
-    """The median and the worst."""
+    """Write the median error and the worst."""
     return f"{median(found):+.2f} ({max(found, key=abs):+.2f})" if found else "-"
 
 
 def truth_row(present: dict[str, list[Reading]]) -> tuple[str, ...]:
-    """What each layer truly costs, over all processes."""
+    """Write the median true cost of each layer over all processes."""
     truths = [reading["truth_us"] for taken in present.values() for reading in taken]
     return ("(truth)", *(f"{median(truth[name] for truth in truths):.2f}" if truths else "-" for name in NAMES))
 
 
 def cost_table(present: dict[str, list[Reading]], lines: dict[str, int]) -> Table:
-    """Write what each way takes and answers."""
+    """Write the table of cost and answers of each way."""
     rows = []
     for way, taken in present.items():
         added = [reading["added_us"] for reading in taken if reading["added_us"] is not None]
@@ -400,7 +400,7 @@ def cost_table(present: dict[str, list[Reading]], lines: dict[str, int]) -> Tabl
 
 
 def nameless(present: dict[str, list[Reading]]) -> list[str]:
-    """What a way says that names no layer."""
+    """Write a note for each way whose figures name no layer."""
     notes = []
     for way, taken in present.items():
         spans = dict.fromkeys(name for reading in taken for name in reading["us"] if name not in NAMES)
@@ -411,7 +411,7 @@ def nameless(present: dict[str, list[Reading]]) -> list[str]:
 
 
 def spread_goals(present: dict[str, list[Reading]]) -> list[Goal]:
-    """Our spread against that of the cuts; none without two runs of both."""
+    """Compare our spread with that of the cuts; no goals without two runs of both."""
     ours, cuts = present.get(OURS, []), present.get(BENCHMARK, [])
     both = [name for name in NAMES if min(len(values(ours, name)), len(values(cuts, name))) > 1]
     if not both:
@@ -432,18 +432,18 @@ def spread_goals(present: dict[str, list[Reading]]) -> list[Goal]:
 
 
 def ratio(more: float, less: float) -> float:
-    """How many times; runs that agree to the last digit are more than any number of times."""
+    """Divide; infinity if `less` is 0, when runs agree to the last digit."""
     return more / less if less else float("inf")
 
 
 def listed(times: dict[str, float]) -> str:
-    """The ratio of each layer."""
+    """Write the ratio of each layer."""
     return ", ".join(f"{name} {value:.1f}" for name, value in times.items())
 
 
 @dataclass(frozen=True)
 class Gate:
-    """When the verdict on a layer's budget is known. `cuts_s` None: not in the longest time that was tried."""
+    """The seconds until the verdict on a layer's budget is known. `cuts_s` None: not within `longest_s`."""
 
     layer: str
     ours_s: float | None
@@ -452,12 +452,12 @@ class Gate:
 
     @property
     def sooner(self) -> float | None:
-        """How many times sooner ours is, at least; None where ours has no verdict in half of the runs."""
+        """The least factor by which ours is sooner; None if ours lacks a verdict in half of the runs."""
         return None if self.ours_s is None else (self.cuts_s or self.longest_s) / self.ours_s
 
 
 def gate_rows(ours: list[Reading], cuts: list[Reading]) -> list[Gate]:
-    """Each layer's verdict with both; none without readings of both."""
+    """Compare the time to each layer's verdict; empty without readings of both."""
     rungs = [[r for r in cuts if r["share"] == share] for share in sorted({r["share"] for r in cuts})]
     rungs = [rung for rung in rungs if len(rung) > 1]
     if not ours or not rungs:
@@ -479,7 +479,7 @@ def gate_rows(ours: list[Reading], cuts: list[Reading]) -> list[Gate]:
 
 
 def told_s(rungs: list[list[Reading]], name: str, margin_us: float) -> float | None:
-    """The least time from which on the cuts move by no more than the margin; None when they do in the longest."""
+    """Return the least time from which on the cuts vary by at most the margin; None if no time is enough."""
     least_s: float | None = None
     for rung in reversed(rungs):
         if half_range(values(rung, name)) > margin_us:
@@ -489,7 +489,7 @@ def told_s(rungs: list[list[Reading]], name: str, margin_us: float) -> float | N
 
 
 def gate_table(gates: list[Gate], ours: list[Reading]) -> Table:
-    """Seconds to the verdict, and our verdicts."""
+    """Write the table of seconds to the verdict, and of our verdicts."""
     rows = []
     for gate in gates:
         truth_us = median(reading["truth_us"][gate.layer] for reading in ours)
@@ -509,7 +509,7 @@ def gate_table(gates: list[Gate], ours: list[Reading]) -> Table:
 
 
 def sooner_goals(gates: list[Gate]) -> list[Goal]:
-    """How much sooner the typical verdict is known; a layer on which ours has none counts as not sooner at all."""
+    """Judge how much sooner the typical verdict is known. A layer without our verdict counts as 0 times."""
     if not gates:
         return []
     times = {gate.layer: gate.sooner or 0.0 for gate in gates}

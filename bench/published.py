@@ -62,10 +62,10 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
 PROCESSES = 2
-# A measurement on a machine this many times slower than before is repeated, up to TRIES in all.
+# A measurement is repeated if the machine ran slower than before by this factor, up to TRIES times in all.
 SLOW, TRIES = 1.15, 3
 MAX_TIME_S, LONG_TIME_S, LONGEST_TIME_S, QUICK_TIME_S = 5.0, 10.0, 60.0, 0.5
-# A budget that no request exceeds, so that a measurement goes on until it knows the whole request.
+# A budget that no request exceeds, so that a measurement lasts until the time of the whole request is known.
 ENDLESS_US = 1e9
 QUICK_CASES = ("hello", "1 B", "5 B", "1 A", "5 A", "5 A, file", "fetch, shared client")
 FASTAPI_OWN = ("ServerErrorMiddleware", "ExceptionMiddleware", "AsyncExitStackMiddleware")
@@ -76,11 +76,11 @@ RECORDS = [{"id": number, "name": f"record {number}", "price": number / 4, "tags
 
 
 async def nothing() -> None:
-    """What a do-nothing layer does."""
+    """Do nothing, as the work of a layer."""
 
 
 async def write(path: Path) -> None:
-    """Append 15 kB to a file, blocking; a file that has grown large is begun anew."""
+    """Append 15 kB to a file, blocking; truncate a file above `MOST_WRITTEN`."""
     with path.open("ab") as file:
         file.write(WRITTEN)
         if file.tell() > MOST_WRITTEN:
@@ -88,7 +88,7 @@ async def write(path: Path) -> None:
 
 
 class A:
-    """A pure ASGI class that does something, then passes on."""
+    """A pure ASGI class that does `work`, then calls the app."""
 
     def __init__(self, app: Any, work: Callable[[], Awaitable[None]] | None = None) -> None:
         self.app = app
@@ -101,7 +101,7 @@ class A:
 
 
 class B(BaseHTTPMiddleware):
-    """The same as a BaseHTTPMiddleware."""
+    """The layer `A` as a BaseHTTPMiddleware."""
 
     def __init__(self, app: Any, work: Callable[[], Awaitable[None]] = nothing) -> None:
         super().__init__(app)
@@ -113,7 +113,7 @@ class B(BaseHTTPMiddleware):
 
 
 async def add_process_time(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """A decorated function that adds a process-time header."""
+    """Add a process-time header, as a decorated function."""
     begin = time.perf_counter()
     response = await call_next(request)
     response.headers["X-Process-Time"] = str(time.perf_counter() - begin)
@@ -150,7 +150,7 @@ class ProcessTime:
 
 
 class Buffer:
-    """A pure ASGI class that keeps all messages of the response and sends them at the end."""
+    """A pure ASGI class that buffers all messages of the response and sends them at the end."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -170,21 +170,21 @@ class Buffer:
 
 
 def refusal(path: str, authorization: str | None) -> Response | None:
-    """What the metrics answer to those without a key; None for everything else."""
+    """Return the response to a request for metrics without a key; None for all other requests."""
     if "/metrics" in path and authorization != "Bearer key":
         return JSONResponse({"error": "unauthorized"}, status_code=401)
     return None
 
 
 class AuthBefore(BaseHTTPMiddleware):
-    """Guards the metrics; every other request passes through."""
+    """A BaseHTTPMiddleware that protects the metrics and passes other requests through."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         return refusal(request.url.path, request.headers.get("authorization")) or await call_next(request)
 
 
 class AuthAfter:
-    """The same as a pure ASGI class."""
+    """The layer `AuthBefore` as a pure ASGI class."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -201,14 +201,14 @@ class AuthAfter:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an app may write, and which server it may ask; both go with the process."""
+    """The file that an app may write, and the URL that it may fetch. Both exist as long as the process."""
 
     file: Path
     upstream: str = ""
 
 
 def hello(*layers: Any, **options: Any) -> FastAPI:
-    """Hello world in these layers, outermost last, each with the same options."""
+    """Make a hello-world app in these layers, outermost last, each with the same options."""
     app = FastAPI()
     for layer in layers:
         app.add_middleware(layer, **options)
@@ -221,7 +221,7 @@ def hello(*layers: Any, **options: Any) -> FastAPI:
 
 
 def decorated(*layers: Any) -> FastAPI:
-    """Hello world in a decorated function, and these layers round it."""
+    """Make a hello-world app in a decorated function, with these layers outside."""
     app = hello()
     app.middleware("http")(add_process_time)
     for layer in layers:
@@ -230,7 +230,7 @@ def decorated(*layers: Any) -> FastAPI:
 
 
 def health(auth: Any) -> FastAPI:
-    """A proxy's health in an auth layer and CORS."""
+    """Make a proxy's health route in an auth layer and CORS."""
     app = FastAPI()
     app.add_middleware(auth)
     app.add_middleware(CORSMiddleware, allow_origins=["*"])
@@ -243,12 +243,12 @@ def health(auth: Any) -> FastAPI:
 
 
 def ready() -> bytes:
-    """The records as JSON."""
+    """Return the records as JSON."""
     return json.dumps(RECORDS).encode()
 
 
 def fastapi_records(plain: bool) -> FastAPI:
-    """The handler returns the records, or a response that has them as JSON already."""
+    """Make an app whose handler returns the records, or a response with ready JSON."""
     app = FastAPI()
 
     @app.get("/", response_model=None)
@@ -259,7 +259,7 @@ def fastapi_records(plain: bool) -> FastAPI:
 
 
 def starlette_records(plain: bool) -> Starlette:
-    """The same for Starlette, whose plain data is a JSONResponse."""
+    """Make the same app for Starlette, where plain data needs a JSONResponse."""
 
     async def records(request: Request) -> Response:
         return JSONResponse(RECORDS) if plain else Response(ready(), media_type="application/json")
@@ -268,7 +268,7 @@ def starlette_records(plain: bool) -> Starlette:
 
 
 def litestar_records(plain: bool) -> Any:
-    """The same for Litestar."""
+    """Make the same app for Litestar."""
     import litestar
 
     @litestar.get("/")
@@ -283,14 +283,14 @@ def litestar_records(plain: bool) -> Any:
 
 
 async def upstream(scope: Any, receive: Any, send: Any) -> None:
-    """Answers JSON at once; what the apps fetch, in another process."""
+    """Answer JSON at once. The apps fetch from this app, which runs in another process."""
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"13")]})
         await send({"type": "http.response.body", "body": b'{"answer":42}'})
 
 
 def fetching(url: str, shared: bool) -> FastAPI:
-    """The handler fetches from upstream, with a client of its own or with one for all."""
+    """Make an app whose handler fetches from upstream, with a new client for each request or a shared client."""
     clients: list[httpx.AsyncClient] = []
 
     @asynccontextmanager
@@ -316,11 +316,11 @@ def fetching(url: str, shared: bool) -> FastAPI:
 
 @dataclass(frozen=True)
 class Case:
-    """One row: the text and its app, what was published, and how the app is made.
+    """A row: the text, how to make its app, and the published figures.
 
-    `us` is published microseconds per request, `base` the case of the same text without the layers; `clients` made
-    requests at a time. `seconds` is published where the text tells the time for some fixed work instead. `whole` says
-    that the request is compared, not layers. `slept_s` is what all its layers sleep for a request.
+    `us` is the published time per request, `base` the case of the same text without the layers. `clients` is the number
+    of concurrent clients. `seconds` is the published time if the text states the time of some fixed work instead.
+    `whole` says that the whole request is compared, not layers. `slept_s` is the sleep of all layers in a request.
     """
 
     text: int
@@ -335,19 +335,19 @@ class Case:
 
     @property
     def published(self) -> float | None:
-        """What was published for what is compared: µs added, µs per request, or seconds; None when nothing was."""
+        """The published figure to compare with: µs added, µs per request, or seconds; None if there is none."""
         if self.us is None:
             return self.seconds
         return self.us - (CASES[self.base].us or 0.0) if self.base else self.us
 
 
 def rps(*requests_per_second: float) -> float:
-    """Microseconds per request, of the mean of some runs."""
+    """Convert the mean requests per second of some runs to microseconds per request."""
     return 1e6 / fmean(requests_per_second)
 
 
 def stacked(layer: Any, count: int, work: Callable[[Place], Callable[[], Awaitable[None]]]) -> Callable[[Place], Any]:
-    """Hello world below equal layers, each doing some work."""
+    """Make a hello-world app in `count` equal layers, each of which does `work`."""
     return lambda place: hello(*[layer] * count, work=work(place))
 
 
@@ -368,7 +368,7 @@ article = partial(Case, 1, base="hello", clients=100)
 
 
 def asleep(layer: Any, seconds: float, us: float, max_time_s: float) -> Case:
-    """Five layers that sleep one after another."""
+    """Make the case of five layers that sleep one after another."""
     make = stacked(layer, 5, sleeping(seconds))
     return article(make, us, max_time_s=max_time_s, slept_s=5 * seconds)
 
@@ -407,12 +407,12 @@ CASES: dict[str, Case] = {
     "fetch, shared client": work(lambda place: fetching(place.upstream, True), seconds=0.26),
 }
 
-# RPS between which the first text's own app without layers moved.
+# The range of the RPS of the first text's app without layers.
 BARE_RPS = (5200, 6400)
-# The objects and tasks that the fourth text counts for a pass through its layer.
+# The number of objects and tasks that the fourth text states for a pass through its layer.
 INTERMEDIATE = 7
 
-# What the first case adds over what the second does; of cases that add nothing, one whole request over the other.
+# The added time of the first case divided by that of the second, or whole requests for cases that add no layers.
 RATIOS = (
     ("1 B", "1 A"),
     ("5 B", "5 A"),
@@ -438,7 +438,7 @@ RATIOS = (
 
 
 def measure(quick: bool) -> list[Reading]:
-    """A reading for each case and process."""
+    """Take a reading for each case and process."""
     readings = []
     with served(__file__, role="upstream") as server:
         url = f"http://127.0.0.1:{server.ports[0]}/"
@@ -455,12 +455,12 @@ def measure(quick: bool) -> list[Reading]:
 
 
 def installed_cases() -> list[str]:
-    """The cases whose framework is installed here."""
+    """Return the cases whose framework is installed here."""
     return [name for name in CASES if "Litestar" not in name or find_spec("litestar") is not None]
 
 
 def worker(role: str, name: str = "", url: str = "", max_time_s: float = MAX_TIME_S, known_ns: float = inf) -> Reading:
-    """What a fresh process does: answer the apps that fetch, or measure one case."""
+    """Run one role of a fresh process: serve as upstream, or measure a case."""
     if role == "upstream":
         serve([upstream], "asyncio")
         return {}
@@ -475,9 +475,9 @@ def worker(role: str, name: str = "", url: str = "", max_time_s: float = MAX_TIM
 
 
 async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machine) -> Reading:
-    """What is compared: the whole request, or the sum of the layers that are not the framework's own.
+    """Measure the whole request, or the sum of the layers that are not the framework's own.
 
-    `us` and `total_us` are [estimate, low, high] in µs per request, None when there were too few requests.
+    `us` and `total_us` are [estimate, low, high] in µs per request, None if there were too few requests.
     """
     settings = Settings(Budgets(total_us=ENDLESS_US if whole else None), max_time_s=max_time_s)
     measurement = await measured(app, build_request("GET", "/", {}), settings, Environment(machine=machine))
@@ -493,13 +493,13 @@ async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machi
 
 
 def summed_us(layers: Sequence[LayerReport]) -> list[float] | None:
-    """The sum of the layers' rows, in an interval that holds when all of theirs do."""
+    """Add the rows of the layers. The interval of the sum holds if all intervals of the rows hold."""
     parts = [report.us for report in layers if report.us is not None]
     return estimate_to_json(sum(parts, ZERO)) if len(parts) == len(layers) else None
 
 
 def occupied(layers: Sequence[LayerReport]) -> Reading:
-    """How the layers spend their time, in sum, µs per request; None where it is not known of each."""
+    """Add busy, waiting and processor time of the layers, in µs per request; None unless known for each layer."""
     found = [report.occupation for report in layers if report.occupation is not None]
     if not layers or len(found) < len(layers):
         return {"busy_us": None, "wait_us": None, "cpu_us": None, "blocking": None}
@@ -513,7 +513,7 @@ def occupied(layers: Sequence[LayerReport]) -> Reading:
 
 
 def counted(parts: Sequence[Counts]) -> Reading:
-    """What is created per request, in sum; objects are None where they cannot be counted."""
+    """Add the objects and tasks per request; objects are None if they cannot be counted."""
     objects = [counts.objects.count for counts in parts if counts.objects is not None]
     return {
         "objects": sum(objects) if len(objects) == len(parts) else None,
@@ -526,7 +526,7 @@ def counted(parts: Sequence[Counts]) -> Reading:
 
 @dataclass(frozen=True)
 class Row:
-    """A case with the findings of its processes, in µs per request; None where unknown."""
+    """A case with the mean results of its processes, times in µs per request; None if unknown."""
 
     case: Case
     us: Estimate | None
@@ -540,7 +540,7 @@ class Row:
 
     @property
     def compared_us(self) -> float | None:
-        """Ours for what was published: what is added, or the whole request."""
+        """Our figure to compare with the published one: the added time, or the whole request."""
         if self.case.base is None:
             return self.total_us
         return self.us.estimate if self.us else None
@@ -550,7 +550,7 @@ Rows: TypeAlias = Mapping[str, Row]
 
 
 def report(readings: list[Reading]) -> Report:
-    """Published beside ours, ratios, and why they differ."""
+    """Report published figures beside ours, ratios, and reasons for differences."""
     rows = {name: row_of(name, own) for name in CASES if (own := [r for r in readings if r["case"] == name])}
     if not rows:
         return Report([], notes=["Nothing was measured."])
@@ -562,7 +562,7 @@ def report(readings: list[Reading]) -> Report:
 
 
 def row_of(name: str, readings: Sequence[Reading]) -> Row:
-    """The mean of the processes, between the lowest and the highest end of their intervals."""
+    """Merge the readings of a case: the mean, between the lowest and the highest end of the intervals."""
     found = [reading["us"] for reading in readings if reading["us"] is not None]
     us = None
     if found:
@@ -576,23 +576,23 @@ def row_of(name: str, readings: Sequence[Reading]) -> Row:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are known, None when none is."""
+    """Return the mean of the known values, None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def text_of(value: float | None, form: str = ".0f") -> str:
-    """A number as text."""
+    """Format a number; a dash for None."""
     return "-" if value is None else f"{value:{form}}"
 
 
 def figure(us: float) -> str:
-    """Microseconds with as many places as they are worth."""
+    """Format microseconds: two decimals below 10, none above."""
     return f"{us:.2f}" if abs(us) < 10 else f"{us:.0f}"
 
 
 def beside(rows: Rows) -> Table:
-    """Published and ours, case by case."""
+    """Write the table of published figures beside ours, case by case."""
     head = ["case", "text", "published", "added", "ours", "interval", "busy", "wait", "objects", "tasks"]
     body = []
     for name, row in rows.items():
@@ -616,7 +616,7 @@ def beside(rows: Rows) -> Table:
 
 
 def ratios(rows: Rows) -> Table:
-    """The ratios that were published, and ours."""
+    """Write the table of published ratios beside ours."""
     body = []
     for over, under in RATIOS:
         if over in rows and under in rows:
@@ -628,7 +628,7 @@ def ratios(rows: Rows) -> Table:
 
 
 def quotient(over: float | None, under: float | None) -> float | None:
-    """One over the other, None when one is not known or the other is nothing."""
+    """Divide; None if a value is unknown or the divisor is not above 0."""
     return None if over is None or under is None or under <= 0 else over / under
 
 
@@ -636,7 +636,7 @@ def quotient(over: float | None, under: float | None) -> float | None:
 
 
 def pure_reason(rows: Rows) -> str | None:
-    """One and five pure ASGI layers."""
+    """Explain the figures of one and five pure ASGI layers."""
     one, five = added(rows, "1 A"), added(rows, "5 A")
     if one is None or five is None:
         return None
@@ -650,7 +650,7 @@ def pure_reason(rows: Rows) -> str | None:
 
 
 def task_reason(rows: Rows) -> str | None:
-    """One and five BaseHTTPMiddlewares."""
+    """Explain the figures of one and five layers of BaseHTTPMiddleware."""
     one, five = added(rows, "1 B"), added(rows, "5 B")
     if one is None or five is None:
         return None
@@ -666,7 +666,7 @@ def task_reason(rows: Rows) -> str | None:
 
 
 def file_reason(rows: Rows) -> str | None:
-    """What writing to a file adds."""
+    """Explain the cost of writing to a file."""
     under_b, under_a = (extra_us(rows, f"5 {kind}, file", f"5 {kind}") for kind in "BA")
     if under_b is None or under_a is None:
         return None
@@ -684,7 +684,7 @@ def file_reason(rows: Rows) -> str | None:
 
 
 def sleep_reason(rows: Rows) -> str | None:
-    """What a hundred clients hide."""
+    """Explain how concurrent clients hide sleeps."""
     parts = [f"{name}: {slept(row)}, published {row.case.us:.0f}" for name, row in rows.items() if row.case.slept_s]
     if not parts:
         return None
@@ -696,7 +696,7 @@ def sleep_reason(rows: Rows) -> str | None:
 
 
 def slept(row: Row) -> str:
-    """What is known of a case whose layers sleep."""
+    """Describe the result of a case whose layers sleep."""
     clients = row.case.clients
     if row.us is None:
         slept_us = 1e6 * row.case.slept_s
@@ -710,7 +710,7 @@ def slept(row: Row) -> str:
 
 
 def header_reason(rows: Rows) -> str | None:
-    """Decorators against pure layers that add a header."""
+    """Explain the figures of decorators and pure layers that add a header."""
     names = ("1 decorator, process time", "decorator and subclass", "1 pure, process time", "2 pure, process time")
     found = [added(rows, name) for name in names]
     if None in found:
@@ -724,7 +724,7 @@ def header_reason(rows: Rows) -> str | None:
 
 
 def buffer_reason(rows: Rows) -> str | None:
-    """A decorator against buffering."""
+    """Explain the figures of a decorator and of buffering."""
     decorator, buffering = added(rows, "1 decorator, nothing"), added(rows, "1 pure, buffering")
     if decorator is None or buffering is None:
         return None
@@ -737,7 +737,7 @@ def buffer_reason(rows: Rows) -> str | None:
 
 
 def auth_reason(rows: Rows) -> str | None:
-    """What rewriting the auth layer saved."""
+    """Explain the saving by rewriting the auth layer."""
     before, after = added(rows, "CORS, auth B"), added(rows, "CORS, auth A")
     if before is None or after is None:
         return None
@@ -753,7 +753,7 @@ def auth_reason(rows: Rows) -> str | None:
 
 
 def intermediate_reason(rows: Rows) -> str | None:
-    """What a pass through the auth layer creates."""
+    """Explain the objects and tasks that a pass through the auth layer creates."""
     old, new = rows.get("CORS, auth B"), rows.get("CORS, auth A")
     if old is None or new is None or old.objects is None or new.objects is None:
         return None
@@ -766,7 +766,7 @@ def intermediate_reason(rows: Rows) -> str | None:
 
 
 def record_reason(rows: Rows) -> str | None:
-    """Serialisation."""
+    """Explain the cost of serialisation."""
     parts = []
     for name in ("FastAPI", "Starlette", "Litestar"):
         found = [rows.get(f"records, {name}, {how}") for how in ("plain", "ready")]
@@ -783,7 +783,7 @@ def record_reason(rows: Rows) -> str | None:
 
 
 def fetch_reason(rows: Rows) -> str | None:
-    """A client per request."""
+    """Explain the cost of a client per request."""
     names = ("fetch, client per request", "fetch, shared client")
     us = [rows[name].total_us for name in names if name in rows and rows[name].total_us is not None]
     if len(us) < 2:
@@ -814,24 +814,24 @@ REASONS: Sequence[Callable[[Rows], str | None]] = (
 
 
 def added(rows: Rows, name: str) -> float | None:
-    """Ours for the layers of a case, None when it is not known."""
+    """Return our figure for the layers of a case, None if unknown."""
     row = rows.get(name)
     return row.us.estimate if row is not None and row.us is not None else None
 
 
 def extra_us(rows: Rows, name: str, base: str) -> Estimate | None:
-    """What the layers of one case take beyond those of another, in an interval that holds when both of theirs do."""
+    """Subtract the layers of two cases. The interval of the difference holds if both intervals hold."""
     more, less = (rows[key].us if key in rows else None for key in (name, base))
     return None if more is None or less is None else more + Estimate(-less.estimate, -less.high, -less.low)
 
 
 def between(us: Estimate) -> str:
-    """An estimate and its interval as text."""
+    """Format an estimate and its interval."""
     return f"{us.estimate:.0f} ({us.low:.0f} … {us.high:.0f})"
 
 
 def published_us(name: str, base: str) -> float:
-    """Published µs per request of one case beyond those of another."""
+    """Subtract the published µs per request of two cases."""
     return (CASES[name].us or 0.0) - (CASES[base].us or 0.0)
 
 

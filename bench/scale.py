@@ -39,7 +39,7 @@ from pytest_mwbudget.timing.run import Environment
 
 BUDGET_US = 20.0
 CHEAP_US = 5.0
-# Room for an open verdict, so that the table shows the time it needs.
+# Long enough for every verdict, so that the table shows the time that a verdict needs.
 MAX_TIME_S = 30.0
 PIECE_BYTES = 65536
 NOISE = 0.4
@@ -53,7 +53,7 @@ SESSION_REQUESTS = 30
 PROCESSES = 3
 UNITS = {"kB": 1000, "MB": 1000**2}
 
-# Limits: the time as a multiple of that of 5 layers, the requests as a multiple of those above a fast handler.
+# Limits of the goals: time relative to 5 layers, and requests relative to a fast handler.
 DEPTH_GOAL, HANDLER_GOAL = 2.0, 2.0
 
 
@@ -61,7 +61,7 @@ DEPTH_GOAL, HANDLER_GOAL = 2.0, 2.0
 
 
 def noops(depth: int) -> Any:
-    """So many layers that do nothing, each with code of its own."""
+    """Make a stack of `depth` layers that do nothing, each with its own code object."""
     app: Any = Endpoint()
     for _ in range(depth):
         app = own(Noop)(app)
@@ -69,7 +69,7 @@ def noops(depth: int) -> Any:
 
 
 def handler(name: str) -> Any:
-    """A cheap layer above the endpoint of that name."""
+    """Make a cheap layer above the endpoint of that name."""
     kind, _, rest = name.partition(" ")
     ms = int(rest.removesuffix(" ms") or 0)
     if kind == "waits":
@@ -78,7 +78,7 @@ def handler(name: str) -> Any:
 
 
 def waiting(seconds: float) -> Any:
-    """An endpoint that waits."""
+    """Make an endpoint that waits."""
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(seconds)
@@ -89,7 +89,7 @@ def waiting(seconds: float) -> Any:
 
 
 def sized(name: str) -> Any:
-    """A cheap layer above a response of that size, whole or streamed."""
+    """Make a cheap layer above a response of that size, whole or streamed."""
     if name == FAST:
         return Spin(Endpoint(), CHEAP_US)
     how, number, unit = name.split()
@@ -108,7 +108,7 @@ def sized(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Part:
-    """One question: apps by a value; `quick` are the values that show the mechanics."""
+    """A part of the bench: `app` makes an app for each of `values`, or of the values `quick` in a quick run."""
 
     title: str
     column: str
@@ -118,7 +118,7 @@ class Part:
 
 
 def parts() -> dict[str, Part]:
-    """What is measured, by the name in the readings."""
+    """Return the parts by their name in the readings."""
     return {
         "depth": Part("Depth: no-ops above a fast endpoint", "layers", noops, DEPTHS, (5, 100)),
         "handler": Part(f"Handler: a spin of {CHEAP_US:g} µs above it", "handler", handler, HANDLERS, HANDLERS[:2]),
@@ -132,7 +132,7 @@ def parts() -> dict[str, Part]:
 
 
 def measured(app: Any, environment: Environment, *, precise: bool) -> tuple[float, Measurement]:
-    """Seconds that it took, and the measurement; unless `precise`, it ends when every verdict is known."""
+    """Return seconds and result of a measurement. Unless `precise`, it ends once every verdict is known."""
     request = build_request("GET", "/", {})
     settings = Settings(budgets=Budgets({"us": BUDGET_US}), max_time_s=MAX_TIME_S)
     schedule = environment.schedule if precise else replace(environment.schedule, precision_time_s=0.0)
@@ -142,18 +142,18 @@ def measured(app: Any, environment: Environment, *, precise: bool) -> tuple[floa
 
 
 def peak_mib() -> float:
-    """The most memory that this process ever had."""
+    """Return the peak resident size of this process in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1024**2 if sys.platform == "darwin" else peak / 1024
 
 
 def worker(part: str, value: Any) -> Reading:
-    """The reading of one process."""
+    """Take the reading of one process."""
     return session(value) if part == "session" else both(parts()[part], value)
 
 
 def both(part: Part, value: Any) -> Reading:
-    """One app until the verdicts are known, and until the table is precise; seconds, requests, memory."""
+    """Measure an app until the verdicts are known, then until the table is precise: seconds, requests, memory."""
     app = part.app(value)
     before_mib = peak_mib()
     verdict_s, verdict = measured(app, Environment(), precise=False)
@@ -174,7 +174,7 @@ def both(part: Part, value: Any) -> Reading:
 
 
 def session(requests: int) -> Reading:
-    """One app measured again and again in one process; seconds and peak memory after each."""
+    """Measure an app repeatedly in one process: seconds and peak memory of each measurement."""
     app, bench, kept, seconds, peaks = handler(FAST), Environment(), [], [], []
     for _ in range(requests):
         taken_s, found = measured(app, bench, precise=False)
@@ -185,7 +185,7 @@ def session(requests: int) -> Reading:
 
 
 def measure(quick: bool) -> list[Reading]:
-    """All readings; the processes of one part take turns, so that no value has one stretch of time for itself."""
+    """Take all readings. The values of a part take turns, so that a slow stretch does not hit a single value."""
     readings = []
     for name, part in parts().items():
         values = part.quick if quick else part.values
@@ -202,7 +202,7 @@ def measure(quick: bool) -> list[Reading]:
 
 
 def report(readings: list[Reading]) -> Report:
-    """A table for each part, and the two goals."""
+    """Report a table for each part, and the two goals."""
     tables = [table(part, taken) for name, part in parts().items() if (taken := rows_of(readings, name))]
     tables += [session_table(reading) for reading in readings if reading["part"] == "session"]
     goals = [
@@ -219,7 +219,7 @@ def report(readings: list[Reading]) -> Report:
 
 
 def rows_of(readings: list[Reading], part: str) -> dict[Any, list[Reading]]:
-    """The readings of a part, by value."""
+    """Return the readings of a part by value."""
     found: dict[Any, list[Reading]] = {}
     for reading in readings:
         if reading["part"] == part:
@@ -228,12 +228,12 @@ def rows_of(readings: list[Reading], part: str) -> dict[Any, list[Reading]]:
 
 
 def typical(taken: list[Reading], key: str) -> float:
-    """The median over processes."""
+    """Return the median over processes."""
     return float(median(reading[key] for reading in taken))
 
 
 def table(part: Part, rows: dict[Any, list[Reading]]) -> Table:
-    """One line a value: medians over its processes, and the slowest verdict of all of them."""
+    """Write a line for each value: medians over its processes, and the slowest verdict."""
     head = (
         part.column, "request µs", "s to verdict", "slowest", "requests", "timing / request", "s to table", "grown MiB",
         "verdicts",
@@ -256,17 +256,17 @@ def table(part: Part, rows: dict[Any, list[Reading]]) -> Table:
 
 
 def in_requests(reading: Reading) -> float:
-    """The seconds of the timing, in requests of the app as it is."""
+    """Return the duration of the timing, in requests of the app without probes."""
     return float(reading["timing_s"] * 1e6 / reading["request_us"])
 
 
 def verdicts(found: list[str]) -> str:
-    """How many of each."""
+    """Write the number of each verdict."""
     return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in dict.fromkeys(found))
 
 
 def session_table(reading: Reading) -> Table:
-    """Seconds and memory along a session."""
+    """Write the table of seconds and memory in a session."""
     seconds, peaks = reading["seconds"], reading["peak_mib"]
     third = max(1, len(seconds) // 3)
     later = len(peaks) - third
@@ -286,7 +286,7 @@ def session_table(reading: Reading) -> Table:
 
 
 def depth_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
-    """100 layers against 5, both ways of ending; none when one of them was not measured."""
+    """Compare 100 layers with 5, for verdicts and for tables; no goal if either was not measured."""
     if not {5, 100} <= set(rows):
         return []
     ratios = {key: typical(rows[100], key) / typical(rows[5], key) for key in ("verdict_s", "table_s")}
@@ -301,7 +301,7 @@ def depth_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
 
 
 def depth_notes(rows: dict[Any, list[Reading]]) -> list[str]:
-    """Why 100 layers take longer; nothing when one of the two depths was not measured."""
+    """Explain why 100 layers take longer; no note if either depth was not measured."""
     if not {5, 100} <= set(rows):
         return []
     ratio = typical(rows[100], "request_us") / typical(rows[5], "request_us")
@@ -313,7 +313,7 @@ def depth_notes(rows: dict[Any, list[Reading]]) -> list[str]:
 
 
 def handler_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
-    """A verdict above every slow handler against one above a fast one; none when nothing can be compared."""
+    """Compare verdicts above slow handlers with those above a fast one; no goal if either is missing."""
     slow = {value: taken for value, taken in rows.items() if value != FAST}
     if not slow or FAST not in rows:
         return []

@@ -82,21 +82,21 @@ from pytest_mwbudget.timing.run import Environment
 
 CLOSE_SHARE = 0.10
 ALPHA = 0.1
-# A moment is quiet if the gauge is at most QUIET times the quickest tenth, a burst if the server waits for its core
-# for at most WAITED_SHARE of the time.
+# A moment is quiet if the gauge is at most QUIET times its quickest tenth. A burst is quiet if the server waits for its
+# core for at most WAITED_SHARE of the time.
 QUIET, WAITED_SHARE = 1.15, 0.05
 PATIENCE_S, LOOK_S = 1.0, 0.05
-# The server has finished when it works less than this share of a look; where that is not told, it is given a time.
+# The server has finished if it works for less than IDLE_SHARE of LOOK_S; wait for REST_S if the system cannot tell.
 IDLE_SHARE, REST_S = 0.05, 0.3
 WARM_REQUESTS, WARM_CONCURRENCY = 1500, 10
 WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.3, 1.0, 1000, 0.2
 TURNS = 2000
 GAUGED = {"numbers": list(range(50)), "names": [f"name {number}" for number in range(50)]}
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
-# Garbage collection is mentioned from this share of the added time.
+# Garbage collection is mentioned above this share of the added time.
 TOLD_SHARE = 0.05
 
-# Spins on a core whenever nothing else runs there, until its parent ends.
+# Spins on a core whenever no other process runs there, until its parent ends.
 AWAKE = """
 import os, sys
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -108,7 +108,7 @@ while os.getppid() == parent:
 
 
 class PassThrough(BaseHTTPMiddleware):
-    """Does nothing."""
+    """A layer that does nothing."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         return await call_next(request)
@@ -124,7 +124,7 @@ LAYERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: each of the `processes` makes pairs for `process_s`, at least one of each setting."""
+    """The size of a run: each of the `processes` takes pairs for `process_s`, at least one of each setting."""
 
     layers: Sequence[str] = tuple(LAYERS)
     loops: Sequence[LoopName] = ("asyncio", "uvloop")
@@ -141,7 +141,7 @@ QUICK = Plan(
 
 
 def hello(layer: str | None) -> FastAPI:
-    """Hello world, in one layer or in none."""
+    """Make a hello-world app in one layer, or without a layer."""
     app = FastAPI()
     if layer is not None:
         kind, options = LAYERS[layer]
@@ -155,7 +155,7 @@ def hello(layer: str | None) -> FastAPI:
 
 
 def headers() -> dict[str, str]:
-    """What every request says, to whichever app."""
+    """Return the headers of every request."""
     return {"Origin": "http://elsewhere", "Accept-Encoding": "gzip"}
 
 
@@ -163,7 +163,7 @@ def headers() -> dict[str, str]:
 
 
 def worker(role: str, layer: str, loop: LoopName, core: int | None, max_time_s: float = 5.0) -> Reading:
-    """What a fresh process does: serve until its standard input ends, or measure."""
+    """Run one role of a fresh process: serve until its standard input ends, or measure."""
     pin(core)
     if role == "serve":
         serve([hello(None), hello(layer)], loop)
@@ -172,9 +172,9 @@ def worker(role: str, layer: str, loop: LoopName, core: int | None, max_time_s: 
 
 
 async def ours(layer: str, max_time_s: float) -> Reading:
-    """Measure the layer's row, and how often and for how long it gives way to the event loop.
+    """Measure the layer's row, its number of suspensions, and the time of a turn of the event loop.
 
-    `turn_us` is the time of a turn of the event loop in which one task does nothing.
+    `turn_us` is the time of a turn with one task that does nothing.
     """
     kind, _ = LAYERS[layer]
     request = build_request("GET", "/", {"headers": headers()})
@@ -192,14 +192,14 @@ async def ours(layer: str, max_time_s: float) -> Reading:
 
 
 def estimate_to_json(us: Estimate | None) -> list[float] | None:
-    """Estimate and interval in microseconds, None where there were too few requests for them."""
+    """Return [estimate, low, high] in microseconds; None if there were too few requests."""
     return [us.estimate, us.low, us.high] if us is not None else None
 
 
 def serve(apps: Iterable[Any], loop: LoopName) -> None:
-    """Serve each app at a port of its own, all on one loop, until the standard input ends.
+    """Serve each app at a separate port, all on one loop, until the standard input ends.
 
-    Says the ports, and for each line of the input how long garbage was collected so far, in nanoseconds.
+    Prints the ports and, for each line of input, the total time of garbage collection so far, in nanoseconds.
     """
     import uvicorn  # the report needs no server
 
@@ -231,7 +231,7 @@ def serve(apps: Iterable[Any], loop: LoopName) -> None:
 
 
 class Collecting:
-    """Told when garbage collection starts and stops, it keeps the time."""
+    """A callback of `gc.callbacks` that adds up the time of garbage collection."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -245,16 +245,16 @@ class Collecting:
 
 
 def listening() -> socket.socket:
-    """A socket as uvicorn's own: only where the protocol is named does asyncio send without delay."""
+    """Make a listening socket as uvicorn does: asyncio sets TCP_NODELAY only if the protocol is given."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.bind(("127.0.0.1", 0))
-    made.listen()  # who comes before the server has started waits
+    made.listen()  # connections before the server has started wait
     return made
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a server has spent so far: worked, stood ready without a core, collected garbage; None where not told."""
+    """Total times of a server so far: working, ready without a core, collecting garbage; None if unknown."""
 
     cpu_ns: int | None
     waited_ns: int | None
@@ -263,26 +263,26 @@ class Spent:
 
 @dataclass(frozen=True)
 class Served:
-    """A process that serves, its ports, and how to ask it."""
+    """A server process, its ports, and a function that asks for its garbage collection time."""
 
     pid: int
     ports: Sequence[int]
     ask: Callable[[], str | None] = lambda: None
 
     def spent(self) -> Spent:
-        """What it has spent so far."""
+        """Return the total times of the server so far."""
         answer = self.ask()
         return Spent(*self.scheduled(), None if answer is None else int(answer))
 
     def scheduled(self) -> tuple[int | None, int | None]:
-        """How long it worked and how long it stood ready without a core; None where the system does not tell."""
+        """Return the time the server worked, and was ready without a core, in ns; None without Linux's schedstat."""
         with contextlib.suppress(OSError):
             cpu_ns, waited_ns, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
             return int(cpu_ns), int(waited_ns)
         return None, None
 
     def rest(self) -> None:
-        """Wait until it has finished with what a burst left: requests of clients that are gone, and their ends."""
+        """Wait until the server has finished the requests and connections that a burst left."""
         before, _ = self.scheduled()
         if before is None:
             time.sleep(REST_S)
@@ -297,7 +297,7 @@ class Served:
 
 @contextmanager
 def served(file: str, **arguments: Any) -> Iterator[Served]:
-    """A new interpreter whose `worker` serves until the end of the block."""
+    """Start a new interpreter whose `worker` serves until the end of the block."""
     command = [sys.executable, file, "--worker", json.dumps(arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -316,20 +316,20 @@ def served(file: str, **arguments: Any) -> Iterator[Served]:
 
 
 def cores() -> tuple[int | None, int | None]:
-    """One core for the server and one for the load generator; None where processes cannot be pinned apart."""
+    """Return a core for the server and one for the load generator; None if processes cannot be pinned apart."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return (allowed[0], allowed[-1]) if len(allowed) > 1 else (None, None)
 
 
 def pin(core: int | None) -> None:
-    """Keep this process and those that it starts on one core."""
+    """Pin this process and its future children to one core."""
     if core is not None:
         os.sched_setaffinity(0, {core})
 
 
 @contextmanager
 def awake(on: Iterable[int | None]) -> Iterator[None]:
-    """Keep these cores from falling asleep, by work that gives way to everything else."""
+    """Keep these cores out of power-saving states, with work of the lowest priority."""
     with background(AWAKE, *((str(core),) for core in on if core is not None)):
         yield
 
@@ -338,19 +338,19 @@ def awake(on: Iterable[int | None]) -> Iterator[None]:
 
 
 class BurstError(Exception):
-    """A burst in which not every request was answered as it should be."""
+    """A burst with a failed request or without figures."""
 
 
 @dataclass(frozen=True)
 class Burst:
-    """What a load generator reported."""
+    """The figures that a load generator reported."""
 
     rps: float
     requests: int
 
 
 def burst(generator: str, url: str, concurrency: int, requests: int, core: int | None) -> Burst:
-    """Send requests as fast as the server answers: `wrk` for a time, `ab` a number of requests."""
+    """Send requests as fast as the server answers: `wrk` for `wrk_s`, `ab` a number of requests."""
     options = [f"-H{name}: {value}" for name, value in headers().items()]
     if generator == "wrk":
         command = ["wrk", "-t1", f"-c{concurrency}", "-d60s", "--timeout=10s", *options, url]
@@ -359,19 +359,19 @@ def burst(generator: str, url: str, concurrency: int, requests: int, core: int |
     pinned = functools.partial(pin, core)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, preexec_fn=pinned, **pipes) as process:  # type: ignore[call-overload]
-        if generator == "wrk":  # it knows whole seconds only, and reports when it is interrupted
+        if generator == "wrk":  # wrk accepts whole seconds only, but reports when interrupted
             time.sleep(wrk_s(concurrency))
             process.send_signal(signal.SIGINT)
         return parsed(*process.communicate())
 
 
 def wrk_s(concurrency: int) -> float:
-    """How long a burst of wrk is, in seconds: many clients take their time to connect."""
+    """Return the duration of a burst of wrk in seconds: longer with many clients, which take time to connect."""
     return CROWDED_WRK_S if concurrency >= CROWD else WRK_S
 
 
 def parsed(text: str, complaint: str = "") -> Burst:
-    """The figures in what wrk or ab wrote; BurstError when a request failed."""
+    """Parse the output of wrk or ab. Raises BurstError if a request failed."""
     rate = re.search(r"Requests(?:/sec| per second):\s+([\d.]+)", text)
     count = re.search(r"(\d+) requests in|Complete requests:\s+(\d+)", text)
     wrong = re.search(r"Socket errors:.*|Non-2xx.*|Failed requests:\s+[1-9]\d*", text)
@@ -381,12 +381,12 @@ def parsed(text: str, complaint: str = "") -> Burst:
 
 
 def gauge(on: Iterable[int | None]) -> float:
-    """How long a fixed piece of work takes now, in nanoseconds, on the slowest of these cores."""
+    """Time a fixed piece of work, in nanoseconds, on the slowest of these cores."""
     return max(gauge_of(core) for core in on)
 
 
 def gauge_of(core: int | None) -> float:
-    """How long it takes on one of them."""
+    """Time the fixed piece of work on one core, in nanoseconds."""
     before = os.sched_getaffinity(0) if core is not None else set()
     pin(core)
     taken = []
@@ -401,23 +401,23 @@ def gauge_of(core: int | None) -> float:
 
 
 def quiet_ns(gauges: Sequence[float]) -> float:
-    """What a gauge may be in a quiet moment, told by all of them."""
+    """Return the largest gauge of a quiet moment, derived from all gauges."""
     return QUIET * sorted(gauges)[len(gauges) // 10]
 
 
 @dataclass
 class Calm:
-    """Waits for quiet moments, as told by the gauges of the whole run so far."""
+    """Waits for quiet moments, judged by the gauges of the whole run so far."""
 
     gauges: list[float] = field(default_factory=list)
 
     def gauge(self, on: Iterable[int | None]) -> float:
-        """A gauge, which is remembered."""
+        """Take a gauge, and remember it."""
         self.gauges.append(gauge(on))
         return self.gauges[-1]
 
     def wait(self, on: Sequence[int | None]) -> float:
-        """The gauge of a quiet moment, or of the last one when there was none in time."""
+        """Wait for a quiet moment for at most `PATIENCE_S`. Returns the last gauge."""
         end = time.monotonic() + PATIENCE_S
         while self.gauge(on) > quiet_ns(self.gauges) and time.monotonic() < end:
             time.sleep(LOOK_S)
@@ -427,10 +427,10 @@ class Calm:
 def observed(
     server: Served, which: int, generator: str, concurrency: int, requests: int, core: int | None
 ) -> dict[str, float | None]:
-    """One burst at one of the two ports: µs a request, and what of that the server worked and collected garbage.
+    """Send a burst to one of the two ports: µs per request, with the server's processor and garbage collection time.
 
-    `waited` is the share of the burst in which the server was ready and something else had its core. ab ends with its
-    last request. wrk ends in the middle of one for each client, and they are half done on average.
+    `waited` is the share of the burst in which the server was ready but had no core. ab ends with its last request. wrk
+    leaves one request for each client unfinished; these are half done on average.
     """
     before = server.spent()
     found = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", concurrency, requests, core)
@@ -449,7 +449,7 @@ def observed(
 
 
 def grown_us(before_ns: int | None, after_ns: int | None, by: float) -> float | None:
-    """How much a count of nanoseconds has grown, in microseconds over something; None where it is not told."""
+    """Return the growth of a count of nanoseconds, in microseconds, divided by `by`; None if unknown."""
     return None if before_ns is None or after_ns is None else (after_ns - before_ns) / by / 1000
 
 
@@ -457,7 +457,7 @@ def grown_us(before_ns: int | None, after_ns: int | None, by: float) -> float | 
 
 
 def measure(quick: bool) -> list[Reading]:
-    """Ours and pairs of bursts, for each layer on each loop."""
+    """Take our figure and pairs of bursts, for each layer on each loop."""
     plan = QUICK if quick else FULL
     missing = [name for name in PACKAGES if shutil.which(name) is None]
     readings: list[Reading] = [{"kind": "skipped", "generator": name} for name in missing]
@@ -471,7 +471,7 @@ def measure(quick: bool) -> list[Reading]:
 
 
 def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName, calm: Calm) -> list[Reading]:
-    """What one process of each kind tells of a layer: ours, and pairs behind the server."""
+    """Take our figure for a layer in one process, and pairs of bursts at another one that serves."""
     server_core, load_core = cores()
     about: dict[str, Any] = {"layer": layer, "loop": loop}
     found = fresh_process(__file__, role="ours", core=server_core, max_time_s=plan.max_time_s, **about)
@@ -491,7 +491,7 @@ def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName
 
 
 def turns(plan: Plan, generators: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Each load generator at each concurrency once, then again and again while there is time."""
+    """Yield each load generator at each concurrency once, then repeatedly until `process_s` is over."""
     end = time.monotonic() + plan.process_s
     settings = list(itertools.product(generators, plan.concurrencies))
     yield from settings
@@ -502,7 +502,7 @@ def turns(plan: Plan, generators: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def warm(server: Served, generator: str, which: int, core: int | None) -> int:
-    """Ask until code is specialised and caches are full; how many requests a burst of ab should have."""
+    """Warm the server up: specialised code, full caches. Returns the number of requests of a burst of ab."""
     found = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", WARM_CONCURRENCY, WARM_REQUESTS, core)
     return round(found.rps * AB_S)
 
@@ -515,7 +515,7 @@ def pair(
     on: tuple[int | None, int | None],
     calm: Calm,
 ) -> Reading:
-    """A burst without the layer and one with it, in random order.
+    """Send a burst without the layer and one with the layer, in random order.
 
     `on` are the cores of the server and the load generator. `gauge_ns` is the slowest gauge of the pair.
     """
@@ -538,12 +538,12 @@ def pair(
 
 @dataclass(frozen=True)
 class Row:
-    """A layer, a loop, a load generator and a concurrency: what the pairs tell, and ours.
+    """The result of the pairs for a layer, a loop, a load generator and a concurrency, with our figure.
 
-    `added` is what the layer adds behind the server and `ours` what we measured, both in microseconds per request;
-    `drop` is the share of the requests per second that goes with it. `busy` are the shares of a burst without and with
-    the layer in which the server worked, `collecting_us` is what garbage collection takes of what the layer adds; None
-    where the system or the server does not tell.
+    `added` is the cost of the layer behind the server and `ours` our figure, both in microseconds per request; `drop`
+    is the share of the requests per second that the layer costs. `busy` are the shares of a burst in which the server
+    worked, without and with the layer. `collecting_us` is the part of `added` that garbage collection takes. Both are
+    None if unknown.
     """
 
     layer: str
@@ -560,7 +560,7 @@ class Row:
 
     @property
     def predicted_drop(self) -> float:
-        """The drop, from ours."""
+        """The drop that our figure predicts."""
         return self.ours.estimate / (self.without_us + self.ours.estimate)
 
     @property
@@ -570,29 +570,29 @@ class Row:
 
     @property
     def misses(self) -> bool:
-        """Whether the prediction is off by more than it may be, wherever in its interval the drop is."""
+        """Whether the prediction is off by more than CLOSE_SHARE for every drop in the interval."""
         return self.predicted_drop < (1 - CLOSE_SHARE) * self.drop.low or self.predicted_drop > (1 + CLOSE_SHARE) * max(
             self.drop.high, 0.0
         )
 
     @property
     def judged(self) -> bool:
-        """Whether anything can be said of the prediction."""
+        """Whether the prediction can be judged."""
         return self.tells or self.misses
 
     @property
     def off(self) -> float:
-        """By what share of it the drop is predicted too high."""
+        """The error of the predicted drop as a share of the measured drop; positive if too high."""
         return self.predicted_drop / self.drop.estimate - 1 if self.drop.estimate > 0 else inf
 
     @property
     def close(self) -> bool:
-        """Whether the prediction is as good as it should be."""
+        """Whether the prediction is within CLOSE_SHARE of the measured drop."""
         return not self.misses and abs(self.off) <= CLOSE_SHARE
 
 
 def report(readings: list[Reading]) -> Report:
-    """Tables for wrk and for ab, the goal, and why some rows differ."""
+    """Report tables for wrk and for ab, the goal, and why some rows differ."""
     rows = list(rows_of(readings))
     tables = [table(name, own) for name in PACKAGES if (own := [row for row in rows if row.generator == name])]
     notes = [skipped_note(reading["generator"]) for reading in readings if reading["kind"] == "skipped"]
@@ -608,7 +608,7 @@ def report(readings: list[Reading]) -> Report:
 
 
 def rows_of(readings: list[Reading]) -> Iterator[Row]:
-    """A row for each setting that has pairs from quiet moments, and ours."""
+    """Yield a row for each setting that has quiet pairs and our figure."""
     pairs: dict[tuple[str, str, str, int], list[Reading]] = {}
     for reading in quiet_pairs(readings):
         key = (reading["layer"], reading["loop"], reading["generator"], reading["concurrency"])
@@ -633,25 +633,25 @@ def rows_of(readings: list[Reading]) -> Iterator[Row]:
 
 
 def busy_share(pairs: Sequence[Reading], which: str) -> float | None:
-    """In what share of the bursts the server worked."""
+    """Return the share of a burst in which the server worked."""
     bursts = [reading[which] for reading in pairs]
     return median_of_known(None if found["cpu_us"] is None else found["cpu_us"] / found["us"] for found in bursts)
 
 
 def difference(reading: Reading, key: str) -> float | None:
-    """How much more something is with the layer."""
+    """Return the difference of a value with and without the layer; None if unknown."""
     more, less = reading["with"][key], reading["without"][key]
     return None if more is None or less is None else more - less
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
-    """The median of those that are known, None when none is."""
+    """Return the median of the known values, None if there are none."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def quiet_pairs(readings: list[Reading]) -> list[Reading]:
-    """The pairs from moments when the machine was fast, and had nothing else to do on the server's core."""
+    """Return the pairs from quiet moments: fast gauges, and no other process on the server's core."""
     pairs = [reading for reading in readings if reading["kind"] == "pair"]
     if not pairs:
         return []
@@ -665,13 +665,13 @@ def quiet_pairs(readings: list[Reading]) -> list[Reading]:
 
 
 def order(item: tuple[tuple[str, str, str, int], list[Reading]]) -> tuple[Any, ...]:
-    """Layers as they stand in `LAYERS`, then by loop, generator and concurrency."""
+    """Return the sort key: the position in `LAYERS`, then loop, generator and concurrency."""
     (layer, *rest), _ = item
     return list(LAYERS).index(layer), *rest
 
 
 def ours_of(readings: list[Reading], layer: str, loop: str) -> Estimate | None:
-    """The mean of the processes' estimates, between the lowest and the highest end of their intervals."""
+    """Return our figure: the mean of the processes, between the lowest and the highest end of their intervals."""
     found = [r["us"] for r in readings if r["kind"] == "ours" and (r["layer"], r["loop"]) == (layer, loop) and r["us"]]
     if not found:
         return None
@@ -680,7 +680,7 @@ def ours_of(readings: list[Reading], layer: str, loop: str) -> Estimate | None:
 
 
 def table(generator: str, rows: Sequence[Row]) -> Table:
-    """Measured against predicted under one load generator."""
+    """Write the table of measured and predicted drops under one load generator."""
     title = (
         f"{generator}: requests per second without the layer and what share of them goes with it; what it adds, µs per"
         " request"
@@ -703,7 +703,7 @@ def table(generator: str, rows: Sequence[Row]) -> Table:
 
 
 def cells(row: Row) -> list[str]:
-    """A row as text."""
+    """Write the cells of a row."""
     known = isfinite(row.drop.half_width)
     return [
         row.layer,
@@ -722,7 +722,7 @@ def cells(row: Row) -> list[str]:
 
 
 def summary(rows: Sequence[Row]) -> Table:
-    """Ours over measured, for each layer and concurrency."""
+    """Write the table of our figures divided by the measured ones, for each layer and concurrency."""
     concurrencies = sorted({row.concurrency for row in rows})
     body = []
     for layer, loop in dict.fromkeys((row.layer, row.loop) for row in rows):
@@ -735,13 +735,13 @@ def summary(rows: Sequence[Row]) -> Table:
 
 
 def ratio(rows: Sequence[Row]) -> str:
-    """Ours over measured as text; a question mark when no load generator can tell."""
+    """Write our figure divided by the measured one; a question mark if no load generator knows the drop."""
     found = [row.ours.estimate / row.added.estimate for row in rows if row.tells]
     return f"{median(found):.2f}" if found else "?"
 
 
 def goal(rows: Sequence[Row]) -> Goal:
-    """How many drops are predicted as well as they should be."""
+    """Judge how many predictions are close to the measured drop."""
     judged = [row for row in rows if row.judged]
     near = [row for row in judged if row.close]
     found = f"{len(near)} of {len(judged)} settings"
@@ -765,12 +765,12 @@ def goal(rows: Sequence[Row]) -> Goal:
 
 
 def skipped_note(generator: str) -> str:
-    """Why there is no table of a load generator."""
+    """Explain why there is no table of a load generator."""
     return f"{generator} is skipped: it is not installed (Debian: {PACKAGES[generator]})."
 
 
 def sharing_notes(rows: Sequence[Row], readings: list[Reading]) -> Iterator[str]:
-    """Where ours may be too high: a request that is alone pays for each turn of the event loop."""
+    """Explain where ours may be too high: a single request pays for each turn of the event loop."""
     for layer, loop in dict.fromkeys((row.layer, row.loop) for row in rows):
         own = [r for r in readings if r["kind"] == "ours" and (r["layer"], r["loop"]) == (layer, loop)]
         suspensions, turn_us = own[0]["suspensions"], median(reading["turn_us"] for reading in own)
@@ -786,7 +786,7 @@ def sharing_notes(rows: Sequence[Row], readings: list[Reading]) -> Iterator[str]
 
 
 def collecting_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Where ours may be too low: garbage collection, which it holds off."""
+    """Explain where ours may be too low: our measurement holds garbage collection off."""
     for layer, loop in dict.fromkeys((row.layer, row.loop) for row in rows):
         parts = [
             f"{row.collecting_us:.1f} of {row.added.estimate:.1f} ({row.generator}, {row.concurrency})"
@@ -802,7 +802,7 @@ def collecting_notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def busy_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """How busy the server was: requests per second are its speed only when it was never idle."""
+    """Write how busy the server was: requests per second show its speed only if it was never idle."""
     parts = []
     for generator, concurrency in sorted({(row.generator, row.concurrency) for row in rows}):
         own = [row.busy for row in rows if (row.generator, row.concurrency) == (generator, concurrency)]
@@ -814,7 +814,7 @@ def busy_notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def blind_note(rows: Sequence[Row]) -> str:
-    """How many settings the load generators cannot judge."""
+    """Write the number of settings in which the load generators cannot judge the prediction."""
     blind = [row for row in rows if not row.judged]
     if not blind:
         return "The load generators know every drop well enough to judge the prediction."

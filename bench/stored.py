@@ -16,7 +16,7 @@ def dumps(result: dict[str, Any], digits: int = DIGITS) -> str:
     """Write a result as JSON.
 
     `kinds` lists the fields of each kind of reading, each field as the path of its keys. `texts` lists the values of
-    the fields that hold nothing but texts and nulls. A line of `readings` has the position of its kind in `kinds`, then
+    the fields that hold only texts and nulls. A line of `readings` has the position of its kind in `kinds`, then
     the value of each field, or the position of the value in `texts`.
     """
     flat = [dict(flattened(reading)) for reading in result["readings"]]
@@ -34,7 +34,7 @@ def dumps(result: dict[str, Any], digits: int = DIGITS) -> str:
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Read what `dumps` wrote."""
+    """Read the text that `dumps` wrote."""
     result: dict[str, Any] = json.loads(text)
     kinds = result.pop("kinds")
     texts = {tuple(path): values for path, values in result.pop("texts")}
@@ -48,7 +48,7 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def flattened(reading: Reading, *outer: str) -> Iterator[tuple[Path, Any]]:
-    """The path and the value of each field; an empty object is a value."""
+    """Yield the path and the value of each field. An empty object counts as a value."""
     for key, value in reading.items():
         if isinstance(value, dict) and value:
             yield from flattened(value, *outer, key)
@@ -57,7 +57,7 @@ def flattened(reading: Reading, *outer: str) -> Iterator[tuple[Path, Any]]:
 
 
 def put(reading: Reading, path: Path, value: Any) -> None:
-    """Set the value at a path, and make the objects on the way."""
+    """Set the value at a path, and create missing objects on the path."""
     *outer, last = path
     for key in outer:
         reading = reading.setdefault(key, {})
@@ -65,7 +65,7 @@ def put(reading: Reading, path: Path, value: Any) -> None:
 
 
 def texts_of(flat: list[dict[Path, Any]]) -> dict[Path, list[str | None]]:
-    """The values of each field that holds nothing but texts and nulls."""
+    """Return the distinct values of each field that holds only texts and nulls."""
     found: dict[Path, list[Any]] = {}
     for values in flat:
         for path, value in values.items():
@@ -85,5 +85,5 @@ def rounded(value: Any, digits: int) -> Any:
 
 
 def compact(value: Any) -> str:
-    """JSON without spaces."""
+    """Write JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -74,12 +74,12 @@ from pytest_mwbudget.model.results import Measurement, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, Timing
 
-# Budgets as ratios to the true cost. Those of one group meet in one run.
+# Budgets as ratios to the true cost. A run uses the ratios of one group.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
 RATIOS = tuple(sorted(FAR + NEAR))
-# Nothing is known of the machine.
+# The condition without any earlier knowledge of the machine.
 FIRST = "first run"
-# Seconds that each neighbour keeps a core busy and idle, again and again.
+# For each neighbour, the seconds that it repeatedly spins and sleeps.
 CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {
     FIRST: (),
     "idle": (),
@@ -92,18 +92,18 @@ VERDICTS = ("pass", "fail", "undecided")
 PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 72, len(RATIOS)
 # A pair is a block of requests with the layer and one without it.
 SETTLE_CALLS, BLOCK_CALLS = 32, 32
-# A block counts with at least QUICK_CALLS requests at the machine's best speed. The speed is that of the slower of two
-# references, which is above the typical one.
+# A block counts if at least QUICK_CALLS requests ran at the machine's best speed, within the factor QUIET. The speed of
+# a request is that of the slower of two references, which is slower than a typical one.
 QUICK_CALLS, QUIET = 8, 1.07
-# A verdict counts when the ratio of its budget to the truth is known to this share.
+# A verdict counts if the ratio of its budget to the truth is known to this share.
 KNOWN_SHARE = 0.04
 ALPHA = 0.01  # of the truth's interval
-# Before the first block at most RUNS_BEFORE measurements are made, until one saw the machine at its best: the fixed
-# piece of work takes up to a tenth longer next to other work, a neighbour slows it by half.
+# Before the first block, at most RUNS_BEFORE measurements look for the machine's best speed. The factor AT_ITS_BEST
+# allows for other work, which slows the reference workload by up to 10 %; a noisy neighbour slows it by about 60 %.
 RUNS_BEFORE, AT_ITS_BEST = 10, 1.15
 FEWEST_PAIRS = 16
 GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
-# What a reason for an undecided verdict says, in few words.
+# Parts of the reasons for undecided verdicts, with short descriptions for the report.
 REASONS = {
     "from run to run": "above the budget by no more than runs differ",
     "the interval": "the interval holds the budget",
@@ -117,7 +117,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much one process does: seconds of truth before the first block and before each block, and the blocks."""
+    """The size of a process: its blocks, and seconds of truth before the first block and before each block."""
 
     blocks: int
     conditions: tuple[str, ...] = tuple(CONDITIONS)
@@ -134,14 +134,14 @@ QUICK = Size(1, ("idle", "bursts"), first_truth_s=3.0, truth_s=1.0, max_time_s=0
 
 
 class PassThrough(BaseHTTPMiddleware):
-    """Does nothing, in a task."""
+    """A layer that only runs the app in a task."""
 
     async def dispatch(self, request: Any, call_next: Any) -> Any:
         return await call_next(request)
 
 
 class ProcessTime(Noop):
-    """Says in a header how long the response took."""
+    """Add the time of the response as a header."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         begin = time.perf_counter()
@@ -155,7 +155,7 @@ class ProcessTime(Noop):
 
 
 class Work(Noop):
-    """Computes for some 25 µs. Not for a fixed time: on a slower machine work takes longer."""
+    """Compute for about 25 µs: a fixed amount of work, not a fixed time, so that a slower machine takes longer."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         total = 0
@@ -165,7 +165,7 @@ class Work(Noop):
 
 
 class RequestId(Noop):
-    """Gives each request an id, in its state and in a header."""
+    """Give each request an id, in its state and in a header."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         scope["state"]["request_id"] = request_id = str(uuid4())
@@ -184,13 +184,13 @@ REQUEST = {"headers": {"origin": "http://elsewhere", "accept-encoding": "gzip"}}
 
 
 async def endpoint(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once, with a kilobyte or so."""
+    """Answer at once, with about a kilobyte."""
     await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
     await send({"type": "http.response.body", "body": BODY})
 
 
 TASK_LAYER = "PassThrough"
-# A microsecond is a large share of what these cost: their truth needs twice the pairs.
+# A microsecond is a large share of the cost of these layers, so their truth needs twice the pairs.
 SMALL = ("CORSMiddleware", "ProcessTime", "RequestId")
 LAYERS: dict[str, Callable[[Any], Any]] = {
     "CORSMiddleware": lambda app: CORSMiddleware(app, allow_origins=["http://elsewhere"], allow_credentials=True),
@@ -203,7 +203,7 @@ LAYERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Stack:
-    """The layers under a no-op, the task layer outermost, the others in random order; each can be left out in place."""
+    """The layers under a no-op: the task layer outermost, the others in random order. `link` can leave layers out."""
 
     def __init__(self, chance: random.Random) -> None:
         others = [name for name in LAYERS if name != TASK_LAYER]
@@ -223,7 +223,7 @@ class Stack:
 
 
 class Wire:
-    """What a server does between two requests of one connection, with the client at the other end."""
+    """The work of a server between two requests of one connection, with the client at the other end."""
 
     RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
     REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
@@ -257,7 +257,7 @@ class Wire:
         self.parser.feed_data(self.server.recv(65536))
 
     def close(self) -> None:
-        """Hang up at both ends."""
+        """Close both ends."""
         for end in (self.selector, self.client, self.server):
             end.close()
 
@@ -273,7 +273,7 @@ class Truth:
     pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
     async def take(self, seconds: float) -> None:
-        """Add pairs for this time, at least one for each layer."""
+        """Add pairs for this number of seconds, at least one for each layer."""
         end = time.monotonic() + seconds
         with suspended():
             while True:
@@ -292,7 +292,7 @@ class Truth:
         self.pairs[name].append((whole[False], whole[True]))
 
     async def _block(self) -> Series:
-        """Requests, each with the slower of the reference workloads before and after it."""
+        """Time a block of requests, each with the slower of the reference workloads before and after."""
         for _ in range(SETTLE_CALLS):
             await self.call()
         taken = Series()
@@ -304,7 +304,7 @@ class Truth:
         return (await self.call()).elapsed_ns
 
     def us(self, name: str) -> Estimate:
-        """The layer's true cost, from what was taken while the machine ran at its best speed."""
+        """Return the layer's true cost, from pairs at the best speed of the machine; from all if these are too few."""
         pairs = self.pairs[name]
         saved = list(differences(pairs, QUIET * self.quickest_ns(name)))
         if len(saved) < FEWEST_PAIRS:
@@ -313,13 +313,13 @@ class Truth:
         return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
 
     def quickest_ns(self, *names: str) -> float:
-        """How fast the machine was seen while the truth of these layers was taken; of all, when none is named."""
+        """Return the fastest reference time during the pairs of these layers; of all layers if none is named."""
         every = [block for name in names or LAYERS for pair in self.pairs[name] for block in pair]
         return quickest([ns for block in every for ns in block.reference])
 
 
 def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iterator[float]:
-    """Typical request with the layer less without it, of the pairs with enough requests at no slower a pace."""
+    """Yield the median request with the layer less that without, for pairs with enough requests within `limit_ns`."""
     for pair in pairs:
         kept = [[ns for ns, pace in zip(one.values, one.reference, strict=True) if pace <= limit_ns] for one in pair]
         if min(map(len, kept)) >= QUICK_CALLS:
@@ -333,7 +333,7 @@ def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iter
 class Look:
     """The verdicts by layer at one look of a run, `seconds` after the timing began.
 
-    `last` says that the run would have ended here without open verdicts, also with a failure.
+    `last` says that the run would have ended here if no verdict were open, also with a failure.
     """
 
     seconds: float
@@ -342,7 +342,7 @@ class Look:
 
 
 def watching(looks: list[Look]) -> type[Timing]:
-    """A `Timing` that notes every look."""
+    """Return a subclass of `Timing` that records every look."""
 
     class Watched(Timing):
         def _judge(self) -> verdicts.Look:
@@ -357,7 +357,7 @@ def watching(looks: list[Look]) -> type[Timing]:
 
 
 def block(chance: random.Random) -> list[dict[str, float]]:
-    """A ratio for each layer in six runs, in random order: every layer has every ratio once."""
+    """Draw ratios by layer for six runs, in random order: every layer has every ratio once."""
     runs = []
     for group in (FAR, NEAR):
         names = chance.sample(list(LAYERS), len(LAYERS))
@@ -368,7 +368,7 @@ def block(chance: random.Random) -> list[dict[str, float]]:
 
 
 async def run(app: Any, bench: Environment, settings: Settings) -> list[Reading]:
-    """One measurement: what became of the budget of each layer."""
+    """Measure the app once. Returns a reading for the budget of each layer."""
     looks: list[Look] = []
     with patch.object(plugin_measure, "Timing", watching(looks)):
         measurement = await plugin_measure.measure(app, build_request("GET", "/", REQUEST), settings, bench)
@@ -376,7 +376,7 @@ async def run(app: Any, bench: Environment, settings: Settings) -> list[Reading]
 
 
 def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Reading:
-    """The verdict on one layer, from when on it stood, and whether it was a fail where the run could have ended."""
+    """Return the verdict on a layer, when it became final, and whether it failed where the run could have ended."""
     layer = measurement.layer(name)
     judged = layer.judged["us"]
     stood_s = looks[-1].seconds
@@ -396,7 +396,7 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
 
 
 def ends(name: str, looks: Sequence[Look]) -> Iterator[Look]:
-    """The looks at which a failure of this layer alone would have ended the run: not the first that says so."""
+    """Yield the looks where a failure of this layer alone would have ended the run, and the last look."""
     for before, look in pairwise(looks):
         if look.last and before.verdicts[name] == "fail":
             yield look
@@ -404,7 +404,7 @@ def ends(name: str, looks: Sequence[Look]) -> Iterator[Look]:
 
 
 def worker(traced: int, **size: Any) -> list[Reading]:
-    """All verdicts of one process."""
+    """Take all verdicts of one process."""
     with closing(Wire()) as wire, coverage_in(traced):
         return asyncio.run(process(Size(**size), wire))
 
@@ -421,7 +421,7 @@ def coverage_in(threads: int) -> Iterator[None]:
     coverage.start()
     try:
         with ThreadPoolExecutor(threads) as pool:
-            together = threading.Barrier(threads)  # each thread of the pool has one of the calls
+            together = threading.Barrier(threads)  # forces one call into each thread of the pool
             list(pool.map(lambda _: together.wait(), range(threads)))
             yield
     finally:
@@ -429,7 +429,7 @@ def coverage_in(threads: int) -> Iterator[None]:
 
 
 async def process(size: Size, wire: Wire) -> list[Reading]:
-    """The truth, then block after block with the conditions in random order, and the truth again before each."""
+    """Take the truth, then blocks with the conditions in random order, and more of the truth before each block."""
     chance = random.Random()
     stack = Stack(chance)
     call = server.Caller(stack.root, await template_of(build_request("GET", "/", REQUEST)), None)
@@ -449,7 +449,7 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
 
 
 async def speed_ns(truth: Truth, max_time_s: float) -> float:
-    """Measure this app until the machine was seen at its best, as earlier runs would have."""
+    """Measure the app until the machine has run at its best speed. Returns the best reference time seen."""
     machine = Machine()
     for _ in range(RUNS_BEFORE):
         await run(truth.stack.root, Environment(machine=machine), Settings(max_time_s=max_time_s))
@@ -459,7 +459,7 @@ async def speed_ns(truth: Truth, max_time_s: float) -> float:
 
 
 async def block_of(condition: str, truth: Truth, known_ns: float, max_time_s: float) -> list[Reading]:
-    """The verdicts of one block of runs beside the condition's neighbours."""
+    """Take the verdicts of one block of runs beside the condition's neighbours."""
     costs_us = {name: truth.us(name).estimate for name in LAYERS}
     readings = []
     with neighbours(*CONDITIONS[condition]):
@@ -472,7 +472,7 @@ async def block_of(condition: str, truth: Truth, known_ns: float, max_time_s: fl
 
 
 def truth_of(us: Estimate) -> Reading:
-    """A true cost as part of a reading."""
+    """Convert a true cost to fields of a reading."""
     return {"truth_us": us.estimate, "truth_low_us": us.low, "truth_high_us": us.high}
 
 
@@ -491,23 +491,23 @@ def measure(quick: bool, runs: int = RUNS, traced: int = 0) -> list[Reading]:
 
 
 def told(reading: Reading) -> bool:
-    """Tell whether the truth gives the ratio of this budget to `KNOWN_SHARE`."""
+    """Whether the truth gives the ratio of this budget to `KNOWN_SHARE`."""
     least, most = (reading["budget_us"] / reading[f"truth_{end}_us"] for end in ("high", "low"))
     return bool(reading["ratio"] * (1 - KNOWN_SHARE) <= least and most <= reading["ratio"] * (1 + KNOWN_SHARE))
 
 
 def false_fail(reading: Reading) -> bool:
-    """Tell whether a kept budget failed at a look at which the run could have ended."""
+    """Whether a budget above the true cost failed at a look at which the run could have ended."""
     return bool(reading["ratio"] > 1 and reading["failed_once"])
 
 
 def undecided(reading: Reading) -> bool:
-    """Tell whether the verdict is undecided."""
+    """Whether the verdict is undecided."""
     return bool(reading["verdict"] == "undecided")
 
 
 def report(readings: list[Reading]) -> Report:
-    """Shares by condition and ratio, and by layer; the two goals; how much stands behind them."""
+    """Report shares by condition and ratio, and by layer, the two goals, and notes on the amount of evidence."""
     known = [reading for reading in readings if told(reading)]
     kept = [reading for reading in known if reading["ratio"] > 1]
     far = [reading for reading in known if reading["ratio"] in FAR]
@@ -532,7 +532,7 @@ def by_condition(readings: Sequence[Reading], known: Sequence[Reading]) -> Table
 
 
 def times(readings: Sequence[Reading]) -> list[str]:
-    """The median and the 95 % quantile of the seconds to a verdict, where there was one."""
+    """Write the median and the 95 % quantile of the seconds to a verdict, without undecided verdicts."""
     seconds = sorted(reading["stood_s"] for reading in readings if not undecided(reading))
     if not seconds:
         return ["-", "-"]
@@ -540,7 +540,7 @@ def times(readings: Sequence[Reading]) -> list[str]:
 
 
 def by_layer(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
-    """What the layers cost, how far their rows were off when the machine was idle, and who was misjudged."""
+    """Write the table by layer: true costs, errors of the rows on an idle and a busy machine, wrong verdicts."""
     rows = []
     for name in LAYERS:
         taken = [reading for reading in readings if reading["layer"] == name]
@@ -565,13 +565,13 @@ def by_layer(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
 
 
 def error(readings: Sequence[Reading]) -> str:
-    """How far the rows were from the truth, in per cent of it."""
+    """Write the errors of the rows, in per cent of the truth."""
     rows = [reading for reading in readings if reading["estimate_us"] is not None]
     return spread([100 * (reading["estimate_us"] / reading["truth_us"] - 1) for reading in rows], sign="+")
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:
-    """The median, and from where to where nine tenths of the values are."""
+    """Write the median, and the range of the middle 90 % of the values."""
     ordered = sorted(values)
     if not ordered:
         return "-"
@@ -580,7 +580,7 @@ def spread(values: Sequence[float], sign: str = "") -> str:
 
 
 def no_false_fail(kept: Sequence[Reading]) -> Goal:
-    """Whether budgets that are kept never failed."""
+    """Judge whether no budget above the true cost failed."""
     fails = sum(map(false_fail, kept))
     return Goal(
         f"no false fail in {GOAL_VERDICTS:,} verdicts at 1.05 times the true cost and more",
@@ -590,7 +590,7 @@ def no_false_fail(kept: Sequence[Reading]) -> Goal:
 
 
 def nearly_always_decided(far: Sequence[Reading]) -> Goal:
-    """Whether nearly all budgets far from the truth got the right verdict: who always passes decides nothing."""
+    """Judge whether nearly all budgets far from the truth got the right verdict, so that passing all is no success."""
     decided = sum(not undecided(reading) for reading in far)
     rightly = sum(right(reading) for reading in far)
     return Goal(
@@ -601,14 +601,14 @@ def nearly_always_decided(far: Sequence[Reading]) -> Goal:
 
 
 def right(reading: Reading) -> bool:
-    """Tell whether the verdict agrees with the truth."""
+    """Whether the verdict agrees with the truth."""
     return bool(reading["verdict"] == ("pass" if reading["ratio"] > 1 else "fail"))
 
 
 def notes(
     readings: Sequence[Reading], known: Sequence[Reading], kept: Sequence[Reading], far: Sequence[Reading]
 ) -> Iterator[str]:
-    """How much stands behind the shares, what was wrong, and why there was no verdict."""
+    """Yield notes: the number of verdicts, the wrong ones, and reasons for undecided ones."""
     conditions = len({reading["condition"] for reading in readings})
     processes = len({reading["process"] for reading in readings})
     yield (
@@ -619,7 +619,7 @@ def notes(
     apart = [one for one in readings if not told(one) and false_fail(one)]
     yield f"Among those apart, fails at 1.05 times what the truth seemed to be and more: {tally(apart)}."
     if kept and not any(map(false_fail, kept)):
-        # The chance that would have shown itself in nineteen of twenty such benches.
+        # The chance of a false fail that 95 % of such benches would have detected.
         chance = 1 - 0.05 ** (1 / len(kept))
         yield (
             f"No false fail in {len(kept):,} means, were they independent: the chance is below {100 * chance:.2g} %."
@@ -638,18 +638,18 @@ def notes(
 
 
 def passed(reading: Reading) -> bool:
-    """Tell whether the verdict is a pass."""
+    """Whether the verdict is a pass."""
     return bool(reading["verdict"] == "pass")
 
 
 def tally(readings: Sequence[Reading]) -> str:
-    """How many readings there are of each layer in each condition."""
+    """Write the number of readings by layer, ratio and condition."""
     found = Counter(f"{reading['layer']} {reading['ratio']:g} ({reading['condition']})" for reading in readings)
     return ", ".join(f"{name} {count} times" for name, count in found.most_common()) or "none"
 
 
 def reason(said: str | None) -> str:
-    """The reason for an undecided verdict, without its numbers."""
+    """Return the short description of a reason for an undecided verdict."""
     return next((text for sign, text in REASONS.items() if said and sign in said), said or "no reason")
 
 

@@ -1,11 +1,11 @@
-"""Make the outputs of pytest in the tutorial and in the examples' pages anew.
+"""Regenerate the outputs of pytest in the tutorial, the examples' pages and README.
 
     python docs/outputs.py [PAGE ...]
 
-In each page, a block of code whose first line is a comment with a file's name is written to that file, and what stands
-below `$ pytest …` in a console block is replaced by what the command prints. The tutorial runs in a folder of its own,
-an example's page in the repository. README's output is an excerpt from the page of litellm_story. It needs what the
-tests need, and a quiet machine.
+In the tutorial, a code block whose first line is a comment with a file name is written to that file. In every page, the
+text below `$ pytest …` in a console block is replaced by the output of the command. The tutorial runs in a temporary
+folder, an example in the repository. README's output is an excerpt from the page of litellm_story. Needs the packages
+of the tests, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "get-started.md"
 README = ROOT / "README.md"
 STORY = ROOT / "examples" / "litellm_story" / "README.md"
-# Of a failure: the headline with the table, and the excess.
+# The parts of a failure report to show: the headline with the table of times, and the excess.
 EXCERPT = re.compile(r"^(GET .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w./]+\.\w+)\n")
-# What pytest says of the machine and of other plugins.
+# Lines of pytest's header on the machine and on other plugins.
 HEADER = re.compile(
     r"^(platform|rootdir|configfile|plugins|asyncio|benchmark|cachedir|hypothesis profile)\b.*\n", re.MULTILINE
 )
@@ -34,7 +34,7 @@ COMMAND = "$ pytest "
 
 
 def main() -> None:
-    """Renew the pages that are named, or all."""
+    """Rewrite the named pages, or all."""
     pages = [Path(name).resolve() for name in sys.argv[1:]]
     for page in pages or [TUTORIAL, *sorted(ROOT.glob("examples/*/README.md"))]:
         with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def with_excerpt(readme: str) -> str:
-    """README with the first failure of the story, shortened."""
+    """Return README with the first failure of litellm_story, shortened."""
     found = EXCERPT.search(STORY.read_text(encoding="utf-8"))
     assert found is not None
     excerpt = f"{found[1]}\n\n{found[2]}"
@@ -54,7 +54,7 @@ def with_excerpt(readme: str) -> str:
 
 
 def renewed(text: str, folder: Path, place: Path) -> str:
-    """The text of a page with every output made anew; files go into `folder`, pytest runs in `place`."""
+    """Return the text of a page with new outputs; files are written to `folder`, pytest runs in `place`."""
 
     def block(found: re.Match[str]) -> str:
         code = found[2]
@@ -70,7 +70,7 @@ def renewed(text: str, folder: Path, place: Path) -> str:
 
 
 def output(arguments: str, place: Path) -> str:
-    """What pytest prints, without what it says of the machine."""
+    """Return the output of pytest without `HEADER`."""
     quiet = ("-p", "no:cacheprovider", "-p", "no:randomly", "-W", "ignore")
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     environment |= {"COLUMNS": "80", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}

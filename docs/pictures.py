@@ -1,8 +1,8 @@
-"""Make the pictures of docs/how-to/reports.md anew: measure an example, open what the plugin writes in a browser.
+"""Regenerate the pictures of docs/how-to/reports.md: measure an example, open its reports in a browser.
 
     python docs/pictures.py
 
-It needs what the tests need, with Debian's packages chromium and chromium-driver, and takes a quarter of a minute.
+Needs the packages of the tests and Debian's packages chromium and chromium-driver. Takes a quarter of a minute.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def main() -> None:
 
 
 def measured(folder: Path) -> tuple[Path, Path]:
-    """The report of the example, and the flamegraph of its request that is over its budget."""
+    """Return the paths of the example's report, and of the flamegraph of its request over budget."""
     report, data = folder / "report.html", folder / "result.json"
     options = (f"--mw-budget-html={report}", f"--mw-budget-json={data}", f"--mw-budget-dir={folder / 'profiles'}")
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--mw-budget", *options, EXAMPLE)
     status = subprocess.run(command, cwd=ROOT, check=False).returncode  # noqa: S603
-    if status != 1:  # one of its tests fails: that is what it is for
+    if status != 1:  # one test of the example is meant to fail
         sys.exit(f"pytest ended with status {status} and not, as it should with one test over budget, with 1")
     measurements: list[dict[str, Any]] = json.loads(data.read_text(encoding="utf-8"))["measurements"]
     profiles = [measurement["profile"] for measurement in measurements if measurement["profile"]]
@@ -62,7 +62,7 @@ def measured(folder: Path) -> tuple[Path, Path]:
 
 
 def taken(browser: Browser, name: str) -> None:
-    """Take a picture of what the browser shows."""
+    """Save a screenshot of the browser; exit if the file is too large or the page complains or loads anything."""
     path = PICTURES / f"{name}.png"
     browser.picture(path)
     size = path.stat().st_size

@@ -2,8 +2,8 @@
 
     python docs/tables.py
 
-They come from the plugin's help texts, from the JSON Schema of its result, and from the pages of `mwbudget explain`. A
-test holds the docs equal.
+The sources are the plugin's help texts, the JSON Schema of its result, and the pages of `mwbudget explain`. A test
+checks that the docs are up to date.
 """
 
 from __future__ import annotations
@@ -46,48 +46,48 @@ BLOCK = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Recorder:
-    """Stands in for pytest's parser, and notes which options and settings the plugin adds."""
+    """A stand-in for pytest's parser that records the options and settings of the plugin."""
 
     def __init__(self) -> None:
         self.options: list[tuple[str, str]] = []
         self.settings: list[tuple[str, str]] = []
 
     def getgroup(self, *names: str) -> Recorder:
-        """Return the one group there is."""
+        """Return this recorder as the group."""
         return self
 
     def addoption(self, name: str, *, help: str, metavar: str | None = None, **others: Any) -> None:  # noqa: A002
-        """Note a command-line option."""
+        """Record a command-line option."""
         self.options.append((f"{name}={metavar}" if metavar else name, help))
 
     def addini(self, name: str, help: str, **others: Any) -> None:  # noqa: A002
-        """Note a configuration key."""
+        """Record a configuration key."""
         self.settings.append((name, help))
 
 
 def main() -> None:
-    """Write every page again."""
+    """Rewrite every page."""
     for page in PAGES:
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def renewed(text: str) -> str:
-    """The text of a page with its generated blocks made anew."""
+    """Return the text of a page with its blocks generated again."""
     return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n{found[3]}", text)
 
 
 def options() -> str:
-    """The table of command-line options."""
+    """Return the table of command-line options."""
     return _table(("option", "meaning"), _recorded().options)
 
 
 def settings() -> str:
-    """The table of configuration keys."""
+    """Return the table of configuration keys."""
     return _table(("key", "meaning"), _recorded().settings)
 
 
 def keys() -> str:
-    """A table for each kind of object in the JSON result."""
+    """Return a table for each kind of object in the JSON result."""
     schema = json.loads((files("pytest_mwbudget") / "report" / "schema.json").read_text(encoding="utf-8"))
     kinds = {"result": schema, **schema["$defs"]}
     parts = []
@@ -99,27 +99,27 @@ def keys() -> str:
 
 
 def rules() -> str:
-    """A table of the rules of advice."""
+    """Return the table of the rules of advice."""
     return _contents("rule", RULES, ADVICE)
 
 
 def advice() -> str:
-    """A section for each rule of advice."""
+    """Return a section for each rule of advice."""
     return "\n".join(_section(one, ADVICE) for one in RULES)
 
 
 def ids() -> str:
-    """A table of all other messages that have an id."""
+    """Return the table of all other messages that have an id."""
     return _contents("id", _others(), MESSAGES)
 
 
 def messages() -> str:
-    """A section for each of them."""
+    """Return a section for each of the messages in `ids`."""
     return "\n".join(_section(one, MESSAGES).replace("## ", "### ", 1) for one in _others())
 
 
 def reasons() -> str:
-    """A table of the reasons for an undecided verdict."""
+    """Return the table of the reasons for an undecided verdict."""
     return _contents("id", REASONS, UNDECIDED)
 
 
@@ -133,12 +133,12 @@ def _contents(head: str, ids: Iterable[str], home: str) -> str:
 
 
 def _section(message_id: str, home: str) -> str:
-    """A page as a section of another one."""
+    """Return a page of `mwbudget explain` as a section of the page `home`."""
     return "#" + pages.LINK.sub(lambda link: f"[{link[1]}]({_target(link[2], home)})", pages.page(message_id))
 
 
 def _target(link: str, home: str) -> str:
-    """A link of a page as it is seen from `home`, both below docs."""
+    """Return a link of a page relative to `home`. Both are below docs."""
     if link.startswith("#"):
         link = f"{ADVICE if link[1:] in RULES else MESSAGES}{link}"
     path, sign, anchor = link.partition("#")
@@ -152,7 +152,7 @@ def _recorded() -> Recorder:
 
 
 def _type(about: dict[str, Any]) -> str:
-    """What a value is, in a word or two."""
+    """Describe the type of a value in a few words."""
     if "$ref" in about:
         return _words(about["$ref"].rpartition("/")[2])
     if "oneOf" in about:
@@ -168,7 +168,7 @@ def _type(about: dict[str, Any]) -> str:
 
 
 def _words(name: str) -> str:
-    """`countOfTypesOrNull` as words."""
+    """Split a name such as `countOfTypesOrNull` into words."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
     for schema, plain in (("number of", "integer"), ("not negative", "number"), ("sentence", "string")):
         words = words.replace(schema, plain)

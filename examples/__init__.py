@@ -1,1 +1,1 @@
-"""Small apps that show what pytest-mwbudget is for; they are part of the project's own test run."""
+"""Small apps that show the use of pytest-mwbudget. The project's own test run includes their tests."""

@@ -1,4 +1,4 @@
-"""The examples keep their budgets when they are measured, each in a run of its own."""
+"""The examples keep their budgets when measured, each in a separate run of pytest."""
 
 import json
 from pathlib import Path
@@ -10,9 +10,9 @@ HERE = Path(__file__).parent
 
 
 def measured(pytester: pytest.Pytester, example: str, tests: int) -> dict[str, dict[str, Any]]:
-    """The measurements of an example's tests by test name."""
+    """Return the measurements of an example's tests by test name."""
     report = pytester.path / "budgets.json"
-    # A machine too busy for a verdict is no fault of the example.
+    # A machine that is too busy for a verdict must not fail the example.
     options = [
         "--mw-budget",
         "--mw-budget-max-time=1",
@@ -28,7 +28,7 @@ def measured(pytester: pytest.Pytester, example: str, tests: int) -> dict[str, d
 
 
 def cost(measurement: dict[str, Any], name: str) -> float:
-    """The sum of all layers of a class that could be told on this machine."""
+    """Return the total self time in µs of all layers of a class that have one."""
     layers = [layer for layer in measurement["layers"] if layer["name"].partition("#")[0] == name and layer["us"]]
     return float(sum(layer["us"]["estimate"] for layer in layers))
 

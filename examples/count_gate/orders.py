@@ -1,7 +1,7 @@
-"""A small API for orders. Every answer carries the request's id, and headers that tell browsers to be careful.
+"""A small API for orders. Every response has the request's id and security headers.
 
-The id comes from whoever asks, or is made here; handlers read it from `request_id`. `create_app("before")` has that
-layer as a `BaseHTTPMiddleware`, `create_app("after")` as a pure ASGI class. The two answer alike.
+The client sends the id, else the layer generates one; handlers read the id from `request_id`. In `create_app("before")`
+the layer is a `BaseHTTPMiddleware`, in `create_app("after")` a pure ASGI class. Both give the same responses.
 """
 
 import uuid
@@ -56,7 +56,7 @@ class RequestIdAfter:
 
 
 class SecurityHeaders:
-    """Pure ASGI from the beginning."""
+    """Middleware that is a pure ASGI class in both versions of the app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""The demonstration ends as told, and the rewrite changed what the layer creates and nothing else."""
+"""The demonstration ends as described; the rewrite changed only the counts of the layer, not its responses."""
 
 import re
 import sys

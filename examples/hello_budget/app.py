@@ -1,4 +1,4 @@
-"""A FastAPI app with one ready-made layer and one of its own."""
+"""A FastAPI app with a layer of Starlette and a layer of its own."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,7 +1,7 @@
 """The demonstration: `before` breaks the budget, `after` keeps it.
 
-pytest runs this file only when it is named, because one of its tests is meant to fail;
-`test_litellm_story.py` checks that it does.
+pytest runs this file only if it is named on the command line, because one of its tests is meant to fail.
+`test_litellm_story.py` checks that it fails.
 """
 
 import pytest

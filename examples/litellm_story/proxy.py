@@ -1,7 +1,7 @@
-"""A proxy that lets anybody ask for its health, and only those with a key for its metrics.
+"""A proxy with a public health route, and a metrics route that needs a key.
 
-The check stands in a middleware, so every request pays for it, whatever its path. `create_app("before")` has it as a
-`BaseHTTPMiddleware`, `create_app("after")` as a pure ASGI class. The two answer alike.
+A middleware checks the key, so every request pays for the check, whatever its path. In `create_app("before")` the
+middleware is a `BaseHTTPMiddleware`, in `create_app("after")` a pure ASGI class. Both give the same responses.
 """
 
 from typing import Literal

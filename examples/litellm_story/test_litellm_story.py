@@ -1,4 +1,4 @@
-"""The demonstration ends as told, and the rewrite changed the cost of the check and nothing else."""
+"""The demonstration ends as described; the rewrite changed only the cost of the check, not the responses."""
 
 from pathlib import Path
 

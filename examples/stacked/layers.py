@@ -1,4 +1,4 @@
-"""The same nothing, done in two ways: layers that pass every request on, in an app that has some of them."""
+"""A layer that only passes requests on, in two implementations, and an app with a number of such layers."""
 
 from typing import Literal
 

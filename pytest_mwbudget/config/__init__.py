@@ -1,4 +1,4 @@
-"""What users may set, checked: settings of a test, and the budgets that apply to each layer.
+"""The settings that users can set, with their checks, and the budgets that apply to each layer.
 
 May import: `model`, `errors`.
 """

@@ -11,7 +11,7 @@ from ..model.estimate import Microseconds
 from ..model.results import COUNTED, Quantity
 from ..model.stack import Layer
 
-# Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for what is counted.
+# Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for counts.
 Bounds: TypeAlias = Mapping[Quantity, float]
 # Bounds of a named layer: None removes the default bound of a quantity.
 LayerBounds: TypeAlias = Mapping[Quantity, float | None]
@@ -37,12 +37,12 @@ class Budgets:
 
     @property
     def need_clock(self) -> bool:
-        """Whether to measure time: for a bound, or for the report if nothing has a bound."""
+        """Whether to measure time: to check a budget of time, or for the report if there are no budgets."""
         return self.bound_time or not self.quantities
 
     @property
     def bound_time(self) -> bool:
-        """Whether time has a bound."""
+        """Whether any budget is one of time."""
         return self.total_us is not None or not self.quantities.issubset(COUNTED)
 
 
@@ -50,8 +50,8 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
     """Return the bounds of each layer that has any, by layer index.
 
     A name is a layer's name in the table, its class name, or its qualified name (`module:Class` or `module.Class`);
-    the more exact name wins. The default applies to middleware, not to routing. Raises LayerNameError if a name with a
-    bound matches no layer; a name that only removes bounds may.
+    the more exact name wins. The default applies to middleware, not to routing. Raises LayerNameError if a name matches
+    no layer, unless the name only removes bounds.
     """
     assigned: dict[int, dict[Quantity, float | None]] = {
         layer.index: dict(budgets.default) for layer in stack if layer.kind == "middleware"
@@ -75,14 +75,14 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
 
 
 def named(budgets: Budgets, layer: Layer, quantity: Quantity) -> bool:
-    """Whether a budget of the quantity names the layer."""
+    """Whether a budget of the quantity was set for the layer by name."""
     return any(
         _rank(name, layer) is not None and bounds.get(quantity) is not None for name, bounds in budgets.layers.items()
     )
 
 
 def _rank(name: str, layer: Layer) -> int | None:
-    """Rank how exactly `name` names `layer`: 3 name in the table, 2 qualified name, 1 alias, None no match."""
+    """Rank how exactly `name` matches `layer`: 3 name in the table, 2 qualified name, 1 alias, None no match."""
     if name == layer.name:
         return 3
     if name.replace(":", ".") == layer.qualname:

@@ -1,7 +1,7 @@
-"""Checks of values, by the kind of value that the table names.
+"""Checks of values, by the kind of value in `config.table`.
 
-A check takes a value and the name of its place, which begins the message. It returns the value as the package uses it,
-and raises SettingError if the value is unusable. Numbers may be text, as options and ini keys have them.
+A check takes a value and the name of its source, which begins the error message. It returns the converted value, and
+raises SettingError if the value is invalid. Numbers may be text, as in options and ini keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..model.results import QUANTITIES, LoopName
 from .budgets import LayerBounds
 from .table import SETTINGS
 
-# Deadlines are integers of nanoseconds, and timers of event loops accept only a limited number of seconds.
+# A day. Deadlines in integer nanoseconds and timers of event loops do not accept any number of seconds.
 MOST_SECONDS = 86_400
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
@@ -27,7 +27,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def check(name: str, value: object, where: str) -> Any:
-    """Check the value of the setting `name`; `where` is its place."""
+    """Check the value of the setting `name`; `where` names its source in messages."""
     kind = SETTINGS[name].kind
     return KINDS[kind](value, where) if kind in KINDS else choice(kind.split("|"), value, where)
 
@@ -44,7 +44,7 @@ def microseconds(value: object, where: str) -> Microseconds:
 
 
 def count(value: object, where: str) -> int:
-    """Check a budget of something counted: a whole number from zero."""
+    """Check a budget of a count: a whole number, 0 or more."""
     number = _int(value)
     if number is None or number < 0:
         raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")
@@ -73,7 +73,7 @@ def status_code(value: object, where: str) -> int:
 
 
 def truth(value: object, where: str) -> bool:
-    """Check a truth value: a bool, or one of the words that ini files use."""
+    """Check a truth value: a bool, or a word of `TRUTHS`."""
     found = TRUTHS.get(value.casefold()) if isinstance(value, str) else value
     if not isinstance(found, bool):
         raise SettingError(f"{where} is {value!r}; give True or False")
@@ -92,7 +92,7 @@ def seconds(value: object, where: str) -> Seconds:
 
 
 def _float(value: Any) -> float | None:
-    """Convert to a float: None for what is not a number, infinity for what is too large."""
+    """Convert to a float: None if it is not a number, infinity if it is too large."""
     try:
         return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -102,7 +102,7 @@ def _float(value: Any) -> float | None:
 
 
 def _int(value: object) -> int | None:
-    """Convert to a whole number; None for what is not one, and for more digits than any budget has."""
+    """Convert to a whole number; None if it is not one, or is text of 20 or more characters."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -117,7 +117,7 @@ def choice(choices: Sequence[Any], value: object, where: str) -> Any:
 
 
 def loop_name(value: object, where: str) -> LoopName:
-    """Check the name of an event loop: its library must be installed."""
+    """Check the name of an event loop, whose library must be installed."""
     choices = get_args(LoopName)
     name: LoopName = choice(choices, value, where)
     if find_spec(name) is None:
@@ -131,8 +131,8 @@ def loop_name(value: object, where: str) -> LoopName:
 def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     """Check budgets by layer name, from a mapping or from lines.
 
-    A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. Lines say the same:
-    `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping means no budget of that layer, or of that quantity.
+    A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. The same as lines:
+    `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping removes the budgets of the layer, or of the quantity.
     """
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
         return dict(_line(line, where) for line in value)
@@ -182,7 +182,7 @@ def _bounds(value: object, where: str) -> LayerBounds:
     }
 
 
-# A kind that is missing here is a choice.
+# Any other kind is a choice.
 KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "MICROSECONDS": microseconds,
     "COUNT": count,

@@ -1,7 +1,7 @@
-"""Marker, command line, configuration and defaults, merged and checked into one frozen record.
+"""The settings of a test: marker, command line, configuration and defaults, merged and checked.
 
-The closest value wins, key by key: the closest marker (`session.markers` has their order), then wider markers, the
-command line, the configuration, the default. `None` in a marker removes what all wider places say of that key.
+For each key the closest value wins: the closest marker (`session.markers` has their order), then wider markers, the
+command line, the configuration, the default. `None` in a marker removes the values of all wider sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARKER_KEYS = tuple(name for name, setting in SETTINGS.items() if MARKER in sett
 
 
 def _of(name: str, **changed: Any) -> Any:
-    """Make the field of a setting; its default is the table's unless `changed` has another."""
+    """Make the field of a setting, with the default of the table unless `changed` overrides it."""
     return field(**{"default": SETTINGS[name].default, **changed}, metadata={"setting": name})
 
 
@@ -33,9 +33,9 @@ class Settings:
     """All settings of a test's measurements.
 
     `max_time_s` limits the sampling of one request, `startup_timeout_s` the app's startup, its shutdown, and each
-    request. `expect_status` None accepts any status below 400. `loop` None means the default of asyncio, and in an
-    async test the test's own loop. `flamegraph` says which requests are repeated under a profiler. `when_uncountable`
-    applies to budgets of what cannot be counted here: `when_undecided` if that was set, else `"fail"`.
+    request. `expect_status` None accepts any status below 400. `loop` None means asyncio's default loop; in an async
+    test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
+    for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -55,11 +55,11 @@ _FIELDS: dict[str, str] = {one.name: one.metadata["setting"] for one in fields(S
 def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -> Settings:
     """Merge and check the settings of one test.
 
-    `markers` are the keyword arguments of the `mw_budget` markers, closest first. `configured` has the values of the
-    command line and the configuration by setting, None where nothing was set. Raises SettingError for an unknown
-    keyword or an unusable value.
+    `markers` are the keyword arguments of the `mw_budget` markers, closest first. `configured` has the value of the
+    command line or the configuration for each setting, None if not set. Raises SettingError for an unknown keyword or
+    an invalid value.
     """
-    # By setting: the values with their places, closest first.
+    # For each setting its values with their sources, closest first.
     said: dict[str, list[tuple[Any, str]]] = {}
     for marker in markers:
         for key, value in marker.items():
@@ -87,7 +87,7 @@ def _merged_layers(said: Iterable[tuple[Any, str]]) -> dict[str, LayerBounds]:
     layers: dict[str, LayerBounds] = {}
     for value, where in said:
         if value is None:
-            break  # removes all wider values
+            break  # None removes all wider values
         wider = check("layers", value, where)
         layers = {name: {**wider.get(name, {}), **layers.get(name, {})} for name in {**wider, **layers}}
     return layers

@@ -1,8 +1,8 @@
-"""The one table of settings. Marker, command line, configuration, help, checks and reference pages come from it.
+"""The table of settings, the source of marker, command line, configuration, help, checks and reference pages.
 
 To add a setting, add its entry here and a field to `settings.Settings`. A new kind of value also needs a check in
-`checks.KINDS`. pytest imports this module in every run: `Setting` is a plain class because Python takes 0.3 ms to make
-a NamedTuple, and longer for a dataclass.
+`checks.KINDS`. pytest imports this module in every run, so `Setting` is a plain class: creating a NamedTuple
+takes 0.3 ms, a dataclass longer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION,
 
 
 class Setting:
-    """One setting: its name, its kind of value, the places that accept it, its meaning.
+    """A setting: its name, its kind of value, the places that accept it, its meaning.
 
-    `name` is the marker's keyword. `kind` is a word in capitals, or the choices separated by `|`: help shows it, and
-    `checks` checks by it. Without a `default`, `text` says what applies.
+    `name` is the marker's keyword. `kind` is a word in capitals, or the choices separated by `|`; help shows it, and
+    `checks.check` selects the check by it. If `default` is None, `text` states the behaviour without a value.
     """
 
     __slots__ = ("default", "kind", "name", "places", "text")

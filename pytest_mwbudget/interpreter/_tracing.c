@@ -1,16 +1,16 @@
-/* Take tracers and profilers off every thread, and put them back.
+/* Remove tracers and profilers from every thread, and restore them.
 
-   sys.settrace and sys.setprofile reach the current thread only. That is enough on CPython 3.11. From 3.12 on they are
+   sys.settrace and sys.setprofile affect the current thread only. That is enough on CPython 3.11. From 3.12 on they are
    built on sys.monitoring: as long as any thread has a tracer or a profiler, the code of the whole process runs
-   instrumented, and a thread without one is slowed down as well. A thread that waits in a pool cannot take its own
-   tracer off. So this module does it for every thread.
+   instrumented, which slows down threads without a tool too. An idle pool thread cannot remove its own tracer, so this
+   module removes the tools of every thread.
 
-   CPython counts the threads that have a tool, and PyEval_SetTrace and PyEval_SetProfile keep that count, but only for
-   the thread that calls them. So a tool moves: from its thread to the calling thread, which takes it off; or the calling
-   thread installs it and hands it over. Both move one reference between the public fields of two thread states. All of
-   it happens with the GIL held. A build without a GIL is treated as 3.11 is: the current thread only.
+   CPython counts the threads that have a tool. PyEval_SetTrace and PyEval_SetProfile maintain that count, but only for
+   the calling thread. To remove a tool, the calling thread therefore takes it over from its thread and uninstalls it.
+   To restore a tool, the calling thread installs it and hands it over. Both move one reference between public fields of
+   two thread states, with the GIL held. A build without a GIL is treated like 3.11: the current thread only.
 
-   `spread` and `gather` move a profiler in the same way, to watch all threads for a while, on 3.11 as well. */
+   `spread` and `gather` move a profiler in the same way, to profile all threads for a while, also on 3.11. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -55,14 +55,14 @@ install(int kind, Py_tracefunc function, PyObject *object)
     }
 }
 
-/* The fields of a thread state, without telling CPython. */
+/* The functions below change the fields of a thread state without CPython's count. */
 
 typedef struct {
     Py_tracefunc function;
     PyObject *object;
 } Tool;
 
-/* CPython 3.11 looks at a flag beside the fields, and later versions at the fields. */
+/* CPython 3.11 reads a flag beside the fields; later versions read the fields. */
 static void
 set_flag(PyThreadState *thread)
 {
@@ -116,7 +116,7 @@ next_thread(PyThreadState *own, PyThreadState *thread)
 #endif
 }
 
-/* By its number, which is never used again: its address may be. */
+/* Identified by number, because CPython reuses the addresses of thread states but not the numbers. */
 static PyThreadState *
 thread_numbered(PyThreadState *own, uint64_t number)
 {
@@ -176,7 +176,7 @@ take_off(PyThreadState *own, PyThreadState *thread, int kind)
     if (*function_of(own, kind) == NULL) {
         return 1;
     }
-    /* An audit hook refused. It may have run Python, so look the thread up again. */
+    /* An audit hook refused. The hook may have run Python and ended the thread, so look the thread up again. */
     thread = thread_numbered(own, number);
     if (thread != NULL && thread != own) {
         lay(thread, kind, lift(own, kind));
@@ -222,7 +222,7 @@ put_back(PyThreadState *own, uint64_t number, int kind, Tool tool)
 {
     PyThreadState *thread = thread_numbered(own, number);
     if (thread == NULL || *function_of(thread, kind) != NULL) {
-        return; /* the thread has ended, or has another tool by now */
+        return; /* the thread has ended, or has a new tool */
     }
     if (thread == own) {
         install(kind, tool.function, tool.object);
@@ -230,7 +230,7 @@ put_back(PyThreadState *own, uint64_t number, int kind, Tool tool)
     }
     Tool kept = lift(own, kind);
     install(kind, tool.function, tool.object);
-    thread = thread_numbered(own, number); /* an audit hook may have run Python */
+    thread = thread_numbered(own, number); /* an audit hook may have run Python and ended it */
     if (thread != NULL && *function_of(thread, kind) == NULL && *function_of(own, kind) != NULL) {
         lay(thread, kind, lift(own, kind));
     }
@@ -325,9 +325,9 @@ at_work(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
-/* ---- watch all threads for a while ---------------------------------------------------------------------------- */
+/* ---- profile all threads for a while ------------------------------------------------------------------------- */
 
-/* A thread besides `own` whose profiler has this object, NULL for one without a profiler. */
+/* Another thread than `own` whose profiler has this object; `object` NULL finds a thread without a profiler. */
 static PyThreadState *
 other_thread_with(PyThreadState *own, PyObject *object)
 {

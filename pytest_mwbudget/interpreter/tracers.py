@@ -1,8 +1,8 @@
-"""Tracers and profilers of `sys.settrace` and `sys.setprofile`: take them off every thread, and put them back.
+"""Suspend and restore the tracers and profilers of `sys.settrace` and `sys.setprofile` in every thread.
 
-From CPython 3.12 to the newest, one traced thread slows every thread down, also when it only waits in a pool. Where the
-extension `_tracing` can be used, tools are taken off all threads, whatever language they are written in. Elsewhere only
-the current thread's tools are, and only those that Python can install again.
+From CPython 3.12 on, one traced thread slows every thread down, even if it is idle in a pool. With the extension
+`_tracing`, tools of all threads are suspended, also those written in C. Without the extension, only tools of the
+current thread are suspended, and only those that Python can install again.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from typing import Any, TypeAlias
 from . import internals
 
 _INSTALL: dict[str, Callable[[Any], None]] = {"tracer": sys.settrace, "profiler": sys.setprofile}
-# The most threads that a message names; it gives the number of the others.
+# The most threads that a message names. For further threads it gives only their number.
 MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTool:
-    """A `kind` of tool ("tracer" or "profiler") of one thread; `thread` is its name, None for the current thread."""
+    """A tool of a thread. `kind` is "tracer" or "profiler", `thread` a name, None for the current thread."""
 
     kind: str
     tool: object
     thread: str | None = None
 
 
-# What new threads begin with, by kind of tool: `threading.settrace` and `threading.setprofile` say it.
+# The tools of new threads by kind, as set by `threading.settrace` and `threading.setprofile`.
 Hooks: TypeAlias = Mapping[str, object]
 
 
 def hooks() -> Hooks:
-    """Return the tools that a new thread begins with now."""
+    """Return the tools that a new thread would start with now."""
     return {"tracer": threading.gettrace(), "profiler": threading.getprofile()}
 
 
 @contextmanager
 def threads_untraced() -> Iterator[Hooks]:
-    """Let threads start without a tracer and a profiler in the block, because they may outlive it.
+    """Start new threads in the block without tracer and profiler, because they may outlive the block.
 
     Yields the hooks that new threads had before.
     """
@@ -60,9 +60,10 @@ def threads_untraced() -> Iterator[Hooks]:
 
 @contextmanager
 def profiled(profiler: Callable[[FrameType, str, Any], None]) -> Iterator[bool]:
-    """Run with a profiler in this thread and, where it can be taken off again, in all others.
+    """Run the block with a profiler in this thread and, if the extension can remove it again, in all others.
 
-    Yields whether all threads have it. The profiler that this thread had is put back, if Python can install it.
+    Yields whether all threads have the profiler. The previous profiler of this thread is restored if Python can install
+    it.
     """
     previous, tracing = sys.getprofile(), internals.thread_tools()
     sys.setprofile(profiler)
@@ -81,20 +82,20 @@ def profiled(profiler: Callable[[FrameType, str, Any], None]) -> Iterator[bool]:
 
 
 def _for_new_threads(install: Callable[[Any], None], function: object) -> None:
-    """Install a function for new threads, or none: `threading` takes None, though the types do not say so."""
+    """Install a function for new threads. `threading` accepts None too, although its type hints do not."""
     install(function)
 
 
 @contextmanager
 def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
-    """Suspend tracers and profilers, and restore them; yields what was suspended.
+    """Suspend tracers and profilers in the block; yields the suspended tools.
 
-    `new_threads` are the tools that threads begin with outside the block, those of now if nothing is said.
+    `new_threads` are the tools that threads start with outside the block, by default the current ones.
     """
     beginning = new_threads or hooks()
     profiler, before, threads = sys.getprofile(), _stack(sys._getframe()), _stacks()
     tracing = internals.thread_tools()
-    # The profiler sees this call begin and not end, so it is made here, where `_catch_up` knows the frame.
+    # The profiler sees this call begin but not end. Make the call in this frame, which `_catch_up` knows.
     if tracing is not None:
         taken = tracing.suspend()
     else:
@@ -110,7 +111,7 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
             _catch_up(profiler, before, _stack(sys._getframe()))
         if tracing is not None:
             unmoved = _begun_anew(tracing, taken, threads, beginning)
-            tracing.resume(unmoved)  # here, where `_catch_up` knows the frame
+            tracing.resume(unmoved)  # in this frame, which `_catch_up` knows
         else:
             for one in taken:
                 _INSTALL[one.kind](one.tool)
@@ -119,10 +120,10 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
 def _begun_anew(
     tracing: Any, taken: Sequence[Any], before: Mapping[int, Sequence[FrameType]], beginning: Hooks
 ) -> list[Any]:
-    """Let the tools that `tracing` took begin anew where their thread has left a call since; returns the others.
+    """Start tools anew in threads that are in other calls than before; return the tools to resume.
 
-    A tool may keep the stack of its thread, as coverage does, and would take one function for another there. It begins
-    as in a new thread.
+    A tool may keep a stack of its thread's calls, as coverage does, and would confuse functions if resumed in other
+    calls. It therefore starts as in a new thread.
     """
     now, unmoved = _stacks(), []
     for one in taken:
@@ -131,7 +132,7 @@ def _begun_anew(
             unmoved.append(one)
         elif beginning[kind] is not None and _package(beginning[kind]) == _package(tool):
             for frame in now.get(ident, ()):
-                if frame.f_trace is tool:  # or what begins anew would hand its events to the old one
+                if frame.f_trace is tool:  # else the new tool would pass its events to the old one
                     frame.f_trace = None
             _INSTALL[kind](beginning[kind])
             tracing.hand_over(kind, number)
@@ -141,7 +142,7 @@ def _begun_anew(
 
 
 def at_work() -> list[ThreadTool]:
-    """Return the tools that slow the current thread down, as far as they can be seen."""
+    """Return the tools that slow the current thread down; without the extension, only those of this thread."""
     tracing = internals.thread_tools()
     if tracing is not None:
         return [_named(kind, tool, ident) for kind, ident, tool in tracing.at_work()]
@@ -150,12 +151,12 @@ def at_work() -> list[ThreadTool]:
 
 
 def other_threads() -> list[str]:
-    """The names of all threads but the current one."""
+    """Return the names of all threads except the current one."""
     return [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
 
 
 def _own_tools() -> list[ThreadTool]:
-    """The current thread's tools that Python can install again: those in C show an object that is no function."""
+    """Return the current thread's tools that Python can install again: a tool in C may show no callable object."""
     return [one for one in at_work() if callable(one.tool)]
 
 
@@ -167,7 +168,7 @@ def _named(kind: str, tool: object, ident: int) -> ThreadTool:
 
 
 def described(tools: Sequence[ThreadTool]) -> list[str]:
-    """Each tool with its type and the other threads that it is in: `a tracer (package.Tracer) of the thread worker`."""
+    """Describe each tool with its type and other threads: `a tracer (package.Tracer) of the thread worker`."""
     threads: dict[str, list[str | None]] = {}
     for one in tools:
         threads.setdefault(f"a {one.kind} ({type_name(one.tool)})", []).append(one.thread)
@@ -185,7 +186,7 @@ def _of_threads(threads: Sequence[str | None]) -> str:
 
 
 def type_name(tool: object) -> str:
-    """`module.qualname` of a class or function, or else of the object's class."""
+    """Return `module.qualname` of a class or function, or else of the object's class."""
     kind = tool if isinstance(tool, type) or hasattr(tool, "__qualname__") else type(tool)
     return f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"
 
@@ -195,12 +196,12 @@ def _package(tool: object) -> str:
 
 
 def _stacks() -> dict[int, list[FrameType]]:
-    """The stack of each thread, by its ident."""
+    """Return the stack of each thread by its ident."""
     return {ident: _stack(frame) for ident, frame in sys._current_frames().items()}
 
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
-    """The frame and its callers, outermost first."""
+    """Return the frame and its callers, outermost first."""
     found = []
     while frame is not None:
         found.append(frame)
@@ -214,7 +215,7 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
 def _catch_up(profiler: Any, before: Sequence[FrameType], now: Sequence[FrameType]) -> None:
     """Tell the standard library's `profile` which calls ended and began while it was suspended.
 
-    It keeps a stack, whose top is `cur[-2]`, and fails with an AssertionError at an event that does not fit.
+    `profile` keeps a stack, whose top is `cur[-2]`, and fails with an AssertionError at an event that does not fit.
     """
     common = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(before, now, strict=False)))
     for frame in reversed(before[common:]):
@@ -228,9 +229,9 @@ def _keeps_a_stack(profiler: object) -> bool:
     """Whether this is the standard library's `profile`, which fails at an event that does not fit its own stack.
 
     On CPython 3.11 garbage collection can begin between a call and its event. The callback of a weak reference then
-    fails in `profile`, and CPython removes the profiler. That is why the garbage of a measurement is collected before
-    the profiler is restored.
+    fails in `profile`, and CPython removes the profiler. `suspended` therefore collects the garbage of a measurement
+    before it restores the profiler.
     """
-    # Not by its class: with `python -m profile` that is one of the module __main__.
+    # Not isinstance: with `python -m profile` the class belongs to the module __main__.
     keeper = getattr(profiler, "__self__", None)
     return hasattr(keeper, "trace_dispatch_return") and hasattr(keeper, "cur")

@@ -1,4 +1,4 @@
-"""The records that everything else is made of: the stack and its owners, figures with intervals, results.
+"""The records that all other folders use: the stack and its owners, figures with intervals, results.
 
-May import: `errors`. Frozen, without behaviour beyond reading themselves.
+May import: `errors`. Records are frozen and only compute values from their own fields.
 """

@@ -15,8 +15,8 @@ Seconds: TypeAlias = float
 class Estimate:
     """A median in microseconds per request, with the ends of its confidence interval.
 
-    The interval of a sum or a difference holds whenever those of both operands hold, even if they are correlated.
-    `independent_sum` gives a narrower interval.
+    The interval of a sum or a difference holds whenever the intervals of both operands hold, also if the operands are
+    correlated. `independent_sum` returns a narrower interval.
     """
 
     estimate: Microseconds
@@ -30,7 +30,7 @@ class Estimate:
 
     @property
     def bounded(self) -> bool:
-        """Whether the interval has two ends."""
+        """Whether both ends of the interval are finite."""
         return math.isfinite(self.half_width)
 
     @property
@@ -60,7 +60,7 @@ class Estimate:
         return Estimate(self.estimate, self.low - by_us, self.high + by_us)
 
     def clipped(self, least: Microseconds, most: Microseconds) -> Estimate:
-        """Bring the estimate and both ends of the interval between two bounds."""
+        """Clip the estimate and both ends of the interval to `least` and `most`."""
         return Estimate(*(min(max(least, one), most) for one in (self.estimate, self.low, self.high)))
 
 
@@ -68,9 +68,9 @@ ZERO = Estimate(0.0, 0.0, 0.0)
 
 
 def independent_sum(*parts: Estimate) -> Estimate:
-    """Add estimates that are independent of each other; the interval holds as often as each of theirs.
+    """Add independent estimates; the interval of the sum has their confidence level.
 
-    The distances of the ends from the estimates add up by their squares, each side for itself. Source: Zou and Donner,
+    On each side, the distances from estimate to end of the interval are added in quadrature. Source: Zou and Donner,
     "Construction of confidence limits about effect measures", Statistics in Medicine 27 (2008), MOVER.
     """
     estimate = math.fsum(part.estimate for part in parts)

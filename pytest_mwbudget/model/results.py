@@ -17,7 +17,7 @@ Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# Quantities that a layer can have a budget for. The first two are microseconds, the others are counted.
+# Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
 Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes", "tasks", "threads", "retained"]
 CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
@@ -26,7 +26,7 @@ COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number per request: the median, and the least and the most of the counted requests.
+    """A number per request: the median, the minimum and the maximum of the counted requests.
 
     `kinds` divides `count` by type or name. Other requests may have other kinds.
     """
@@ -44,10 +44,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counts of one row per request. None for a quantity that cannot be counted here.
+    """The counts of a row per request. None for a quantity that cannot be counted here.
 
-    - `objects`: by type; `retained`: those still alive after a garbage collection
-    - `allocations` and `bytes`: requested of Python's allocators
+    - `objects`: by type; `retained`: objects still alive after a garbage collection
+    - `allocations` and `bytes`: requested from Python's allocators
     - `tasks`: by coroutine; `threads`: by function
     - `received` and `sent`: messages through the row's outer boundary
     - `suspensions`: of tasks in the row
@@ -75,8 +75,8 @@ class Counts:
 class Occupation:
     """How a layer spends its time: `busy` holding the event loop, `wait_us` suspended.
 
-    `cpu_us` is the part of `busy` in which the processor worked, None if the clock of this platform is too coarse.
-    `blocking` says that the layer holds the event loop for long without work of the processor.
+    `cpu_us` is the processor time within `busy`, None if the processor clock of this platform is too coarse. `blocking`
+    says that the layer holds the event loop for long while the processor is idle.
     """
 
     busy: Estimate
@@ -115,12 +115,12 @@ class LayerReport:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict on its budgets, None without budgets."""
+        """The worst verdict on the budgets of the layer, None without budgets."""
         return worst(judged.verdict for judged in self.judged.values())
 
     @property
     def budget_us(self) -> Microseconds | None:
-        """Its budget of time, None without one."""
+        """The budget of the layer's self time, None without one."""
         return self.judged["us"].bound if "us" in self.judged else None
 
 
@@ -132,7 +132,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """The times that are no layer's.
+    """The times of rows that are not layers.
 
     `total` is the whole app without probes. `residue_us` is the unattributed time: the sum of all rows less `total`.
     """
@@ -145,10 +145,10 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The counts that are no layer's, and the sum of all rows.
+    """The counts of rows that are not layers, and the sum of all rows.
 
     `outside` is the app object with the server's receive and send, `endpoint` everything inside the innermost layer.
-    `requests` is the number of counted requests. `why` says by quantity why something could not be counted.
+    `requests` is the number of counted requests. `why` has the reason for each quantity that could not be counted.
     """
 
     outside: Counts
@@ -160,7 +160,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The state of measurements in other processes: why no failure counts, if another process measures, and a note."""
+    """The effect of measurements in other processes: the reason to ignore failures, if any, and a note."""
 
     crowded: str | None = None
     note: str | None = None
@@ -177,7 +177,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class HotFunction:
-    """A function in a profile: its self time and its time with the functions it calls."""
+    """A function in a profile: its self time, and its time with callees."""
 
     function: str
     file: str
@@ -193,11 +193,11 @@ class HotFunction:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile of `requests` further calls of the same request.
+    """A profile of the same request, repeated `requests` times.
 
     `request_us` is the time of a request under the profiler, which slows the request down. `flamegraph`, `pyinstrument`
-    and `speedscope` are paths of files. `hottest` are functions of the layers over their budgets, the hottest first, by
-    the index of the layer.
+    and `speedscope` are paths of files. `hottest` has, by layer index, functions of the layers over their budgets, by
+    falling self time.
     """
 
     requests: int
@@ -211,7 +211,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice on a layer, in one line with the observation. `page` is the command that prints the page of the rule."""
+    """Advice on a layer, in one line with the evidence. `page` is the command that prints the page of the rule."""
 
     layer: str
     rule: str
@@ -238,8 +238,8 @@ class Result:
     `books`, `floor_us`, `slowdown` and `effort` are None.
 
     - `floor_us`: the detection limit
-    - `slowdown`: how many times slower than at its best the machine ran, at the slowest figure; 1 below a tenth
-    - `total_budget_us`, `total_verdict`, `total_reason`: of the budget on the whole request
+    - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
+    - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
     - `notes`: how far the figures can be trusted
     - `disturbed`: the active tool that prevented figures of time and memory
     """
@@ -269,7 +269,7 @@ class Result:
         return tuple(quantity for quantity in COUNTED if quantity in why and quantity in judged)
 
     def layer(self, name: str) -> LayerReport:
-        """Return the report of a layer by its name in the table. Raises KeyError with the existing names."""
+        """Return the report of a layer by its name in the table. Raises KeyError, which lists the names."""
         __tracebackhide__ = True
         for report in self.layers:
             if report.name == name:
@@ -289,6 +289,6 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(Result):
-    """A `Result` with the response of the first request, which the test sees."""
+    """A `Result` with the response of the first request, which the test gets."""
 
     response: httpx.Response

@@ -1,7 +1,7 @@
 """The layers of a stack, and the owners of time and objects in it.
 
-An *entry* is an ASGI callable that requests go through, numbered from the outermost, 0. A *row* is a line of the table,
-`Layer.index`. An *owner* is charged with time and objects: entry `i` is owner `i + 1`, the server's end is `HARNESS`.
+An *entry* is an ASGI callable that requests pass, numbered from the outermost, 0. A *row* is a line of the table,
+`Layer.index`. An *owner* is charged with time and objects: entry `i` is owner `i + 1`, the server side is `HARNESS`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Literal, NewType, TypeAlias
 
 Kind: TypeAlias = Literal["middleware", "routing"]
 
-# An entry of the stack, a line of the table, and who is charged with time and objects: three numbers, never mixed up.
+# Three numberings, each with a type of its own so that mypy finds mix-ups.
 EntryIndex = NewType("EntryIndex", int)
 RowIndex = NewType("RowIndex", int)
 Owner = NewType("Owner", int)
 
 OUTERMOST = EntryIndex(0)
 
-HARNESS = Owner(0)  # the server's end, outside everything
-SUSPENDED = Owner(-1)  # from a suspension to the next resumption, which tells whose time it was
+HARNESS = Owner(0)  # the server side, outside the app
+SUSPENDED = Owner(-1)  # between a suspension and the next resumption, which determines the owner
 
 
 def owner_of(entry: EntryIndex) -> Owner:
@@ -34,9 +34,9 @@ class Layer:
     """One layer of a discovered stack.
 
     `index` counts from the outermost layer, 0. `name` is unique in its stack; `qualname` is `module.QualName`;
-    `aliases` are the further names by which a budget may call it. `runs_task` says that it runs what is inside it in a
-    task of its own. `merged_with` names the neighbour whose figures
-    include this layer's, where no probe can stand at its boundary; `merged_because` says why.
+    `aliases` are further names that a budget can use for the layer. `runs_task` says that the layer runs its inner app
+    in a separate task. `merged_with` names the neighbour whose figures include this layer's, if its boundary cannot
+    have a probe; `merged_because` says why.
     """
 
     index: RowIndex
@@ -54,9 +54,9 @@ class Layer:
 class Boundary:
     """How requests enter an ASGI callable of the stack.
 
-    `parent` is the index of the entry that calls it first; `parents` has one for each time it is entered in a request.
-    `own_task` says that it runs in another task than its parent, which therefore waits for it; `same_send` that it got
-    the `send` that its parent got; `plain` that calling it runs its code at once, and returns what is to be awaited.
+    `parent` is the entry that calls the callable first; `parents` has the caller of each call in a request. `own_task`
+    says that the callable runs in another task than its parent, which therefore waits; `same_send` that it gets the
+    same `send` as its parent; `plain` that a call runs its code at once and returns an awaitable.
     """
 
     parent: EntryIndex | None
@@ -67,7 +67,7 @@ class Boundary:
 
 
 def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> Counter[Owner]:
-    """How often each owner enters an entry in one request; entries without a probe stand for their parents."""
+    """Count the calls of an entry in a request by owner. A caller without a probe is replaced by its parent."""
     found: Counter[Owner] = Counter()
     for parent in entries[index].parents:
         while parent is not None and parent not in probed:
@@ -77,7 +77,7 @@ def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[Ent
 
 
 def probed_parent(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> tuple[Owner, bool]:
-    """The owner right outside an entry, entries without a probe left out, and whether both have the same `send`."""
+    """Return the next probed owner outside an entry, and whether both have the same `send`."""
     parent, same_send = entries[index].parent, entries[index].same_send
     while parent is not None and parent not in probed:
         same_send = same_send and entries[parent].same_send

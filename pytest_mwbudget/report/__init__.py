@@ -1,6 +1,6 @@
 """Reports of a finished result: terminal, HTML, Markdown, JSON, JUnit, GitHub, pytest-benchmark, flamegraph.
 
-`view` works out what a result says; the reports lay it out.
+`view` derives rows, findings and sentences from a result; each report only formats them.
 
 May import: `analysis.profile_stacks`, `model`, `errors`.
 """

@@ -1,7 +1,7 @@
-"""Advice on a layer, where the result of a request has the evidence. Pure.
+"""Advice on a layer, given only on evidence in the result of a request. Pure.
 
-A rule is a function of a result and one of its layers. It returns a sentence with what it saw, or None. No rule is
-about other scopes, such as the lifespan: the result of one request does not show what a layer does for them.
+A rule is a function of a result and one of its layers. It returns a sentence that cites the evidence, or None. Rules
+cover requests only: the result of a request does not show what a layer does in other scopes, such as the lifespan.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from .text import figure
 
 Rule: TypeAlias = Callable[[Result, LayerReport], str | None]
 
-# The qualified names of the coroutines of Starlette's class begin so, also in subclasses.
+# Prefix of the qualified names of the coroutines of Starlette's class, also in subclasses.
 BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
-# BaseHTTPMiddleware needs at most about this many objects, allocations and microseconds for each of its tasks and each
-# message. A layer that takes more does work of its own, and would still do this work as a pure ASGI class.
+# About the most objects, allocations or microseconds that BaseHTTPMiddleware itself needs for each task and each
+# message. A layer above this limit does work of its own, which a pure ASGI class would do too.
 MOST_PER_TASK, MOST_PER_MESSAGE = 500, 100
-# Below these, in time or as a share of the layer's time, rewriting a layer does not pay.
+# Advice on time needs at least this much: in µs per request, and as a share of the layer's time.
 LARGE_US, LARGE_SHARE = 50.0, 0.25
-# A stream has at least STREAMED messages; a complete response has a start, a body and perhaps an end.
+# A streamed response has at least STREAMED messages; a complete one has at most TOGETHER (start, body, perhaps an end).
 STREAMED, TOGETHER = 10, 3
 NO_BODY = (204, 304)
-# With this many messages, a number of objects is hardly a multiple of theirs, but for REMAINDER_SHARE, by chance.
+# From MANY_MESSAGES on, an object count is rarely a multiple of the message count by chance. REMAINDER_SHARE is the
+# remainder that still counts as a multiple, as a share of the messages.
 MANY_MESSAGES, REMAINDER_SHARE = 50, 0.125
 MOST_OBJECTS_SHARE = 0.75
 
 
 def advise(result: Result) -> Iterator[Advice]:
-    """Yield the advice for each layer, outermost first; each rule gives at most one."""
+    """Yield the advice for each layer, outermost first: at most one sentence for each rule."""
     for report in result.layers:
         for name, rule in RULES.items():
             text = rule(result, report)
@@ -44,7 +45,7 @@ def advise(result: Result) -> Iterator[Advice]:
 
 
 def pass_through(result: Result, report: LayerReport) -> str | None:
-    """A BaseHTTPMiddleware that does little besides being one."""
+    """Find a BaseHTTPMiddleware whose cost is that of the base class."""
     counts = report.counts
     if counts is None:
         return None
@@ -68,7 +69,7 @@ def pass_through(result: Result, report: LayerReport) -> str | None:
 
 
 def blocking(result: Result, report: LayerReport) -> str | None:
-    """A layer that holds the event loop without working."""
+    """Find a layer that blocks the event loop while the processor is idle."""
     occupation = report.occupation
     if occupation is None or not occupation.blocking or occupation.cpu_us is None:
         return None
@@ -80,7 +81,7 @@ def blocking(result: Result, report: LayerReport) -> str | None:
 
 
 def buffering(result: Result, report: LayerReport) -> str | None:
-    """A layer that holds a streamed response back until it is complete."""
+    """Find a layer that buffers a streamed response until it is complete."""
     inner = _inside(result, report)
     if report.counts is None or inner is None or result.request.method == "HEAD" or result.status in NO_BODY:
         return None
@@ -94,11 +95,11 @@ def buffering(result: Result, report: LayerReport) -> str | None:
 
 
 def waiting(result: Result, report: LayerReport) -> str | None:
-    """A layer that is suspended for much of its time."""
+    """Find a layer that is suspended for much of its time."""
     us, occupation = report.us, report.occupation
     if us is None or occupation is None:
         return None
-    # The wait has no interval of its own: it is the difference of two numbers that have.
+    # The wait has no interval of its own: it is the difference of `us` and `busy`.
     unsure = us.half_width + occupation.busy.half_width
     if occupation.wait_us <= max(LARGE_US, LARGE_SHARE * us.estimate, unsure):
         return None
@@ -109,7 +110,7 @@ def waiting(result: Result, report: LayerReport) -> str | None:
 
 
 def per_message(result: Result, report: LayerReport) -> str | None:
-    """A layer most of whose objects are made once, or several times, for each message."""
+    """Find a layer that creates most of its objects once or several times for each message."""
     us, counts = report.us, report.counts
     if us is None or us.low < LARGE_US or counts is None or counts.objects is None:
         return None
@@ -118,7 +119,7 @@ def per_message(result: Result, report: LayerReport) -> str | None:
         return None
     kinds = _multiples(counts.objects.kinds, messages)
     created = sum(kinds.values())
-    # A function round send that awaits is one coroutine for each message.
+    # An async function that wraps send creates a coroutine for each message.
     if "builtins.coroutine" not in kinds or created < MOST_OBJECTS_SHARE * counts.objects.count:
         return None
     return (
@@ -137,11 +138,11 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-# ---- what they look at ------------------------------------------------------------------------------------------
+# ---- evidence ---------------------------------------------------------------------------------------------------
 
 
 def _inside(result: Result, report: LayerReport) -> Counts | None:
-    """Find the counts of what is directly inside a layer; None where no probe stood at that boundary."""
+    """Find the counts of the row directly inside a layer; None if there was no probe at that boundary."""
     for row in result.layers:
         if row.layer.entered and row.layer.index > report.layer.index:
             return row.counts
@@ -149,6 +150,6 @@ def _inside(result: Result, report: LayerReport) -> Counts | None:
 
 
 def _multiples(kinds: Mapping[str, int], messages: int) -> dict[str, int]:
-    """Keep the types whose number is a multiple of the messages, or slightly more."""
+    """Keep the types whose count is a multiple of the message count, or slightly more."""
     few = REMAINDER_SHARE * messages
     return {kind: number for kind, number in kinds.items() if number >= messages and number % messages <= few}

@@ -1,7 +1,7 @@
-"""A document as JSON of pytest-benchmark, for trackers that chart it: a benchmark for each layer and whole request.
+"""A document in the JSON format of pytest-benchmark, for charts: a benchmark for each layer and each whole request.
 
-pytest-benchmark stores every duration. A result has a median and its interval, so the numbers describe the median and
-not single requests; docs/how-to/ci-reports.md defines each of them. Rows without an interval are left out.
+pytest-benchmark stores every duration. A result has only a median and its interval, so the statistics describe the
+median and not single requests; docs/how-to/ci-reports.md defines each. Rows without an interval are omitted.
 
 github-action-benchmark (tool `pytest`) charts `ops` and shows `stddev`, `mean` and `rounds`. Bencher (adapter
 `python_pytest`) charts `mean` and `mean ± stddev`, or `median` and `median ± iqr`.
@@ -21,14 +21,14 @@ from .table import Figure
 from .text import shortened
 from .view import view
 
-# The version of pytest-benchmark whose shape this is.
+# The version of pytest-benchmark whose format is written.
 VERSION = "5.0.0"
-# Bencher takes names of 1,024 characters.
+# Bencher accepts names of up to 1,024 characters.
 MAX_NAME = 1000
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Write the text of the file."""
+    """Return the text of the file."""
     environment = document["environment"]
     results = measured(document)
     numbered = _numbered([f"{nodeid} {result.request}" for nodeid, result in results])
@@ -38,7 +38,7 @@ def render(document: Mapping[str, Any]) -> str:
             "python_version": environment["python"],
             "system": environment["platform"],
         },
-        # As pytest-benchmark says it outside a repository: a stored result does not know its commit.
+        # What pytest-benchmark writes outside a repository: a stored result has no commit.
         "commit_info": {"id": "unversioned", "time": None, "dirty": False, "branch": "(unknown)"},
         "benchmarks": [
             one for group, (_, result) in zip(numbered, results, strict=True) for one in _benchmarks(group, result)
@@ -50,7 +50,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def _numbered(groups: list[str]) -> list[str]:
-    """Number names that occur again, so that each benchmark keeps its name from run to run."""
+    """Number repeated names, so that each benchmark keeps its name from run to run."""
     return [
         name if not (before := groups[:place].count(name)) else f"{name} #{before + 1}"
         for place, name in enumerate(groups)
@@ -76,15 +76,15 @@ def _benchmarks(group: str, result: Result) -> Iterator[dict[str, Any]]:
 
 
 def _least_us(limit_us: Microseconds | None) -> Microseconds:
-    """Give the detection limit; a nanosecond where it is not known, so that nothing is divided by zero."""
+    """Return the detection limit, or a nanosecond if it is unknown or 0, to avoid a division by zero."""
     return limit_us if limit_us and math.isfinite(limit_us) else 0.001
 
 
 def _stats(us: Figure, least_us: Microseconds, effort: Effort) -> dict[str, Any]:
-    """Give the numbers of `us` in seconds, under the names of pytest-benchmark.
+    """Convert `us` to seconds, under the names of pytest-benchmark.
 
-    An estimate below the detection limit is replaced by the limit, so that a layer that costs nothing is a flat line in
-    a chart of operations per second.
+    An estimate below the detection limit is replaced by the limit: a layer without a measurable cost is then a flat
+    line in a chart of operations per second.
     """
     assert us.low is not None
     assert us.high is not None

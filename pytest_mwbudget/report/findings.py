@@ -1,4 +1,4 @@
-"""What is wrong with a result, in sentences: budgets exceeded, budgets undecided, what to do next. Pure."""
+"""Sentences on a result: exceeded budgets, undecided budgets, the next step. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ VERBS = {
     "threads": "hands to worker threads",
     "retained": "leaves behind",
 }
-# Names that a list has at most.
+# The most names in a list.
 MOST_KINDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence on a row, and a list below it. `verdict` is None for a detail of the finding before it."""
+    """A sentence on a row, with a list below it. `verdict` is None if it adds a detail to the previous finding."""
 
     subject: str
     text: str
@@ -40,7 +40,7 @@ class Finding:
 
 
 def exceeded(row: Row) -> Iterator[Finding]:
-    """Say by how much a row is over its budgets, and what it creates if a count is exceeded."""
+    """Say by how much a row exceeds its budgets and, if a count is exceeded, which types it creates."""
     for quantity in row.exceeded:
         found, most = row.figures[quantity], row.judged[quantity].bound
         kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if quantity in NAMED else []
@@ -53,7 +53,7 @@ def _subject(row: Row) -> str:
     return row.name if row.report else "The whole request"
 
 
-# The kinds of these are listed below the sentence; the types of objects stand in a sentence of their own.
+# Quantities whose kinds are listed below the sentence. The types of objects have a sentence of their own.
 NAMED = ("tasks", "threads", "retained")
 
 
@@ -72,7 +72,7 @@ def _excess(quantity: Quantity, found: Figure, most: float) -> str:
 
 
 def _created(row: Row) -> Iterator[Finding]:
-    """Name the most frequent types, and those that no other row creates."""
+    """Name the most frequent types, and the types that no other row creates."""
     objects, own = row.figures.get("objects"), row.own_types
     if objects is not None and objects.kinds:
         frequent = [f"{number} {kind}" for kind, number in objects.kinds.items()]
@@ -83,7 +83,7 @@ def _created(row: Row) -> Iterator[Finding]:
 
 
 def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Say what is undecided and why: a sentence for each quantity and reason, and one for the whole request."""
+    """Say which budgets are undecided and why: a sentence for each quantity and reason, and for the whole request."""
     found: dict[tuple[bool, Quantity, str | None], list[str]] = {}
     for row in rows:
         for quantity, judged in row.judged.items():
@@ -96,7 +96,7 @@ def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def headline(rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity]) -> str:
-    """Say what fails in a few words: the greatest excess of the layer to look at first, and how many layers fail."""
+    """Sum up the failure: the greatest excess of the layer to look at first, and how many layers fail."""
     if first is not None and first.exceeded:
         judged = [row.verdict for row in rows if row.report and row.judged]
         return f"{_worst(first, first.name)} ({judged.count('fail')} of {len(judged)} layers over budget)"
@@ -115,7 +115,7 @@ def _worst(row: Row, name: str) -> str:
 
 
 def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
-    """Say how to go on with a row over its budget, and which budget it would keep."""
+    """Suggest the next step for a row over its budget, and a budget that the row would meet."""
     if row.report is None:
         intended = f"if the cost is intended, set total_us={_enough(row, 'us')} in the marker."
         return f"Next: begin with the costliest row; {intended}"
@@ -132,7 +132,7 @@ def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
 
 
 def next_step_uncountable(quantities: Sequence[Quantity]) -> str:
-    """Say how to go on with a budget of what cannot be counted here."""
+    """Suggest the next step for budgets of quantities that cannot be counted here."""
     named, without = " and ".join(quantities), ", ".join(f"{quantity}=None" for quantity in quantities)
     return (
         f"Next: run this test where {named} can be counted, or skip it here; if the budget is not to be enforced here,"
@@ -141,7 +141,7 @@ def next_step_uncountable(quantities: Sequence[Quantity]) -> str:
 
 
 def _enough(row: Row, quantity: Quantity) -> str:
-    """Give a budget that the row keeps: a third above a time, in round numbers; exact for a count."""
+    """Return a budget that the row meets: a time plus 30 %, rounded up; for a count, its maximum."""
     found = row.figures[quantity]
     if found.column.counted:
         return f"{found.high:.0f}"

@@ -1,6 +1,6 @@
 """A profile as files: an interactive flamegraph, pyinstrument's own page, speedscope's JSON.
 
-The pyinstrument session has a block for each layer, and the layer's own frames below it: see `analysis.profile_stacks`.
+The pyinstrument session has a block for each layer, with the layer's own frames below: see `analysis.profile_stacks`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..model.stack import Layer
 Key: TypeAlias = tuple[str, str, int]
 
 US_PER_S = 1e6
-# The smallest share of the session that a frame may have. Thinner frames are invisible, and make files large.
+# The smallest share of the session that a frame may have: thinner frames are invisible and make files large.
 THINNEST = 0.0003
 MOST_BYTES = 2_000_000
 # A "<" that begins markup inside a script element.
@@ -38,7 +38,7 @@ ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u202
 
 
 class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
-    """Renders a session of `requests` calls of the request of `result` as one self-contained page.
+    """Renderer of a session of `requests` repeated requests of `result` as one self-contained page.
 
     `request_us` is the time of a request under the profiler.
     """
@@ -53,11 +53,11 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
         self.request_us = request_us
 
     def default_processors(self) -> ProcessorList:
-        """Merge equal calls. Self time is a number of a frame, not a frame of its own."""
+        """Merge equal calls. Self time is a property of a frame, not a frame of its own."""
         return [processors.remove_importlib, processors.aggregate_repeated_calls]
 
     def render(self, session: Session) -> str:
-        """Make the page."""
+        """Render the page."""
         page = files(__package__).joinpath("flamegraph.html").read_text(encoding="utf-8")
         data = json.dumps(self.data(session), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return page.replace(PLACEHOLDER, data.translate(ESCAPES))
@@ -119,20 +119,20 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
 
 
 def hottest(session: Session, layer: Layer, requests: int, count: int = 3) -> tuple[HotFunction, ...]:
-    """Return the functions with the largest self time in a layer, without those of the layers inside it."""
+    """Return the functions with the largest self time in a layer, without the layers inside."""
     own_us: dict[Key, float] = {}
     total_us: dict[Key, float] = {}
     for frame, outer in _own_frames(session, layer):
         key = _key(frame)
         own_us[key] = own_us.get(key, 0.0) + frame.total_self_time / requests * US_PER_S
-        if key not in outer:  # a recursive function has its time once
+        if key not in outer:  # count the time of a recursive function once
             total_us[key] = total_us.get(key, 0.0) + frame.time / requests * US_PER_S
     ordered = sorted(own_us, key=lambda key: (-own_us[key], key))[:count]
     return tuple(HotFunction(*key, own_us[key], total_us[key]) for key in ordered)
 
 
 def pyinstrument_page(session: Session) -> str:
-    """Make pyinstrument's own page, with names that are harmless in its script element."""
+    """Render pyinstrument's own page, with names that cannot end its script element."""
     told = session.to_json()
     records = [([_harmless(frame) for frame in stack], seconds) for stack, seconds in session.frame_records]
     about = {"frame_records": records, "target_description": _harmless(session.target_description)}
@@ -140,19 +140,19 @@ def pyinstrument_page(session: Session) -> str:
 
 
 def speedscope(session: Session) -> str:
-    """Make JSON in the format of speedscope."""
+    """Render JSON in the format of speedscope."""
     return str(SpeedscopeRenderer().render(session))
 
 
 def thinned(session: Session, share: float = THINNEST) -> Session:
-    """Return the session without frames below this share of it; their time goes to their callers."""
+    """Return the session without frames below `share` of its time; callers get the time of removed frames."""
     least = share * math.fsum(seconds for _, seconds in session.frame_records)
     found: Session = Session.from_json(session.to_json() | {"frame_records": pruned(session.frame_records, least)})
     return found
 
 
 def bounded(render: Callable[[Session], str], session: Session) -> str:
-    """Render the session, without its thinnest frames as far as needed to stay within `MOST_BYTES`."""
+    """Render the session; remove its thinnest frames until the text has at most `MOST_BYTES`."""
     share, text = THINNEST, render(session)
     while len(text.encode()) > MOST_BYTES and share < 1:
         share *= 2
@@ -170,9 +170,9 @@ def function_name(frame: Frame) -> str:
 
 
 def short_path(frame: Frame) -> str | None:
-    """Return the file relative to the working directory, else to the directory it was imported from.
+    """Return the file relative to the working directory, else to its import directory.
 
-    A file in a virtual environment is relative to the latter, also below the working directory.
+    A file in a virtual environment is relative to its import directory, also below the working directory.
     """
     path = frame.file_path
     if path is None:
@@ -184,7 +184,7 @@ def short_path(frame: Frame) -> str | None:
 
 
 def _tops(root: Frame | None) -> list[Frame]:
-    """Return the outermost blocks: pyinstrument leaves out a root that has only one child."""
+    """Return the outermost blocks. pyinstrument omits a root with a single child."""
     if root is None:
         return []
     return [root] if root.file_path == BLOCK else _calls(root)

@@ -1,4 +1,4 @@
-"""A result as an annotation of GitHub Actions: a line that the runner finds in the output of a job."""
+"""A result as an annotation of GitHub Actions: a line in the output of a job that the runner parses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Level: TypeAlias = Literal["error", "warning"]
 MAX_SUMMARY = 1024 * 1024
 MAX_TITLE = 255
 
-# `%` comes first: the codes of the others contain it.
+# `%` comes first: the other codes contain it.
 DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 PROPERTY = {**DATA, ":": "%3A", ",": "%2C"}
 
 
 def level(verdict: Verdict | None, undecided: str) -> Level | None:
-    """Give the level of a verdict, None for one that needs no annotation.
+    """Return the level of a verdict, None if it needs no annotation.
 
-    `undecided` is what the test's settings make of an undecided verdict: `warn`, `fail` or `pass`.
+    `undecided` is the test's setting for undecided verdicts: `warn`, `fail` or `pass`.
     """
     if verdict == "fail" or (verdict == "undecided" and undecided == "fail"):
         return "error"
@@ -31,7 +31,7 @@ def level(verdict: Verdict | None, undecided: str) -> Level | None:
 
 
 def annotation(result: Result, severity: Level, file: str, line: int | None) -> str:
-    """Write the line `::error file=…,line=…,title=…::…`.
+    """Return the line `::error file=…,line=…,title=…::…`.
 
     `file` is relative to the root of the repository, `line` counts from 1.
     """

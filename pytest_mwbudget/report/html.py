@@ -1,7 +1,7 @@
-"""A run as one self-contained HTML page: pictures of the stacks, sortable tables, what was created.
+"""A run as one self-contained HTML page: pictures of the stacks, sortable tables, created tasks and objects.
 
-The page loads nothing. Its only style and script are those of this package; the content security policy of the page
-names them by their hashes, so nothing that comes from an app can become style or script.
+The page loads no resources. Its content security policy allows only the style and script of this package, by hash, so
+no text of an app can become style or script.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str:
-    """Make the page for `document`, which `report.json.document` made.
+    """Render the page for a `document` of `report.json.document`.
 
-    `link` gives the path of a file of a profile as seen from the page; it is quoted here. Raises ImportError where
-    Jinja2 is not installed.
+    `link` returns the path of a profile file relative to the page, unquoted. Raises ImportError if Jinja2 is not
+    installed.
     """
     style, script = _asset("report.css"), _asset("report.js")
     found = [(nodeid, view(result)) for nodeid, result in measured(document)]
@@ -51,7 +51,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
 
 @cache
 def _template() -> jinja2.Template:
-    """Compile the template of the page."""
+    """Load the template of the page."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -65,17 +65,17 @@ def _template() -> jinja2.Template:
 
 
 def _asset(name: str) -> str:
-    """Read a file of this package that goes into the page as it is."""
+    """Read a file of this package that is inlined in the page unchanged."""
     return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
-    """Name an inline style or script as a content security policy does."""
+    """Return the hash of an inline style or script as a content security policy writes it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _headline(verdicts: Sequence[Verdict | None]) -> str:
-    """Sum up the run: how many requests, and what came of their budgets."""
+    """Sum up the run: how many requests, by verdict."""
     words: Mapping[Verdict | None, str] = {
         "fail": "over budget",
         "undecided": "undecided",
@@ -91,7 +91,7 @@ def _headline(verdicts: Sequence[Verdict | None]) -> str:
 
 
 def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str]) -> dict[str, Any]:
-    """Collect what the template shows of a request; `links` has title and address of each file of a profile."""
+    """Collect the template's variables for a request; `links` has title and address of each profile file."""
     titles = {"flamegraph": "flamegraph", "pyinstrument": "pyinstrument's own page", "speedscope": "for speedscope"}
     return {
         "id": f"m{number}",
@@ -110,7 +110,7 @@ def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str]) 
 
 
 def _first(row: Row) -> str:
-    """Say what of the layer to look at first is exceeded or undecided, else what the layer takes."""
+    """Describe the layer to look at first: its greatest excess, or its time and whether it is undecided."""
     if row.exceeded:
         quantity = max(row.exceeded, key=row.times_its_budget)
         return f"{amount(quantity, row.figures[quantity].value)}, over budget"
@@ -127,7 +127,7 @@ def _left(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, str]]:
 
 
 def _sentences(shown: View) -> Iterator[str]:
-    """Write a sentence for each layer that waits or blocks, or one for all; none where nothing was timed."""
+    """Yield a sentence for each layer that waits or blocks, or one for all layers; none if nothing was timed."""
     known = [(row.name, row.report.occupation) for row in shown.layers if row.report and row.report.occupation]
     for name, spent in known:
         busy = figure(spent.busy.estimate)
@@ -143,7 +143,7 @@ def _sentences(shown: View) -> Iterator[str]:
 
 
 def _missing(shown: View) -> dict[str, list[str]]:
-    """Group what is not known by reason: the figures of the whole run, then those of single layers."""
+    """Group missing figures by reason: first those missing for the whole request, then those of single layers."""
     found = {why: [*quantities] for why, quantities in shown.uncounted.items()}
     for row in shown.layers:
         reasons: dict[str, list[str]] = {}
@@ -157,7 +157,7 @@ def _missing(shown: View) -> dict[str, list[str]]:
 
 
 def _facts(shown: View) -> Iterator[tuple[str, str]]:
-    """Say how well the figures are known."""
+    """Yield the detection limit, the unattributed time and the size of the measurement."""
     effort = shown.effort
     if effort is not None:
         yield "detection limit", shown.detection_limit or ""
@@ -171,7 +171,7 @@ def _facts(shown: View) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell of a table: what it shows, what it is sorted by, and below it the range and the budget."""
+    """A cell of a table: its text and sort key, and the range and the budget below the text."""
 
     text: str = "–"
     value: float | str | None = None
@@ -192,9 +192,9 @@ def _cell(row: Row, column: Column) -> _Cell:
 
 
 def _tables(shown: View) -> Iterator[dict[str, Any]]:
-    """Make the table of times and the table of counts, whose last row is the total.
+    """Yield the table of times and the table of counts. The last row is the total.
 
-    `columns` has the title of each column, its meaning, and the order of its first sorting.
+    `columns` has the title of each column, its meaning, and the order that the first click sorts in.
     """
     if shown.effort is not None:
         spent, total = _known(SPENT, shown.rows), shown.total.figures.get("us")
@@ -230,5 +230,5 @@ def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column]) -> Iter
 
 
 def _known(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
-    """Keep the columns in which there is anything, if only a budget."""
+    """Keep the columns that have a figure or a budget in any row."""
     return [column for column in columns if any(column.key in {*row.figures, *row.judged} for row in rows)]

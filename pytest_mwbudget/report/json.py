@@ -1,4 +1,4 @@
-"""A result as plain data and back: the content of `--mw-budget-json`, and what test processes send home."""
+"""Conversion of results to plain data and back, for `--mw-budget-json` and for pytest-xdist workers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ..model.stack import Layer
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
-# The packages whose versions explain a difference between two runs.
+# Packages whose versions can explain a difference between two runs.
 PACKAGES = (
     *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "anyio", "asgi-lifespan", "trio", "uvloop"),
     "pydantic",
 )
-# The counts of a row, each with the key under which its kinds stand.
+# The counts of a row, each with the key of its kinds in the JSON.
 KINDS = {
     "objects": "types",
     "allocations": None,
@@ -45,12 +45,12 @@ KINDS = {
     "retained": "types",
     "suspensions": None,
 }
-# The fields of a layer that stand in the JSON under the same name.
+# The fields of a layer that have the same name in the JSON.
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
 
 def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the whole file, as `schema.json` beside this module describes it. `measurements` come from `to_json`."""
+    """Build the whole file, which `schema.json` beside this module describes. `measurements` come from `to_json`."""
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
         "schema": SCHEMA,
@@ -61,12 +61,12 @@ def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Write the text of the file."""
+    """Return the text of the file."""
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def environment(loop: str) -> dict[str, Any]:
-    """Name interpreter, machine, event loop and the versions of the packages that matter."""
+    """Return interpreter, platform, event loop and the versions of `PACKAGES`."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -84,10 +84,10 @@ def _version(package: str) -> str | None:
 
 
 def encodable(data: Any) -> Any:
-    """Copy plain data so that JSON and UTF-8 can hold it.
+    """Copy plain data in a form that JSON and UTF-8 can represent.
 
-    A number that is not finite becomes null. A lone surrogate, which names of the app and paths can hold, becomes an
-    escape, also in a key. Keys become texts, as JSON has them.
+    A number that is not finite becomes null. A lone surrogate, which names of the app and paths can contain, becomes an
+    escape, also in a key. Keys become strings.
     """
     if isinstance(data, str):
         return data.encode(errors="backslashreplace").decode()
@@ -98,11 +98,11 @@ def encodable(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-# ---- there -------------------------------------------------------------------------------------------------------
+# ---- write -------------------------------------------------------------------------------------------------------
 
 
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
-    """Make plain data of a measured result."""
+    """Convert a measured result to plain data."""
     books, effort, ledger, shown = result.books, result.effort, result.ledger, view(result)
     assert ledger is not None
     data = {
@@ -174,16 +174,16 @@ def _count(count: Count | None, kinds: str | None) -> dict[str, Any] | None:
     return {**data, kinds: count.kinds} if kinds else data
 
 
-# ---- and back ----------------------------------------------------------------------------------------------------
+# ---- read --------------------------------------------------------------------------------------------------------
 
 
 def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
-    """Read the results in a document with the ids of their tests, in order."""
+    """Read the results of a document with the ids of their tests, in order."""
     return [(data["nodeid"], from_json(data)) for data in document["measurements"]]
 
 
 def from_json(data: Mapping[str, Any]) -> Result:
-    """Read the result that `to_json` wrote. Advice is not read: it is worked out again from the result."""
+    """Read the result that `to_json` wrote. Advice is not read but derived from the result again."""
     ledger, endpoint = data["ledger"], data["ledger"]["endpoint"]
     counts = (_read_counts(ledger["outside"]), endpoint and _read_counts(endpoint), _read_counts(ledger["total"]))
     books, timed = None, data["total_us"] is not None
@@ -198,7 +198,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
         books=books,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
-        slowdown=data.get("slowdown"),  # the first releases wrote no slowdown, no profile and no disturbance
+        slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],

@@ -1,7 +1,6 @@
-"""The results of a test as properties of its testcase in JUnit XML.
+"""The results of a test as properties of its testcase in JUnit XML, listed in docs/how-to/ci-reports.md.
 
-docs/how-to/ci-reports.md lists them. The worst request has the worst verdict and, among several, takes the most time.
-The worst layer is `View.first`.
+The worst request is the slowest of those with the worst verdict. The worst layer is `View.first`.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from .view import GRAVITY, View, view
 
 Property: TypeAlias = tuple[str, str | int | float]
 
-# How the name of each begins.
+# Begins the name of each property.
 PREFIX = "mw_budget."
 
 
 def properties(results: Sequence[Result]) -> Iterator[Property]:
-    """Yield the properties of a test that made these requests."""
+    """Yield the properties of a test: of its worst request and, if there are several, of each request."""
     shown = [view(result) for result in results]
     if shown:
         yield from _of_request(max(shown, key=_badness), PREFIX)
@@ -56,5 +55,5 @@ def _of_layer(row: Row, prefix: str) -> Iterator[Property]:
 
 
 def _us(row: Row) -> float | None:
-    """Give the time to the nanosecond, None where it is not known."""
+    """Return the time in µs, rounded to the nanosecond; None if it is unknown."""
     return round(row.figures["us"].value, 3) if "us" in row.figures else None

@@ -1,4 +1,4 @@
-"""A document as GitHub's Markdown: for the summary of a job, for comments on a merge request."""
+"""A document as GitHub's Markdown, for job summaries and comments on merge requests."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "
 RULER = "|---|--:|--:|--:|---|--:|--:|"
 UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
-# Functions that a profile names for each layer.
+# The most functions of a profile that are listed for a layer.
 HOTTEST = 3
 IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
 
-# What means something to Markdown, or to GitHub and GitLab, which make links and mentions of plain text. An underscore
-# means nothing inside a word; a number or a dash begins a list only at the start of a line.
+# Special characters in Markdown, and those that GitHub and GitLab turn into links and mentions. An underscore inside a
+# word is not special; a number or a dash begins a list only at the start of a line.
 SPECIAL = re.compile(r"[\\`*\[\]<>&|~$@#]|(?<![^\W_])_|_(?![^\W_])|(?<=[Ww]{3})\.|:(?=//)|^[-+]|^\d(?=\d*[.)](?:\s|$))")
 
 
 def render(document: Mapping[str, Any], limit: int | None = None) -> str:
-    """Write a section for each measured request, those that fail first.
+    """Render a section for each measured request, failing requests first.
 
-    The text has at most `limit` bytes: where not all sections fit, the last ones are left out and a sentence says so.
-    It is empty where there is no room for even that.
+    The text has at most `limit` bytes: if not all sections fit, the last ones are omitted and a sentence says so. It is
+    empty if even this sentence does not fit.
     """
     found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
     shown = [(nodeid, view(result)) for nodeid, result in found]
@@ -42,7 +42,7 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     if limit is None or _size(text) <= limit:
         return text
     room = limit - _size(_joined([head, _left_out(len(sections), len(sections)), foot]))
-    ends = accumulate(_size(section) + 2 for section in sections)  # two line ends stand between any two parts
+    ends = accumulate(_size(section) + 2 for section in sections)  # plus the blank line that separates two parts
     kept = sections[: sum(end <= room for end in ends)]
     if room < 0:
         return ""
@@ -140,14 +140,14 @@ def _effort(shown: View) -> str:
 
 
 def code(text: str) -> str:
-    """Mark up a text of the app as code, where no name becomes a mention or a link.
+    """Mark up a text of the app as code, so that no name becomes a mention or a link.
 
-    The element of HTML holds any text; a span between backquotes cannot hold a bar in a table.
+    The HTML element can contain any text; in a table, a span between backquotes cannot contain a bar.
     """
     return f"<code>{plain(text)}</code>"
 
 
 def plain(text: str) -> str:
-    """Put `text` in one line in which nothing is markup; what could be is written by its number."""
+    """Put `text` in one line without markup: special characters become numeric character references."""
     line = " ".join(text.split())
     return SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)

@@ -1,6 +1,6 @@
-"""The stack as a picture for the HTML page: the box of each layer holds the boxes of the layers inside it.
+"""The stack as a picture for the HTML page: the box of each layer contains the boxes of the layers inside.
 
-Positions and widths are shares of the picture's width, as texts such as `12.5%`, which SVG takes.
+Positions and widths are percentages of the picture's width, as strings for SVG such as `12.50%`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ..model.results import Judged, Quantity
 from .table import COUNTS, US, Column, Figure, Row
 from .text import amount, bound
 
-# A mark that would make the scale this many times as long as the whole stack is shown at the end of the scale.
+# The longest scale, in lengths of the whole stack. Marks farther out are drawn at its end.
 FARTHEST = 2.0
 MOST_TICKS = 6
 BINARY = (1024**2, 1024)
 
 
 def picture(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Draw the stack by time, or where nothing was timed by what it creates; None where there is nothing to show.
+    """Draw the stack by time or, if nothing was timed, by a count; None if there is nothing to show.
 
-    `bars` has a bar for each row but the total, `total` its bar, `ticks` the numbers on the scale. Heights are shares
-    of the rows: the box of a row reaches down to the innermost row.
+    `bars` has a bar for each row except the total, `total` the bar of the total, `ticks` the numbers on the scale. Tops
+    and heights are percentages: the box of a row reaches down to the innermost row.
     """
     column = _pictured(rows)
     if column is None:
@@ -48,7 +48,7 @@ def picture(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def _pictured(rows: Sequence[Row]) -> Column | None:
-    """Choose the quantity of the picture: time, else a count that has a budget, else one that is known."""
+    """Choose the quantity of the picture: time, else a count with a budget, else any known count."""
     counts = [column for column in COUNTS if column.key in ("objects", "allocations", "bytes", "tasks")]
     budgeted = [column for column in counts if any(column.key in row.judged for row in rows)]
     for column in (US, *budgeted, *counts):
@@ -59,7 +59,7 @@ def _pictured(rows: Sequence[Row]) -> Column | None:
 
 
 def _end(column: Column, rows: Sequence[Row], starts: Sequence[float], whole: float) -> float:
-    """Find the end of the scale: every interval and budget has room, unless it is too far away."""
+    """Find the end of the scale: just past every interval and budget that `FARTHEST` allows."""
     marks = [whole]
     for row, start in zip(rows, starts, strict=True):
         found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
@@ -70,18 +70,18 @@ def _end(column: Column, rows: Sequence[Row], starts: Sequence[float], whole: fl
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From 0 at the left to `end` at the right, in the unit of `column`; the stack ends at `whole`."""
+    """A scale from 0 at the left to `end` at the right, in the unit of `column`. The stack ends at `whole`."""
 
     column: Column
     whole: float
     end: float
 
     def at(self, value: float) -> str:
-        """Give the place of a value."""
+        """Return the position of a value."""
         return _percent(min(max(value / self.end, 0.0), 1.0))
 
     def ticks(self) -> Iterator[dict[str, str]]:
-        """Yield round numbers along the scale; `anchor` is the part of the text that stands at its place."""
+        """Yield round numbers along the scale; `anchor` is SVG's text-anchor."""
         unit = next((unit for unit in BINARY if self.column.key == "bytes" and unit <= self.end), 1)
         rough = self.end / unit / MOST_TICKS
         power = 10.0 ** math.floor(math.log10(rough))
@@ -95,10 +95,10 @@ class _Scale:
             yield {"at": self.at(value), "text": text, "anchor": anchor}
 
     def bar(self, row: Row, start: float) -> dict[str, Any]:
-        """Draw the bar of a row that begins at `start`.
+        """Draw the bar of a row from `start` on.
 
-        `enclosed` is the width of its box. `over` is the width of the part above the budget. `beyond` says that the
-        budget is off the scale.
+        `enclosed` is the width of the box, `over` the width of the part above the budget. `beyond` says that the budget
+        is off the scale.
         """
         quantity = cast("Quantity", self.column.key)
         found, judged = row.figures.get(quantity), row.judged.get(quantity)
@@ -122,7 +122,7 @@ class _Scale:
         }
 
     def _interval(self, found: Figure, start: float) -> tuple[str, str] | None:
-        """Give the places where it begins and ends; None where it is a point."""
+        """Return the positions of both ends of the interval; None if it is a point."""
         if found.low is None or found.high is None or not found.varies:
             return None
         return self.at(start + max(0.0, found.low)), self.at(start + max(0.0, found.high))
@@ -131,7 +131,7 @@ class _Scale:
         return f"{self.column.show(value)}{'' if self.column.counted else ' µs'}"
 
     def _remark(self, row: Row, value: float, judged: Judged | None) -> str:
-        """Say what the bar cannot show."""
+        """Return the remark beside the bar: not entered, merged, over budget or undecided."""
         if not row.entered:
             return "not entered"
         if row.merged_with:

@@ -15,8 +15,8 @@ from .text import figure, size
 class Column:
     """A figure that rows can have.
 
-    `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title where columns are narrow. `show`
-    formats a value.
+    `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title of a narrow column. `show` formats
+    a value.
     """
 
     key: str
@@ -27,7 +27,7 @@ class Column:
 
     @property
     def counted(self) -> bool:
-        """Whether its figures are counts. A count has a range; a time has a confidence interval."""
+        """Whether the figures are counts. A count has a range; a time has a confidence interval."""
         return self.show is not figure
 
 
@@ -55,7 +55,7 @@ COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number per request; `low` and `high` are its interval or range, None where these are unknown."""
+    """A number per request. `low` and `high` are its interval or range, None if unknown."""
 
     column: Column
     value: float
@@ -65,12 +65,12 @@ class Figure:
 
     @property
     def varies(self) -> bool:
-        """Whether there is more than one value in the interval or range."""
+        """Whether the interval or range has more than one value."""
         return self.low != self.high
 
     @property
     def text(self) -> str:
-        """The number; a count that varies is marked by `~`."""
+        """The formatted number; `~` marks a count that varies."""
         return f"{'~' if self.varies and self.column.counted else ''}{self.column.show(self.value)}"
 
     @property
@@ -83,8 +83,8 @@ class Figure:
 class Row:
     """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
-    `figures` has what is known, by the key of the column. `counted` says whether anything was counted for the row.
-    `why` has a reason for each figure that is null in the JSON.
+    `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
+    reason for each figure that is null in the JSON.
     """
 
     name: str
@@ -97,12 +97,12 @@ class Row:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict on its budgets, None where it has none."""
+        """The worst verdict on the budgets of the row, None if it has none."""
         return worst(judged.verdict for judged in self.judged.values())
 
     @property
     def kind(self) -> str:
-        """The kind of layer, `frame` for a row that is none."""
+        """The kind of the layer; `frame` if the row is not a layer."""
         return self.report.layer.kind if self.report else "frame"
 
     @property
@@ -112,21 +112,21 @@ class Row:
 
     @property
     def entered(self) -> bool:
-        """Whether the request came to it."""
+        """Whether the request reached the row."""
         return self.report is None or self.report.layer.entered
 
     @property
     def merged_with(self) -> str | None:
-        """The layer whose figures include those of this row."""
+        """The layer whose figures include those of this row, None if the row has its own."""
         return self.report.layer.merged_with if self.report else None
 
     @property
     def exceeded(self) -> list[Quantity]:
-        """The quantities whose budget is exceeded."""
+        """The quantities over their budgets."""
         return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
 
     def times_its_budget(self, quantity: Quantity) -> float:
-        """How many times its budget a quantity is. A budget of 0 counts as a half: one object is an excess of 2."""
+        """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
         return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
 
 
@@ -175,12 +175,12 @@ def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts 
             yield Figure(column, count.count, count.low, count.high, count.kinds)
 
 
-# The keys of a layer in the JSON that are null where nothing is known.
+# The keys of a layer in the JSON that are null if unknown.
 MEASURED = ("us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types")
 
 
 def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:
-    """Give the reason for each figure of a layer that is null in the JSON."""
+    """Return the reason for each figure of a layer that is null in the JSON."""
     known = {*figures, *(["us"] if report.us else []), *(["messages"] if report.counts else [])}
     if "objects" in figures:
         known.add("own_types")

@@ -1,4 +1,4 @@
-"""A result as lines for a terminal: the table, the report of a failure, one line for very quiet runs."""
+"""A result as lines for a terminal: the table, the report of a failure, the single line of a very quiet run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from .table import COUNTS, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
 
-# The names of pytest's own markup.
+# A name of pytest's terminal markup.
 Style: TypeAlias = str
 STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecided": "yellow", None: ""}
 
 MAX_WIDTH = 120
-# Columns of the times are at least this wide, so that those of successive tables stand below each other.
+# The least widths of the columns of times, so that successive tables are aligned.
 ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
-# A shorter name cannot be recognised: a narrower terminal has to wrap.
+# Names are not cut below this width; a narrower terminal wraps the line.
 MIN_NAME = 12
-# The share of the width that names get where columns are spread over several blocks.
+# The share of the width for names, if the columns need several blocks.
 NAME_SHARE = 0.3
-# In place of a space at which a line must not end: a command is pasted from one line.
+# Stands for a space inside a command, so that wrapping keeps the command on one line, to be pasted.
 TIE = "␣"
-# What an item of a list begins with. An item is not wrapped, so a name stays beside its number.
+# Indents an item of a list. Items are not wrapped, so a name stays beside its number.
 ITEM = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of text and the markup for all of it."""
+    """A line of text with one markup for the whole line."""
 
     text: str
     style: Style = ""
@@ -50,9 +50,9 @@ def run(
 ) -> Iterator[Line]:
     """Lay out all results of a run: a line for each and, unless `verbosity` is below -1, its table.
 
-    `measured` has the id of the test beside each result, `python` names the interpreter. `told` are the places of the
-    results whose table stands elsewhere, `repeated` those of attempts that were repeated: these have no table, and
-    their line says so.
+    `measured` has the id of the test with each result, `python` names the interpreter. `told` and `repeated` are
+    positions in `measured`: of results whose table was printed elsewhere, and of attempts that were repeated. Neither
+    has a table here; the line of a repeated attempt says so.
     """
     ids_shown = False
     for place, (nodeid, result) in enumerate(measured):
@@ -90,19 +90,19 @@ def _with_interval(us: Estimate) -> str:
 
 
 def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line]:
-    """Lay out the rows within `width` columns: what they take, and what they create.
+    """Lay out times and counts of the rows within `width` columns.
 
-    Below them stand the effort, what to know about the figures, and advice. `verbose` adds how each row was measured,
-    and the columns in which there are only zeros.
+    Detection limit, effort, notes and advice follow below. `verbose` adds how each row was measured, and the columns
+    that have only zeros.
     """
     return _table(view(result), width, verbose)
 
 
 def failure(result: Result, width: int, *, undecided_fails: bool = False, verbose: bool = False) -> str:
-    """Lay out the report of a failing test: what is over, by how much, the table, what to do next."""
+    """Lay out the report of a failing test: the headline, the table, each exceeded budget, the next step."""
     shown = view(result)
     lines = [printable(f"{shown.request}: {shown.headline}"), ""]
-    # A line near the end names the flamegraph.
+    # Without the flamegraph, which a line near the end names.
     lines += [line.text for line in _table(replace(shown, profile=None), width, verbose)]
     lines.append("")
     over = [row for row in shown.rows if row.exceeded]
@@ -128,13 +128,13 @@ def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
 
 
 def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
-    """List the functions in which the time of a layer goes."""
+    """List the functions with the largest self time in a layer."""
     functions = dict(shown.hottest).get(row.name, ())
     if functions:
         yield from wrapped(f"Hottest in {row.name}, µs per request (self time, with callees):", width)
     for one in functions:
         times = f"{figure(one.own_us):>7}{figure(one.total_us):>8}"
-        # Editors and terminals open a place that is whole.
+        # The place is never shortened: editors and terminals open it.
         place = f" ({printable(one.place)})" if one.place else ""
         room = max(MIN_NAME, width - len(f"{ITEM}{times}  {place}"))
         yield f"{ITEM}{times}  {shortened(one.function, room)}{place}"
@@ -164,7 +164,7 @@ class _Cells:
     below: Sequence[str] = ()
 
     def line(self, part: range, widths: Sequence[int], width: int, room: int) -> Line:
-        """Lay out some of the figures, and the verdict where there is `room` for it."""
+        """Lay out the figures of `part`, and the verdict if `room` is not 0."""
         name = max(MIN_NAME, width - sum(widths[i] for i in part) - room)
         figures = "".join(f"{self.figures[i]:>{widths[i]}}" for i in part)
         verdict = self.verdict if room else ""
@@ -172,7 +172,7 @@ class _Cells:
 
 
 def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out what each row takes, in one block however narrow the terminal is."""
+    """Lay out the times in one block, whatever the width of the terminal."""
     cells = [_Cells("layer", ("µs/request", "interval", "budget"), "verdict", "bold")]
     for row in shown.rows:
         us, judged = row.figures.get("us"), row.judged.get("us")
@@ -180,18 +180,18 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
         verdict = judged.verdict if judged else None
         below = (*_remarks(row, width), *(_origin(row, width, timed=True) if verbose else ()))
         cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
-    # The headings fit already.
+    # The least widths have room for the headings.
     widths = [max(least, used) for least, used in zip((ESTIMATE, INTERVAL, BUDGET), _widths(cells[1:]), strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 
 
 def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out what each row creates and how it spends its time; columns that do not fit follow in further blocks."""
+    """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
     alone = shown.effort is None
     cells = [_Cells("per request", [column.short or column.title for column in columns], "verdict", "bold")]
     for row in shown.rows:
         verdict = worst(judged.verdict for quantity, judged in row.judged.items() if quantity != "us")
-        # Where there are times, these lines stand there.
+        # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_origin(row, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
         cells.append(_Cells(row.name, [_cell(row, one) for one in columns], verdict or "", STYLES[verdict], below))
@@ -216,7 +216,7 @@ def _block(cells: Sequence[_Cells], part: range, widths: Sequence[int], width: i
 
 
 def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
-    """Yield all columns where they fit, else as many at a time as leave the names readable."""
+    """Yield all columns if they fit, else blocks of columns that leave room for the names."""
     if not widths or MIN_NAME + sum(widths) + room <= width:
         yield range(len(widths))
         return
@@ -228,7 +228,7 @@ def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
 
 
 def _cell(row: Row, column: Column) -> str:
-    """Give the text of a figure; a dash in a row for which nothing was counted."""
+    """Return the text of a figure; a dash for a count in a row without counts."""
     found = row.figures.get(column.key)
     if found is not None:
         return found.text
@@ -236,14 +236,14 @@ def _cell(row: Row, column: Column) -> str:
 
 
 def _shows(column: Column, shown: View, verbose: bool) -> bool:
-    """Whether a column says something: a budget or, in any row, a figure that is not zero."""
+    """Whether to show a column: it has a budget or, in any row, a figure that is not zero."""
     found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
     budgets = {quantity for row in shown.rows for quantity in row.judged}
     if not column.counted:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
-    # What stays alive after a few of the requests may be a cache that grows; what is typical is a leak.
+    # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
     some = any(one.value if column.key == "retained" else one.high for one in found)
     return column.key in shown.total.figures and (verbose or column.key in budgets or some)
 
@@ -256,7 +256,7 @@ def _remarks(row: Row, width: int) -> Iterator[str]:
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
-    """Say where a layer comes from and how its time was measured."""
+    """Name the class or function of a layer, and how its time was measured."""
     if row.report is not None:
         layer, method = row.report.layer, f", {row.report.method}" if row.report.method else ""
         how = f", {layer.kind}{method}" if timed else ""

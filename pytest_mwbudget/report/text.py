@@ -1,4 +1,4 @@
-"""Numbers and names as text, the same in every report."""
+"""Formatting of numbers and names, shared by all reports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import textwrap
 
 from ..model.results import Quantity
 
-# The id at the end of a message: `errors.tagged` writes it.
+# The id that `errors.tagged` appends to a message.
 ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
-# The unit of a count, in the singular and the plural, where the quantity's own name is not the unit.
+# Singular and plural of a count's unit, if it differs from the name of the quantity.
 UNITS = {"tasks": ("task", "tasks"), "threads": ("call", "calls"), "retained": ("object", "objects")}
 
 
 def figure(value: float | None) -> str:
-    """Format microseconds with the decimals that mean something; `?` where the value is unknown or infinite."""
+    """Format microseconds with two decimals at most, fewer for large values; `?` if unknown or infinite."""
     if value is None or not math.isfinite(value):
         return "?"
     return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0}f}"
@@ -47,21 +47,21 @@ def amount(quantity: Quantity, value: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Put `text` in one line that a terminal shows as it is: whatever has no glyph becomes an escape.
+    """Put `text` in one printable line: characters that are not printable become escapes.
 
-    A name of the app could end its line, colour the rest, or begin a line that GitHub's runner obeys.
+    A name of the app could otherwise break the line, change colours, or begin a workflow command of GitHub Actions.
     """
     shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
     return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
 
 
 def has_id(text: str) -> bool:
-    """Whether a message ends with an id that `mwbudget explain` takes."""
+    """Whether a message ends with an id for `mwbudget explain`."""
     return ID_AT_END.search(text) is not None
 
 
 def shortened(text: str, width: int) -> str:
-    """Make `text` printable and cut it to `width` characters, in the middle, where long names differ least."""
+    """Make `text` printable and shorten it to `width` characters: its middle is replaced by an ellipsis."""
     text = printable(text)
     if len(text) <= width:
         return text

@@ -1,6 +1,6 @@
-"""The view of a finished result that every report lays out. Pure.
+"""The view of a finished result that every report formats. Pure.
 
-Which layer to look at first, which rows there are, and each sentence are worked out here and nowhere else.
+Only this module and the modules it calls decide which layer to look at first, which rows there are, and each sentence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .findings import Finding, exceeded, headline, next_step, next_step_uncounta
 from .table import Row, rows
 from .text import figure, has_id
 
-# A kept budget is no worse than none.
+# A row within its budget is no worse than a row without a budget.
 GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}
 
 
@@ -23,12 +23,12 @@ GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, N
 class View:
     """A finished result. Times are microseconds per request.
 
-    `rows` begins with `(outside)` and ends with `(total)`. `first` is the layer to look at first: one with the worst
-    verdict; of these the one that is the most times its budget, then the one that takes the most time. `costliest` is
-    the layer that takes the most time. Both are None where no layer qualifies. `unattributed` is the sum of the rows
-    less the total. `detection_limit`, `unattributed` and `effort` are None where nothing was timed, `counted` (in
-    requests) where nothing was counted. `uncounted` has the quantities that could not be counted, by reason. `headline`
-    says what fails, `findings` have each budget that is not kept.
+    `rows` begins with `(outside)` and ends with `(total)`. `first` is the layer to look at first: the worst verdict
+    counts, then the largest ratio to a budget, then the most time. `costliest` is the layer that takes the most time.
+    Both are None if no layer qualifies. `unattributed` is the sum of the rows less the total. `detection_limit`,
+    `unattributed` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
+    counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
+    `findings` has each budget that is exceeded or undecided.
     """
 
     request: str
@@ -62,7 +62,7 @@ class View:
 
     @property
     def undecided(self) -> list[Finding]:
-        """The findings on what is undecided."""
+        """The findings on undecided budgets."""
         return [finding for finding in self.findings if finding.verdict == "undecided"]
 
     @property
@@ -72,23 +72,23 @@ class View:
 
     @property
     def hottest(self) -> list[tuple[str, tuple[HotFunction, ...]]]:
-        """The hottest functions of the layers over their budgets, beside the names of these layers."""
+        """The layers over their budgets by name, each with its hottest functions."""
         names: dict[int, str] = {row.report.layer.index: row.name for row in self.rows if row.report}
         return [(names[index], found) for index, found in self.profile.hottest.items()] if self.profile else []
 
     def next_step(self, row: Row) -> str:
-        """Say how to go on with a row over its budget."""
+        """Suggest the next step for a row over its budget."""
         advised = any(one.layer == row.name for one in self.advice)
         return next_step(row, advised=advised, profiled=self.profile is not None)
 
     @property
     def next_step_uncountable(self) -> str:
-        """Say how to go on with what cannot be counted; empty where everything can."""
+        """The next step for budgets of uncountable quantities; empty if there are none."""
         return next_step_uncountable(self.uncountable) if self.uncountable else ""
 
 
 def view(result: Result) -> View:
-    """Work out the view of a result."""
+    """Derive the view of a result."""
     found = tuple(rows(result))
     layers = [row for row in found if row.report]
     timed = [row for row in layers if "us" in row.figures]

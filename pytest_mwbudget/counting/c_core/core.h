@@ -1,13 +1,14 @@
-/* The counting core of pytest-mwbudget: who created how much, exactly. PythonCore describes the interface.
+/* The counting core of pytest-mwbudget: exact counts of objects, allocations and bytes by owner. The docstrings of
+   PythonCore describe the interface.
 
-   At every moment one *owner*, a small integer, is charged: a layer, the endpoint, the server's end. events.c adds what
-   is created to that owner's tally. proxy.c and guard.c switch the owner; in C, because a switch must not create
-   anything that could be counted.
+   At every moment one *owner*, a small integer, is charged: a layer, the endpoint, the server side. events.c adds each
+   event to the tally of the charged owner. proxy.c and guard.c switch the owner, in C because a switch must not create
+   anything that would be counted.
 
-   There is one counting run in a process, because allocators and the reference tracer are the process's own. The run
-   counts the thread that started it. Other threads of the main interpreter have one owner in common; other interpreters
-   are not counted. Everything here runs with the main interpreter's GIL held, except the hooks: an interpreter with a
-   GIL of its own may enter them at any time, so they touch nothing before they know which interpreter it is. */
+   A process has at most one counting run, because allocators and the reference tracer belong to the process. The run
+   counts the thread that started it. Other threads of the main interpreter share one owner; other interpreters are not
+   counted. Everything here runs with the main interpreter's GIL held, except the hooks: an interpreter with its own GIL
+   may enter them at any time, so they touch no data before they know the interpreter. */
 
 #ifndef MWBUDGET_CORE_H
 #define MWBUDGET_CORE_H
@@ -34,29 +35,29 @@
 
 /* ---- tables.c ---- */
 
-/* What the slots of a table begin with. */
+/* The first member of each slot of a table. */
 typedef struct {
     void *address; /* NULL in a free slot */
     int owner;
 } Key;
 
-/* Open addressing: the size is a power of two, and at most half the slots are used. In memory of the C library, past
-   the allocators that are being counted. */
+/* A hash table with open addressing: the size is a power of two, and at most half the slots are used. Its memory comes
+   from the C library, because Python's allocators are being counted. */
 typedef struct {
     char *slots;
     size_t width, first_size, size, used;
 } Table;
 
-/* By class and owner. The table holds the class from its first object on, so that no other class gets its address. */
+/* By class and owner. The table holds a reference to the class, so that no other class can get its address. */
 typedef struct {
     Key key;
     long long count, remembered;
 } TypeCount;
 
-/* By the object's address, which is never followed; the owner is in `owner`, not in the key. */
+/* By the object's address, which is never dereferenced. The owner is in `owner`, not in the key. */
 typedef struct {
     Key key;
-    PyTypeObject *type; /* borrowed from a TypeCount; NULL for an object that is forgotten */
+    PyTypeObject *type; /* borrowed from a TypeCount; NULL if the object was forgotten */
     int owner, period;
 } Birth;
 
@@ -84,8 +85,8 @@ void unhook(int *objects_lost, int *allocations_lost);
 typedef struct {
     int active;
     unsigned generation;          /* the number of the run */
-    PyThreadState *thread;        /* to compare: of the counted thread in the main interpreter */
-    int owners, aside, elsewhere; /* owners from 0; then what probes do; then other threads */
+    PyThreadState *thread;        /* the counted thread of the main interpreter; only compared */
+    int owners, aside, elsewhere; /* owners from 0; then the work of probes; then other threads */
     int current, suspender;
     Tally *tallies;
     Table types, births;
@@ -101,8 +102,8 @@ live(unsigned generation)
     return counting.active && generation == counting.generation && PyThreadState_GetUnchecked() == counting.thread;
 }
 
-/* Charge an owner until give_back(). Returns who was charged, or NOBODY where nothing is counted. What runs in between
-   may stop the run and start another, so both need to know which run is meant. */
+/* Charge an owner until give_back(). Returns the previous owner, or NOBODY if this thread is not counted. Code between
+   the two calls may stop the run and start another one, so both take the number of the run. */
 static inline int
 hand_over(unsigned generation, int owner)
 {
@@ -126,7 +127,7 @@ int checked_owner(long owner);
 
 /* ---- guard.c and proxy.c ---- */
 
-/* What a guard and a coroutine proxy begin with. */
+/* The first member of a guard and of a coroutine proxy. */
 typedef struct {
     PyObject_HEAD
     PyObject *inner; /* the callable or awaitable inside */

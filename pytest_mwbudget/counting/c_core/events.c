@@ -1,7 +1,7 @@
-/* The hooks: on object creation (PyRefTracer, CPython 3.13) and round the allocators of the domains "object" and "mem".
+/* The hooks: on object creation (PyRefTracer, CPython 3.13) and on the allocators of the domains "object" and "mem".
 
-   Nothing is hooked outside start() ... stop(). stop() puts back what start() found, unless another tool has installed
-   itself on top in the meantime: then these hooks stay below that tool, as mere links to what they replaced. */
+   The hooks are installed by start() and removed by stop(), unless another tool was installed on top in the meantime:
+   then they stay below that tool, and only call the functions they replaced. */
 
 #include "core.h"
 
@@ -13,19 +13,19 @@ typedef struct {
     int owner, resized;
 } Allocation;
 
-static Allocation newest, recent[RECENT]; /* of anybody; of owners from 0 */
+static Allocation newest, recent[RECENT]; /* `newest` of any owner, `recent` of owners from 0 */
 static unsigned recent_next;
 
 typedef struct {
     PyMemAllocatorDomain domain;
-    PyMemAllocatorEx below; /* what our functions call */
-    int linked;             /* our functions are, as far as we know, somewhere in this domain's chain */
+    PyMemAllocatorEx below; /* called by our functions */
+    int linked;             /* our functions are, as far as known, in this domain's chain */
     int64_t calls;
 } Domain;
 
 static Domain domains[] = {{.domain = PYMEM_DOMAIN_OBJ}, {.domain = PYMEM_DOMAIN_MEM}};
 
-/* Whom the running thread is charged to: NOBODY in another interpreter, which may run at the same time as this one. */
+/* The owner that the running thread is charged to: NOBODY in another interpreter, which may run in parallel. */
 static inline int
 charged(void)
 {
@@ -47,7 +47,7 @@ within(const Allocation *made, const void *address)
     return (uintptr_t)address - (uintptr_t)made->block < made->size;
 }
 
-/* The allocation that this is in, if it was among the last; where memory was used again, its last use. */
+/* The most recent allocation that contains the address, if it is one of the last RECENT. */
 static Allocation *
 recent_allocation(const void *address)
 {
@@ -127,7 +127,7 @@ on_top(Domain *domain)
     return now.ctx == domain && now.malloc == counting_malloc;
 }
 
-/* Whether an allocation in this domain still comes through our functions. */
+/* Whether an allocation in this domain still calls our functions. */
 static int
 reached(Domain *domain)
 {
@@ -144,7 +144,7 @@ reached(Domain *domain)
 static void
 hook_allocator(Domain *domain)
 {
-    /* An earlier run may have left our functions below another tool's, or such a tool may have put them back. */
+    /* After an earlier run our functions may still be below those of another tool, or be restored by it. */
     if (!on_top(domain) && !(domain->linked && reached(domain))) {
         PyMemAllocatorEx ours = {domain, counting_malloc, counting_calloc, counting_realloc, passing_free};
         PyMem_GetAllocator(domain->domain, &domain->below);
@@ -153,7 +153,7 @@ hook_allocator(Domain *domain)
     domain->linked = 1;
 }
 
-/* Returns whether our functions were in the chain to the end. */
+/* Returns whether our functions stayed in the chain to the end. */
 static int
 unhook_allocator(Domain *domain)
 {
@@ -162,7 +162,7 @@ unhook_allocator(Domain *domain)
         domain->linked = 0;
         return 1;
     }
-    /* Someone stands above us, and calls us; or has put back what was there before us. */
+    /* Another tool is on top and calls our functions, or has restored those from before start(). */
     domain->linked = reached(domain);
     return domain->linked;
 }
@@ -181,7 +181,7 @@ static void
 created(PyObject *object, int owner)
 {
     int fresh = within(&newest, object);
-    /* A text, bytes or tuple that is brought to its size is reported again, and is not another object. */
+    /* A resized str, bytes or tuple is reported again, but is the same object. */
     int number = fresh && newest.resized ? 0 : 1;
     newest.resized = 0;
     counting.tallies[owner].objects += number;
@@ -190,9 +190,9 @@ created(PyObject *object, int owner)
         remember(object, kind);
     }
     else {
-        forget(object); /* the address is another's now */
+        forget(object); /* a new object has the address now */
     }
-    if (!fresh && owner < counting.owners) { /* out of a free list: the allocation was for an object before it */
+    if (!fresh && owner < counting.owners) { /* from a free list: the allocation was for an earlier object */
         Allocation *stale;
         while ((stale = recent_allocation(object)) != NULL) {
             *stale = (Allocation){0};
@@ -224,7 +224,7 @@ on_reference(PyObject *object, PyRefTracerEvent event, void *Py_UNUSED(data))
     return 0;
 }
 
-/* Whether the creation of an object still comes to our tracer. */
+/* Whether the creation of an object still calls our tracer. */
 static int
 tracer_reached(void)
 {
@@ -237,7 +237,7 @@ tracer_reached(void)
     return tracer.calls != before;
 }
 
-/* Returns whether another tracer is there, or -1. As with allocators, ours may be there as a link. */
+/* Returns whether another tracer is installed, or -1. As with allocators, our tracer may still be below the other. */
 static int
 hook_tracer(void)
 {
@@ -255,8 +255,8 @@ hook_tracer(void)
     return now == on_reference ? tracer.below != NULL : now != NULL;
 }
 
-/* Put back the tracer that was there, unless someone else decided what is there now. Returns whether ours had its
-   events to the end; `below` stays, for a tracer that calls ours or puts it back later. */
+/* Restore the previous tracer, unless another tool has replaced ours. Returns whether our tracer got events to the end.
+   `below` is kept then, because that tool may call our tracer or restore it later. */
 static int
 unhook_tracer(void)
 {
@@ -274,7 +274,7 @@ unhook_tracer(void)
 
 /* ---- both ------------------------------------------------------------------------------------------------------ */
 
-/* Returns whether another reference tracer is there, or -1 with an exception. */
+/* Returns whether another reference tracer is installed, or -1 with an exception. */
 int
 hook(void)
 {
@@ -306,7 +306,7 @@ discount_allocation(int owner, const void *address)
 {
     Allocation *made = recent_allocation(address);
     if (made == NULL || made->owner != owner) {
-        return; /* out of a free list */
+        return; /* from a free list */
     }
     counting.tallies[owner].allocations--;
     counting.tallies[owner].bytes -= (long long)made->size;
@@ -315,7 +315,7 @@ discount_allocation(int owner, const void *address)
     *made = (Allocation){0};
 }
 
-/* Charge the creation of the object, just now, to nobody in place of the owner. */
+/* Move the creation of the object, which must be recent, from the owner to `aside`. */
 void
 discount_object(int owner, PyObject *object)
 {

@@ -1,6 +1,6 @@
-/* A callable round a callable. An *aside* runs it charged to nobody, so that probes written in Python leave no trace in
-   the figures. A *callback*, which the event loop calls, runs it for an owner and leaves the charge there, as the root of
-   a task does. */
+/* A wrapper of a callable. An *aside* charges the call to the owner `aside`, which keeps probes written in Python out
+   of the figures. A *callback*, which the event loop calls, charges the call to an owner, which stays charged
+   afterwards, as with the root of a task. */
 
 #include "core.h"
 
@@ -9,11 +9,11 @@ typedef struct {
     vectorcallfunc vectorcall;
 } Guard;
 
-/* The caller has to set the other fields, and to have the collector track it. */
+/* The caller must set the other fields, and start tracking by the garbage collector. */
 void *
 new_wrapper(PyTypeObject *type, int owner, PyObject *inner)
 {
-    unsigned generation = counting.generation; /* making an object may collect others, and that run any code */
+    unsigned generation = counting.generation; /* a garbage collection may run any code */
     Wrapper *self = PyObject_GC_New(Wrapper, type);
     if (self != NULL) {
         self->inner = Py_NewRef(inner);
@@ -23,8 +23,8 @@ new_wrapper(PyTypeObject *type, int owner, PyObject *inner)
     return self;
 }
 
-/* An attribute of its own, looked up aside. All others (cr_frame, cr_running, __qualname__, ...) are those of the object
-   inside. */
+/* Attributes of the wrapper itself are looked up aside. All others (cr_frame, cr_running, __qualname__, ...) come from
+   the object inside. */
 PyObject *
 wrapper_getattro(PyObject *op, PyObject *name)
 {
@@ -39,7 +39,7 @@ wrapper_getattro(PyObject *op, PyObject *name)
     return missing ? PyObject_GetAttr(self->inner, name) : found;
 }
 
-/* callable(owner charged so far, *arguments); -1 for a caller who is not counted. */
+/* Calls callable(previous owner, *arguments). The owner is -1 if the caller is not counted. */
 static PyObject *
 guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
 {

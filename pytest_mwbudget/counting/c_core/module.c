@@ -1,4 +1,4 @@
-/* The module: begin and end a counting run, charge a call, and tell what was counted. */
+/* The module: start and stop a counting run, charge a call, and return the counts. */
 
 #include "core.h"
 
@@ -44,7 +44,7 @@ run_as(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t numbe
     return result;
 }
 
-/* A container that a probe's own arguments were put into: it was charged to its caller, who did not ask for it. */
+/* For a container that holds a probe's arguments: CPython charged the container to the caller of the probe. */
 static PyObject *
 discount(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
@@ -113,11 +113,11 @@ stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     free(counting.births.slots);
     counting.tallies = NULL;
     counting.types = counting.births = (Table){0};
-    release_types(&types); /* last: by now another run may have started */
+    release_types(&types); /* last: this may run code that starts another run */
     return Py_BuildValue("(NN)", PyBool_FromLong(objects_lost), PyBool_FromLong(allocations_lost));
 }
 
-/* Append a new row to a new list, either of which may be NULL with an exception. Returns the list. */
+/* Append `row` to `rows` and release `row`; either may be NULL with an exception. Returns `rows`, NULL on error. */
 static PyObject *
 with_row(PyObject *rows, PyObject *row)
 {
@@ -153,7 +153,7 @@ type_rows(const Table *types)
     return rows;
 }
 
-/* Takes the tables away before it makes objects: those are counted too, aside, in the new ones. */
+/* Replaces the tables before it creates objects, which are counted too: aside, in the new tables. */
 static PyObject *
 take(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -216,7 +216,7 @@ born(PyObject *Py_UNUSED(module), PyObject *objects)
     int before = hand_over(generation, counting.aside);
     PyObject *found = PyDict_New();
     for (Py_ssize_t i = 0; found != NULL && counting.births.used && i < PyList_GET_SIZE(objects); i++) {
-        /* A copy: what is made here may be remembered, and move the table. */
+        /* A copy, because objects created below may be remembered, which may move the table. */
         Birth birth = *(Birth *)slot_of(&counting.births, PyList_GET_ITEM(objects, i), 0);
         if (birth.type == NULL) {
             continue;
@@ -253,7 +253,7 @@ untracked(PyObject *Py_UNUSED(module), PyObject *objects)
     return found;
 }
 
-/* PythonCore says what they do. */
+/* The docstrings of PythonCore document these functions. */
 static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS, NULL},
     {"stop", stop, METH_NOARGS, NULL},

@@ -1,19 +1,19 @@
-/* A coroutine round a coroutine. Each of its steps is charged to its owner, and when the step ends the charge goes back to
-   whoever was charged before. Nested proxies therefore follow the stack of a task, however often tasks take turns. The
-   outermost proxy of a task, its *root*, leaves the charge with the owner that suspended: what the event loop does to
-   park the task is that owner's. */
+/* A coroutine that wraps a coroutine. Each step is charged to the proxy's owner, and the end of a step restores the
+   previous owner. Nested proxies therefore follow the stack of a task, however often the event loop switches tasks. The
+   outermost proxy of a task, its *root*, leaves the owner that suspended charged, because that owner causes the event
+   loop's work of suspending the task. */
 
 #include "core.h"
 
 typedef struct {
     Wrapper base;
     PyObject *steps;    /* the iterator that is stepped; NULL before the first step */
-    PyObject *returned; /* called aside when the coroutine has returned; NULL when nobody wants to know */
+    PyObject *returned; /* called aside when the coroutine has returned; may be NULL */
     PyObject *weakrefs;
     int root;
 } Proxy;
 
-/* Begin a step: whom to charge again at its end, NOBODY when this proxy is of a run that has stopped. */
+/* Begin a step. Returns the owner to restore at its end, NOBODY if the step is not counted. */
 static inline int
 enter(Proxy *self)
 {
@@ -35,7 +35,7 @@ leave(Proxy *self, int before, int suspended)
         counting.current = self->root ? self->base.owner : before;
         return;
     }
-    if (counting.suspender == NOBODY) { /* the innermost proxy comes first */
+    if (counting.suspender == NOBODY) { /* the innermost proxy leaves first */
         counting.suspender = self->base.owner;
         counting.tallies[self->base.owner].suspensions++;
     }
@@ -60,7 +60,7 @@ is_coroutine(PyObject *object)
     return marked;
 }
 
-/* What `await` would step: the object itself if it is a coroutine, else what its __await__ returns. */
+/* The iterator that `await` would step: the object itself if it is a coroutine, else the result of __await__. */
 static PyObject *
 steps_of(PyObject *awaitable)
 {
@@ -87,7 +87,7 @@ steps_of(PyObject *awaitable)
     return steps;
 }
 
-/* A new reference to the iterator that is stepped. To get it may run code that steps this very proxy. */
+/* A new reference to the iterator that is stepped. steps_of() may run code that steps this same proxy. */
 static PyObject *
 steps_begun(Proxy *self)
 {
@@ -101,7 +101,7 @@ steps_begun(Proxy *self)
     return Py_NewRef(self->steps);
 }
 
-/* Tell, aside, that the coroutine has returned, in a step that was counted. */
+/* Call `returned` aside, if the step was counted. Returns 0 with an exception if the call fails. */
 static int
 told(Proxy *self, int before)
 {
@@ -135,12 +135,12 @@ proxy_am_send(PyObject *op, PyObject *value, PyObject **result)
     return outcome;
 }
 
-/* Raise StopIteration(value) as a coroutine does. The exception is ours: a coroutine that is awaited needs none. */
+/* Raise StopIteration(value) as a coroutine does. Charged aside: `await` on a coroutine creates no exception. */
 static void
 raise_stop(Proxy *self, PyObject *value)
 {
     int before = hand_over(self->base.generation, counting.aside);
-    /* Not PyErr_SetObject(StopIteration, value): it would take a tuple apart. */
+    /* Not PyErr_SetObject(StopIteration, value), which would unpack a tuple. */
     PyObject *stop = value == Py_None ? PyObject_CallNoArgs(PyExc_StopIteration)
                                       : PyObject_CallOneArg(PyExc_StopIteration, value);
     if (stop != NULL) {
@@ -168,7 +168,7 @@ proxy_iternext(PyObject *op)
     return proxy_send(op, Py_None);
 }
 
-/* A method, looked up aside; NULL without an exception when there is none. */
+/* A method, looked up aside; NULL without an exception if it does not exist. */
 static PyObject *
 method_of(Proxy *self, PyObject *object, const char *name)
 {
@@ -183,8 +183,8 @@ method_of(Proxy *self, PyObject *object, const char *name)
     return found;
 }
 
-/* throw or close of what is stepped. Before the first step it is that of the coroutine: what takes exceptions is one.
-   Other awaitables have nothing to end by then, and may have a close() that means something else. */
+/* The method throw or close of the stepped iterator; before the first step, of the object inside if it has a throw(),
+   as coroutines do. Other awaitables have nothing to end by then, and their close() may have another meaning. */
 static PyObject *
 ending(Proxy *self, const char *name)
 {
@@ -198,7 +198,7 @@ ending(Proxy *self, const char *name)
     return method;
 }
 
-/* Raise what throw() was called with. */
+/* Raise the exception that throw() was called with. */
 static void
 raise_thrown(PyObject *const *arguments, Py_ssize_t number)
 {
@@ -219,7 +219,7 @@ raise_thrown(PyObject *const *arguments, Py_ssize_t number)
     }
 }
 
-/* Not METH_VARARGS: its tuple of arguments would be the caller's. */
+/* Not METH_VARARGS, whose tuple of arguments would be charged to the caller. */
 static PyObject *
 proxy_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
 {
@@ -233,11 +233,11 @@ proxy_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
         result = PyObject_Vectorcall(method, arguments, (size_t)number, NULL);
         Py_DECREF(method);
     }
-    else { /* what takes no exceptions ends here */
+    else { /* without throw() the coroutine ends here */
         raise_thrown(arguments, number);
     }
     leave(self, before, result != NULL);
-    if (result == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) { /* it caught the exception, and returned */
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) { /* the coroutine returned */
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         if (told(self, before)) {
@@ -277,8 +277,8 @@ proxy_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* The rest is there from the beginning and never NULL. It cannot close a cycle without the help of something that was
-   made earlier and changed later, and that is cleared. */
+/* Clears only `steps`. The other references are set at creation, so every cycle through them contains an older object
+   that was changed later, and clearing that object breaks the cycle. */
 static int
 proxy_clear(PyObject *op)
 {
@@ -307,7 +307,7 @@ static PyMethodDef proxy_methods[] = {
     {0},
 };
 
-/* Some ask whether it is a coroutine, and await nothing else. */
+/* Some code checks isinstance for a coroutine before it awaits. */
 static PyObject *
 proxy_class(PyObject *op, void *Py_UNUSED(closure))
 {

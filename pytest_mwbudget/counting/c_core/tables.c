@@ -1,4 +1,4 @@
-/* How many objects of which class each owner created, and which objects are remembered. */
+/* The tables: object counts by class and owner, and remembered objects. */
 
 #include "core.h"
 
@@ -8,7 +8,7 @@ slot_at(const Table *table, size_t index)
     return table->slots + index * table->width;
 }
 
-/* The slot with this key, or the free slot where it belongs. The table must have slots. */
+/* The slot with this key, or the free slot for it. The table must have slots. */
 void *
 slot_of(const Table *table, void *address, int owner)
 {
@@ -24,7 +24,7 @@ slot_of(const Table *table, void *address, int owner)
     }
 }
 
-/* Move a table to twice as many slots. Returns 0 without memory. */
+/* Double the slots of a table. Returns 0 if out of memory. */
 static int
 grow(Table *table)
 {
@@ -46,7 +46,7 @@ grow(Table *table)
     return 1;
 }
 
-/* The slot with this key, which is `added` if there was none. NULL without memory. */
+/* The slot with this key; a missing key is added, and `added` set. NULL if out of memory. */
 static void *
 slot_for(Table *table, void *address, int owner, int *added)
 {
@@ -76,7 +76,8 @@ count_type(PyTypeObject *type, int owner, int number)
     return slot;
 }
 
-/* Begin anew with the classes of remembered objects only. The caller owns what was there. Returns 0 without memory. */
+/* Start a new table with only the classes of remembered objects. The caller owns the old one, `taken`. Returns 0 if out
+   of memory. */
 int
 renew_types(Table *taken)
 {
@@ -99,7 +100,7 @@ renew_types(Table *taken)
     return 1;
 }
 
-/* Letting go of a class may run any code. */
+/* Releasing a class may run any code. */
 void
 release_types(Table *types)
 {
@@ -134,7 +135,7 @@ remember(PyObject *object, TypeCount *kind)
     if (slot == NULL) {
         return;
     }
-    forget_slot(slot); /* not every death is reported */
+    forget_slot(slot); /* not every deallocation is reported */
     slot->type = kind->key.address;
     slot->owner = kind->key.owner;
     slot->period = counting.period;
