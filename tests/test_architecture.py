@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pytest_mwbudget
 
 PACKAGE = Path(pytest_mwbudget.__file__).parent
+PUBLIC = [getattr(pytest_mwbudget, name) for name in pytest_mwbudget.__all__]
+RESULTS = [kind for kind in PUBLIC if kind.__module__.startswith("pytest_mwbudget.model.")]
 HEAVY = ("httpx", "anyio", "asgi_lifespan", "starlette", "fastapi", "pyinstrument", "hypothesis", "filelock")
 
 
@@ -68,3 +72,10 @@ def test_every_public_name_can_be_imported_from_the_package_root() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Layerr'"):
         pytest_mwbudget.Layerr  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
+def test_a_test_cannot_change_a_result(kind: type[Any]) -> None:
+    found = object.__new__(kind)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(found, dataclasses.fields(kind)[0].name, None)

@@ -99,7 +99,9 @@ def test_values_worth_too_few_have_an_interval_wider_than_their_range() -> None:
     found = median_interval(values, 1e-4, worth=2.0)
     assert found.low < values[0]
     assert found.high > values[-1]
-    assert math.isfinite(found.half_width)
+    # The range of 15 independent values has this confidence, so that of 2 is stretched by the root of 15 / 2.
+    assert found.estimate - found.low == pytest.approx(19.5 * math.sqrt(15 / 2))
+    assert found.high - found.estimate == pytest.approx(19.5 * math.sqrt(15 / 2))
 
 
 # ---- batches ----------------------------------------------------------------------------------------------------
