@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -235,6 +236,73 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "interrupted"
+
+
+def in_a_task_group(after: str, error: BaseException) -> App:
+    """Return an app with a lifespan in which a child task raises `error` after the step `after`."""
+
+    async def fails() -> None:
+        raise error
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if after == "shutdown":
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        async with anyio.create_task_group() as group:
+            group.start_soon(fails)
+
+    return app
+
+
+@every_loop
+@pytest.mark.parametrize("phase", ["startup", "shutdown"])
+def test_the_only_failure_in_a_task_group_is_named(phase: str, loop: LoopName) -> None:
+    refused = ConnectionRefusedError("redis refused")
+    with pytest.raises(LifespanError, match=f"{phase} failed with ConnectionRefusedError: redis refused; ") as caught:
+        lived(in_a_task_group(phase, refused), loop=loop)
+    assert caught.value.__cause__ is refused
+
+
+@every_loop
+@pytest.mark.parametrize("phase", ["startup", "shutdown"])
+def test_a_refused_exit_in_a_task_group_keeps_its_remedy(phase: str, loop: LoopName) -> None:
+    refused = LifespanError("the app's lifespan called os._exit(0)")
+    with pytest.raises(LifespanError) as caught:
+        lived(in_a_task_group(phase, refused), loop=loop)
+    assert caught.value is refused
+
+
+@every_loop
+@pytest.mark.parametrize("steps", [("wait", "call"), ("wait", "startup.complete", "wait", "call")])
+def test_an_outcome_in_the_lifespan_is_that_of_the_test(steps: tuple[str, ...], loop: LoopName) -> None:
+    class OutcomeError(BaseException):
+        """As pytest.skip raises, which would skip this test too."""
+
+    def end() -> None:
+        raise OutcomeError
+
+    with pytest.raises(OutcomeError):
+        lived(scripted(*steps, then=end), loop=loop)
+
+
+def test_an_interrupt_on_trio_while_the_app_shuts_down_is_one() -> None:
+    trio = pytest.importorskip("trio")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        # No task runs then, and trio raises KeyboardInterrupt in its main task.
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        await trio.sleep(60)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lived(app, loop="trio")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_test_that_is_cancelled_cancels_the_lifespan() -> None:

@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -43,6 +44,27 @@ from .counted import (
     needs_objects,
     number,
 )
+
+# ---- calls that are watched ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keyword", ["caller", "function", "owner", "arguments", "named", "self", "seen"])
+def test_a_watched_function_takes_any_keyword(keyword: str) -> None:
+    given: list[str] = []
+
+    def note(**named: str) -> None:
+        given.extend(named)
+
+    class InAPool(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.wrap_future(pool.submit(note, **{keyword: "the app's"}))
+            await self.app(scope, receive, send)
+
+    with ThreadPoolExecutor(1) as pool:
+        measurement = counted(basic(InAPool))
+    assert set(given) == {keyword}
+    assert counts(measurement, "InAPool").threads.count == 1
+
 
 # ---- tasks --------------------------------------------------------------------------------------------------------
 

@@ -82,12 +82,12 @@ class _Manager(LifespanManager):
         """Raise LifespanError when a phase fails in the block."""
         try:
             yield
-        except (Exception, BaseExceptionGroup) as raised:
-            error = self.error
+        except (Exception, BaseExceptionGroup) as caught:
+            error, raised = self.error and _alone(self.error), _alone(caught)
             if isinstance(error, KeyboardInterrupt):
                 raise error from None
-            if not isinstance(raised, Exception):
-                raise  # trio cancels the test
+            if not isinstance(raised, Exception):  # on trio Ctrl-C, a skipped test and a cancelled one come in groups
+                raise raised from None
             if self.late:
                 raise LifespanError(
                     f"the app's lifespan {phase} did not end within {self.timeout_s:g} s; make what it waits for"
@@ -99,7 +99,7 @@ class _Manager(LifespanManager):
                 return
             if self._reported is not None:
                 # Starlette reports the text of a traceback while it handles the exception.
-                error = self._reported.__context__ or self._reported
+                error = _alone(self._reported.__context__ or self._reported)
             raise LifespanError(_failed(phase, error or raised)) from (error or raised)
 
     # ---- what asgi-lifespan calls -----------------------------------------------------------------------------------
@@ -164,6 +164,13 @@ class _Manager(LifespanManager):
                 raise _LeftError
             # The app may return before it is asked to shut down.
             await send({"type": "lifespan.shutdown.complete"})
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Return the exception in a group of one: task groups and trio put what a task raises into a group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _failed(phase: str, error: BaseException) -> str:

@@ -101,7 +101,7 @@ class Spawning:
     def _shown(self, function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
         """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller."""
 
-        def shown(caller: Owner, *arguments: Any, **named: Any) -> Any:
+        def shown(caller: Owner, /, *arguments: Any, **named: Any) -> Any:
             if caller == NOBODY:
                 return function(*arguments, **named)
             arguments, named = seen(caller, arguments, named)
@@ -182,10 +182,10 @@ class Spawning:
             set_factory(watching)
             own = factory
 
-        def make(caller: Owner, *arguments: Any, **named: Any) -> Any:
+        def make(caller: Owner, /, *arguments: Any, **named: Any) -> Any:
             return self._shown(own or _plain_task, self._creating(1))(caller, *arguments, **named)
 
-        def create_task(caller: Owner, *arguments: Any, **named: Any) -> Any:
+        def create_task(caller: Owner, /, *arguments: Any, **named: Any) -> Any:
             set_factory(own)
             try:
                 return shown(caller, *arguments, **named)
@@ -252,7 +252,7 @@ class Spawning:
             if named.get("name") is None:
                 named["name"] = function
 
-            def rooted(_: Owner, *arguments: Any, **named: Any) -> Any:
+            def rooted(_: Owner, /, *arguments: Any, **named: Any) -> Any:
                 coro = self.core.run(caller, function, *arguments, **named)
                 if not inspect.isawaitable(coro):
                     return coro

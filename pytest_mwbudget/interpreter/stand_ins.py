@@ -176,7 +176,7 @@ def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
 
 
 def _forwarding(name: str) -> Callable[..., Any]:
-    def forward(self: _StandIn, *arguments: Any, **named: Any) -> Any:
+    def forward(self: _StandIn, /, *arguments: Any, **named: Any) -> Any:
         original = self._mwbudget_original
         kind = type(original)
         method = next(vars(owner)[name] for owner in kind.__mro__ if name in vars(owner))
