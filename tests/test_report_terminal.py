@@ -619,6 +619,16 @@ def test_a_very_quiet_run_has_a_line_for_each_request() -> None:
     assert [line.style for line in shown] == ["green", "red", ""]
 
 
+def test_below_a_table_stands_why_a_verdict_is_undecided() -> None:
+    near = row(2, "CORSMiddleware", 49.9, 50.0, verdict="undecided", reason="it is near [near-budget]")
+    found = result(PASSING, near, verdict="undecided")
+    shown = list(run([("a", found)], "CPython 3.13.0", 80))
+    (reason,) = [line for line in shown if "is undecided" in line.text]
+    assert (reason.text, reason.style) == ("CORSMiddleware is undecided: it is near [near-budget].", "yellow")
+    assert shown[-1].text == "More: mwbudget explain ID, for an ID in [brackets]"
+    assert not any("is undecided" in line.text for line in run([("a", found)], "CPython 3.13.0", 80, told={0}))
+
+
 def test_a_table_that_stands_elsewhere_is_not_told_again() -> None:
     shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, told={1})]
     assert shown == [SHORT[0], *lines(MEASURED[0][1]), "", SHORT[1], ENVIRONMENT]

@@ -261,8 +261,8 @@ def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans(project)))
 
 
-def run(project: pytest.Pytester, keywords: str, *arguments: str) -> pytest.RunResult:
-    project.makepyfile(TEST.format(keywords=keywords, tests=1, fixture="mw_budget"))
+def run(project: pytest.Pytester, keywords: str, *arguments: str, tests: int = 1) -> pytest.RunResult:
+    project.makepyfile(TEST.format(keywords=keywords, tests=tests, fixture="mw_budget"))
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget", *arguments]
     return project.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
 
@@ -358,3 +358,12 @@ def pytest_sessionstart(session):
         monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.5)
         result = run(project, "us=10_000", "--mw-budget-max-time=0.5")
     assert "waiting for another process that measures" in result.stdout.str()
+
+
+def test_a_log_says_once_that_tests_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.2)
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 1.2)
+    with Turns().taken():
+        result = run(project, "us=10_000", "--mw-budget-max-time=0.5", tests=2)
+    result.assert_outcomes(passed=2)
+    assert result.outlines.count("waiting for another process that measures") == 1

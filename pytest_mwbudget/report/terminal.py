@@ -60,9 +60,9 @@ def run(
         again = " (attempt was repeated)" if place in repeated else ""
         yield replace(line, text=f"{printable(nodeid)} {line.text}{again}")
         if verbosity >= -1 and place not in told and place not in repeated:
-            lines = [*table(result, width, verbose=verbosity > 0)]
-            texts = [*(line.text for line in lines), *(finding.sentence for finding in view(result).undecided)]
-            ids_shown = ids_shown or any(map(has_id, texts))
+            undecided = _findings(view(result).undecided, min(width, MAX_WIDTH) - 1)
+            lines = [*table(result, width, verbose=verbosity > 0), *(Line(text, "yellow") for text in undecided)]
+            ids_shown = ids_shown or any(has_id(line.text) for line in lines)
             yield from lines
             yield Line("")
     loops = ", ".join(sorted({result.loop for _, result in measured}))
