@@ -699,6 +699,16 @@ def test_a_failure_names_its_flamegraph_once_and_a_table_below_its_figures() -> 
     assert not any("flamegraph" in line for line in lines(result(FAILING)))
 
 
+@pytest.mark.parametrize(
+    ("us", "enough"), [(0.05, "1"), (0.9, "2"), (2.4, "4"), (3.0, "4"), (7.8, "11"), (80.0, "110"), (1230.0, "1600")]
+)
+def test_a_suggested_budget_is_the_row_and_30_percent_in_two_figures_or_whole_microseconds(
+    us: float, enough: str
+) -> None:
+    text = flat(failure(result(row(0, "Auth", us, us / 2, verdict="fail"), verdict="fail"), 79))
+    assert f"layers={{'Auth': {enough}}} in the marker" in text
+
+
 def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
     found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
     text = flat(failure(found, 79))
