@@ -540,7 +540,7 @@ def test_a_page_without_its_template_library_is_a_usage_error_before_any_test(
     result = run(shop, "--mw-budget", "--mw-budget-html=mw.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --mw-budget-html='mw.html' needs the package jinja2, *pytest-mwbudget[[]html[]]"]
+        ["ERROR: --mw-budget-html='mw.html' needs the package jinja2, *: pip install *pytest-mwbudget[[]html[]]\""]
     )
     assert not Path(shop.path, "mw.html").exists()
 

@@ -49,8 +49,8 @@ class Output:
         """Raise SettingError if the package that renders the file is not installed."""
         if self.package is not None and find_spec(self.package) is None:
             raise SettingError(
-                f"{said} needs the package {self.package}, which is not installed here; install"
-                f" pytest-mwbudget[{self.name}]",
+                f"{said} needs the package {self.package}, which is not installed here; install the plugin with its"
+                f' extra {self.name}: pip install "path/to/pytest-mwbudget[{self.name}]"',
                 message_id="file",
             )
 
