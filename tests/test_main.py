@@ -221,7 +221,7 @@ def test_lists_quotes_tables_and_code_keep_their_form() -> None:
     assert "\n    MetricsAuthBefore needs 1 task" in text
     assert "\nin `dispatch`: in a pure ASGI class\n- `request.headers`, " in text
     assert "\n        async def dispatch(self, request: Request," in text
-    assert "**What to do.**\n- Give the time that the message names, " in re.sub(
+    assert "**What to do.**\n- If the message names a number of" in re.sub(
         r"\n\n", "\n", pages.shown("near-budget", 79)
     )
 
