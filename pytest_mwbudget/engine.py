@@ -215,7 +215,7 @@ class _Run:
                 " process, as libfaketime does; run this test without it",
                 message_id="frozen-clock",
             )
-        # A failing test shows its table, so somebody reads the figures.
+        # A failing test shows its table, so its figures are read.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
         found = await self._until_known(findings, environment)
         self.foreign_tools.check(self._codes())

@@ -94,7 +94,7 @@ class AsyncioLoop:
             raise  # the app's own
 
     def cancelling(self) -> bool:
-        """Return whether somebody has asked the running task to end with `asyncio.CancelledError`."""
+        """Return whether the running task was asked to end with `asyncio.CancelledError`."""
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 

@@ -89,21 +89,21 @@ class ArgumentSearch:
     """Search the arguments of functions that do not take scope, receive and send last.
 
     A search takes longer than a probe, and would fall outside the null layer. So its time is logged as that of
-    `nobody`, an owner without a row (docs/decisions/0006).
+    `unowned`, an owner without a row (docs/decisions/0006).
     """
 
-    nobody: Owner
+    unowned: Owner
     log: Log
     clock: Clock
 
     def begin(self) -> Owner:
-        """Log that the time is nobody's. Returns the owner before, SUSPENDED if nothing was logged."""
+        """Log that the time has no owner. Returns the owner before, SUSPENDED if nothing was logged."""
         before = Owner(self.log[-2])
-        # After a suspension the next owner gets the time of the suspension, and that must not be nobody. Time before
+        # After a suspension the next owner gets the time of the suspension, which must be a row. Time before
         # the outermost probe is in no log.
         if before == SUSPENDED or len(self.log) == 2:
             return SUSPENDED
-        self.log.extend((self.nobody, self.clock()))
+        self.log.extend((self.unowned, self.clock()))
         return before
 
     def end(self, before: Owner) -> None:
@@ -155,7 +155,7 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
         async def probed_receive(*arguments: Any, **named: Any) -> Any:
             nonlocal body_over
             if body_over:
-                # After the body comes the wait for the disconnect, most often in a task of its own: nobody works.
+                # After the body comes the wait for the disconnect, most often in a task of its own: no row works.
                 return await ask(*arguments, **named)
             if timeline[-2] == SUSPENDED:  # a task that the layer spawned: its time until here is the layer's
                 log(owner)

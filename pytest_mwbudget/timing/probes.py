@@ -73,7 +73,7 @@ def task_layers(stack: Stack) -> list[TaskLayer]:
 class Probes:
     """The probes of one stack that read one clock: one for each entry with a function, down to the endpoint's.
 
-    `null_owner` owns the time of the null layer, and the owner after it time that is nobody's. `log` holds the current
+    `null_owner` owns the time of the null layer, and the owner after it time without a row. `log` holds the current
     request; `watch` begins it. The stack must be traced after the app has started, and its objects stay alive as long
     as this object does.
     """

@@ -53,7 +53,7 @@ def cpu_clock() -> Clock | None:
 class Environment:
     """What a measurement needs from its surroundings. Tests replace the clocks and the source of chance.
 
-    `apart` is a context round all requests but the first, which the test sees. `precise` says that somebody reads the
+    `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
     figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
     other process measures; `turn` is what that context returned.
     """
@@ -319,7 +319,7 @@ class Timing:
         return False
 
     def _known(self, look: Look) -> bool:
-        """Return whether more requests would change no verdict and no figure that somebody reads."""
+        """Return whether more requests would change no verdict and no figure that is shown."""
         if self._open(look):
             return False
         precise_enough = look.precise or self.seconds >= self.schedule.precision_time_s
