@@ -14,7 +14,8 @@
 # such a process would fail for what the interpreter leaves behind.
 set -euo pipefail
 
-python=${1:?usage: bash tests/asan.sh python3.13 [more arguments for pytest]}
+python=$(command -v "${1:?usage: bash tests/asan.sh python3.13 [more arguments for pytest]}")
+case $python in /*) ;; *) python=$PWD/$python ;; esac # it runs in another directory
 shift
 compiler=${CC:-gcc}
 root=$(cd "$(dirname "$0")/.." && pwd)
