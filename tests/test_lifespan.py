@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from _thread import start_new_thread
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -565,15 +566,19 @@ def test_a_thread_of_the_app_cannot_end_the_process(start: Callable[[Exits], Non
     assert not ended
 
 
-def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(ended: list[int]) -> None:
-    go = threading.Event()
-    older = threading.Thread(target=go.wait)
-    older.start()
+@pytest.mark.parametrize("start", [by_threading, by_thread])
+def test_a_thread_of_the_app_is_not_taken_for_an_older_one_whose_ident_it_has(
+    start: Callable[[Exits], None], ended: list[int]
+) -> None:
+    before, older = set(sys._current_frames()), Exits()
+    start(older)
+    assert older.here.wait(5)
     with exit_refused():
-        go.set()
-        older.join()
+        assert not older.now()
+        while not before.issuperset(sys._current_frames()):  # `threading` joins only threads that it knows
+            time.sleep(0.001)
         for _ in range(20):  # Platforms differ in how soon they reuse an ident.
             exits = Exits()
-            by_threading(exits)
+            start(exits)
             assert exits.now()
-    assert not ended
+    assert ended == [3]

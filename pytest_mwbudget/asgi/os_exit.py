@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 from ..errors import LifespanError, MeasurementError
 
@@ -24,14 +24,12 @@ def exit_refused() -> Iterator[None]:
     their threads.
     """
     real, process = os._exit, os.getpid()
-    # `threading` does not know all threads, and a new thread may get the ident of a finished thread.
-    before: dict[int | None, object] = dict.fromkeys(sys._current_frames())
-    before |= {thread.ident: thread for thread in threading.enumerate()}
-    del before[threading.get_ident()]
+    # Not by ident, which a new thread gets again, nor by `threading`, which never forgets a thread it did not start.
+    before = [_outermost(frame) for frame in sys._current_frames().values()]
+    before.remove(_outermost(sys._getframe()))
 
     def refuse(status: int) -> None:
-        was_there = before.get(threading.get_ident(), refuse) in (None, threading.current_thread())
-        if os.getpid() == process and not was_there:
+        if os.getpid() == process and _outermost(sys._getframe()) not in before:
             called = f"called os._exit({status}), which would have ended the test run with that status and no report"
             if in_lifespan.get():
                 raise LifespanError(
@@ -46,3 +44,10 @@ def exit_refused() -> Iterator[None]:
         yield
     finally:
         os._exit = real
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    """Return the frame in which the thread of `frame` began."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
