@@ -390,6 +390,13 @@ def test_a_budget_far_above_everything_does_not_squeeze_the_picture() -> None:
     assert inner.all("rect", "own")[0].number("width") > 70
 
 
+def test_a_budget_a_little_above_everything_is_on_the_scale() -> None:
+    inner = bars(page_of(stacked(10, 90, 20, budget=150)))["Inner"]
+    own, mark = inner.all("rect", "own")[0], inner.all("svg", "budget")[0]
+    assert mark.number("x") == pytest.approx(own.number("x") + own.number("width") * 150 / 90, abs=0.05)
+    assert 90 < mark.number("x") < 100
+
+
 def test_the_interval_stands_round_the_end_of_the_bar() -> None:
     inner = bars(page_of(stacked(10, 90, 20)))["Inner"]
     own, (span, *_) = inner.all("rect", "own")[0], inner.all("g", "interval")[0].all("line")

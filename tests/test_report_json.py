@@ -354,6 +354,14 @@ def test_zero_of_everything_comes_back_as_zero() -> None:
     assert there_and_back(result) == result
 
 
+def test_a_total_without_a_median_comes_back_as_zero_of_unknown_width() -> None:
+    data = to_json(UNKNOWN, "t")
+    data["total_us"]["estimate"] = None  # as the schema allows
+    books = from_json(data).books
+    assert books is not None
+    assert books.total == Estimate(0.0, -math.inf, math.inf)
+
+
 def test_what_is_unknown_comes_back_as_unknown() -> None:
     back = there_and_back(UNKNOWN)
     assert back.layers == UNKNOWN.layers
