@@ -723,6 +723,20 @@ def test_a_layer_that_is_made_for_each_request_belongs_to_its_maker() -> None:
     assert names == ["Noop", "Makes", "function", "Slots"]
 
 
+def test_layers_of_one_function_inside_one_another_that_are_made_for_each_request_belong_to_their_maker() -> None:
+    class Makes(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+                await self.app(scope, receive, send)
+
+            inner = functools.partial(app_by_name, app=endpoint)
+            await functools.partial(app_by_name, app=inner)(scope, receive, send)
+
+    # Only arguments that are made for the request tell the two calls of the function apart.
+    names = [name.partition("[")[0] for name in names_of(Noop(Makes(hello)))]
+    assert names == ["Noop", "Makes"]
+
+
 def test_an_object_is_one_layer_whatever_else_it_is_called_with() -> None:
     class Depth(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any, depth: int = 0) -> None:
