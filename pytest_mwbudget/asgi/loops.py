@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..model.estimate import Seconds
@@ -61,10 +62,15 @@ class AsyncioLoop:
         finally:
             self.loop.set_debug(True)
 
-    async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a function in a task and a context of its own, and raise what the function raises."""
+    async def in_task(
+        self, context: Context | None, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> None:
+        """Run a function in a task of its own and a copy of `context`, by default of the current context.
+
+        Raises what the function raises.
+        """
         __tracebackhide__ = True
-        await asyncio.create_task(function(*arguments))
+        await asyncio.create_task(function(*arguments), context=None if context is None else context.copy())
 
     async def settle(self) -> None:
         """Let everything run once that is ready to run."""
@@ -139,8 +145,13 @@ class TrioLoop:
         """Do nothing: trio has no debug mode."""
         return nullcontext(False)
 
-    async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a function in a task and a context of its own, and raise what the function raises."""
+    async def in_task(
+        self, context: Context | None, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> None:
+        """Run a function in a task of its own and a copy of `context`, by default of the current context.
+
+        Raises what the function raises.
+        """
         __tracebackhide__ = True
         failed: list[BaseException] = []
 
@@ -154,7 +165,8 @@ class TrioLoop:
                 failed.append(error)
 
         async with self.trio.open_nursery() as nursery:
-            nursery.start_soon(caught)
+            # trio copies the context in which it is asked to start a task.
+            (context.copy() if context is not None else copy_context()).run(nursery.start_soon, caught)
         if failed:
             raise failed[0]
 

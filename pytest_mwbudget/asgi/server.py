@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,13 +73,13 @@ class Exchange:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
 
-    def response(self) -> httpx.Response:
-        """Return the response as httpx has it. Raises ResponseError when its body cannot be decoded."""
-        request = self.template.request
+    def response(self, request: httpx.Request | None = None) -> httpx.Response:
+        """Return the response to `request` as httpx has it. Raises ResponseError when its body cannot be decoded."""
+        line = self.template.line
         response = httpx.Response(
             self.status,
             headers=[(bytes(name), bytes(value)) for name, value in self.headers],
-            stream=httpx.ByteStream(b"" if request.method == "HEAD" else b"".join(self.body)),
+            stream=httpx.ByteStream(b"" if line.method == "HEAD" else b"".join(self.body)),
             request=request,
         )
         try:
@@ -87,7 +87,7 @@ class Exchange:
         except httpx.DecodingError as error:
             encoding = response.headers.get("content-encoding")
             raise ResponseError(
-                f"{request.method} {request.url.path}: the body cannot be decoded as its content-encoding"
+                f"{line}: the body cannot be decoded as its content-encoding"
                 f" {encoding!r} says: {error}; nothing was measured"
             ) from error
         return response
@@ -101,7 +101,12 @@ class Exchange:
 
 @dataclass(slots=True)
 class Caller:
-    """Calls one app with one request, any number of times. Every response must have the status of the first."""
+    """Calls one app with one request, any number of times. Every response must have the status of the first.
+
+    `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
+    request, and raises an exception to end the measurement. `calls` and `status` are the number of calls so far and the
+    status of their responses: somebody else may have made the first.
+    """
 
     app: ASGIApp
     template: RequestTemplate
@@ -109,6 +114,8 @@ class Caller:
     expect_status: int | None = None
     clock: Clock = perf_counter_ns
     loop: loops.Loop = field(default_factory=loops.current)
+    limit_s: Seconds | None = None
+    check: Callable[[], None] = lambda: None
     calls: int = 0
     status: int = 0
 
@@ -119,9 +126,11 @@ class Caller:
         first call, and RepetitionError for an exception in a later call.
         """
         __tracebackhide__ = True
+        self.check()
         exchange = Exchange(self.template, self.loop.event())
         try:
-            await self.loop.in_task(self._run, exchange, self.template.scope(self.state), observer)
+            scope = self.template.scope(self.state)
+            await self.loop.in_task(self.template.context, self._run, exchange, scope, observer)
         except MwBudgetError:
             raise
         except Exception as error:
@@ -172,7 +181,7 @@ class Caller:
                 await self.loop.settle()
             wrong = _wrong_with(message)
             if wrong is not None:
-                malformed.append(ResponseError(f"{self._line}: {wrong}; nothing was measured"))
+                malformed.append(ResponseError(f"{self.template.line}: {wrong}; nothing was measured"))
                 raise malformed[0]
             await exchange.send(message)
 
@@ -190,27 +199,24 @@ class Caller:
         if malformed:  # the app may have handled the exception, or replaced it
             raise malformed[0]
 
-    @property
-    def _line(self) -> str:
-        return f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"
-
     def _repetition_error(self, error: Exception, exchange: Exchange, *, observed: bool) -> MwBudgetError:
         """Return the error for an exception of the app in a later call than the first."""
         if isinstance(error, RecursionError) and observed:
             return MeasurementError(
-                f"{self._line}: the request has room on the stack by itself, but not with probes at the boundaries of"
-                f" its layers: Python {sys.version_info[0]}.{sys.version_info[1]} stops recursion through C code at a"
-                f" depth that nobody can raise. Measure the stack in parts, or on another version of Python.",
+                f"{self.template.line}: the request has room on the stack by itself, but not with probes at the"
+                f" boundaries of its layers: Python {sys.version_info[0]}.{sys.version_info[1]} stops recursion through"
+                f" C code at a depth that nobody can raise. Measure the stack in parts, or on another version of"
+                f" Python.",
                 message_id="too-deep",
             )
         when = " after its response was complete" if exchange.complete.is_set() else ""
         return RepetitionError(
-            f"{self._line}: call {self.calls + 1} raised {type(error).__name__}{when}: {error}{_place(error)}; the"
-            f" calls before it answered {self.status}. {REPEATS}"
+            f"{self.template.line}: call {self.calls + 1} raised {type(error).__name__}{when}: {error}{_place(error)};"
+            f" the calls before it answered {self.status}. {REPEATS}"
         )
 
     def _check(self, exchange: Exchange) -> None:
-        line, status = self._line, exchange.status
+        line, status = str(self.template.line), exchange.status
         if not exchange.complete.is_set():
             begun = f"began a response with status {status}" if status else "sent no response"
             raise ResponseError(

@@ -145,7 +145,7 @@ class Timing:
             self.schedule.turn(pace.request_ns),
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
-        why_not = self._no_bypass(caller.template.request.method, needed_ns)
+        why_not = self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
             sampler.refused = {layer.index: why_not for layer in passable}
         return sampler
