@@ -191,7 +191,7 @@ class Timing:
     @asynccontextmanager
     async def _sampling(self) -> AsyncIterator[loops.Extend]:
         __tracebackhide__ = True
-        limit_s = self.settings.startup_timeout_s
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         message = (
             "the app stopped answering while it was measured: a request did not end within"
             f" {limit_s:g} s although requests before it did"
