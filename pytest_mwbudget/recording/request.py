@@ -86,7 +86,9 @@ def line_of(scope: Scope) -> RequestLine:
     """Return method and URL of a scope: the path with the query."""
     raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = raw_path.partition(b"?")[0].decode("ascii", "replace")
-    query = scope.get("query_string", b"").decode("ascii", "replace")
+    query = scope.get("query_string", b"")
+    if isinstance(query, bytes):
+        query = query.decode("ascii", "replace")
     return RequestLine(scope["method"], f"{path}?{query}" if query else path)
 
 
