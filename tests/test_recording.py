@@ -496,7 +496,10 @@ def received(*messages: dict[str, Any]) -> Callable[[], Any]:
     [
         ([{"type": "http.request"}], (b"",)),
         ([{"type": "http.request", "body": bytearray(b"ab")}], (b"ab",)),
-        ([{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.request", "body": b"b"}], (b"a", b"b")),
+        (
+            [{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.request", "body": b"b"}],
+            (b"a", b"b"),
+        ),
         ([{"type": "http.disconnect"}], (b"",)),
         ([{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.disconnect"}], (b"a",)),
     ],
