@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .analysis import verdicts
 from .analysis.rows import Bounded, Together
@@ -23,16 +23,13 @@ from .model.results import (
     Judged,
     LayerReport,
     Ledger,
-    Measurement,
     Quantity,
     RequestLine,
+    Result,
     worst,
 )
 from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, owner_of
 from .timing.run import Timed
-
-if TYPE_CHECKING:
-    import httpx
 
 # Quantities that the objects created by a tracer or profiler at each event distort.
 IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
@@ -139,16 +136,15 @@ class Findings:
         )
         return any(one.verdict != "pass" for one in judged)
 
-    def measurement(self, line: RequestLine, response: httpx.Response, loop: str) -> Measurement:
+    def result(self, line: RequestLine, status: int, loop: str) -> Result:
         """Return the finished record."""
         reports = tuple(map(self._report, self.layers))
         timed = self.timed
         total = timed.total if timed else self._untimed_total()
         said = [report.verdict for report in reports] + [total.verdict if total else None]
-        return Measurement(
+        return Result(
             request=line,
-            status=response.status_code,
-            response=response,
+            status=status,
             loop=loop,
             layers=reports,
             ledger=self.counted.report,

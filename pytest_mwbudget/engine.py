@@ -14,7 +14,7 @@ import httpx
 
 from .analysis.rows import Bounded
 from .asgi import loops, server
-from .asgi.app import ASGIApp
+from .asgi.app import ASGIApp, Observer
 from .asgi.discovery import discover
 from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
@@ -27,12 +27,11 @@ from .counting.run import CountingRun
 from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
-from .interpreter.tracers import threads_untraced
+from .interpreter.tracers import Hooks, threads_untraced
 from .model.results import (
     COUNTED,
     Measurement,
     Profile,
-    RequestLine,
     Result,
 )
 from .timing.run import Environment, Pace, Timed, Timing
@@ -53,7 +52,10 @@ async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) ->
         async with _running(app, request, settings) as caller:
             exchange = await _first_call(caller, settings)
             return Measurement(
-                request=_line(request), status=exchange.status, response=exchange.response(), loop=caller.loop.name
+                request=caller.template.line,
+                status=exchange.status,
+                response=exchange.response(request),
+                loop=caller.loop.name,
             )
 
 
@@ -70,27 +72,80 @@ async def measure(
     MeasurementError, and the app's exceptions.
     """
     __tracebackhide__ = True
-    turns = environment.turns() if settings.budgets.need_clock else nullcontext(environment.turn)
-    with _alone(), threads_untraced() as hooks, turns as turn:
-        environment = replace(environment, turn=turn)
+    with _alone(), threads_untraced() as hooks, _turn(settings, environment) as environment:
         async with _running(app, request, settings) as caller:
-            caller.clock = environment.clock
-            response = (await _first_call(caller, settings)).response()
-            with environment.apart(), suspended(hooks) as foreign_tools, caller.loop.undebugged() as debugged:
-                if debugged:
-                    foreign_tools.suspended.append("asyncio's debug mode")
-                run = await _prepared(caller, settings, environment, foreign_tools)
-                findings = await run.counted()
-                if settings.budgets.need_clock and not foreign_tools.distorting:
-                    findings = await run.timed(findings)
-                measurement = findings.measurement(_line(request), response, caller.loop.name)
-                if publish is None or not _profile_wanted(settings, measurement):
-                    return measurement
-                return await run.profiled(measurement, publish)
+            response = (await _first_call(caller, settings)).response(request)
+            with _undisturbed(caller, environment, hooks) as foreign_tools:
+                result = await _measured(caller, settings, environment, foreign_tools, publish)
+            return Measurement.of(result, response)
 
 
-def _profile_wanted(settings: Settings, measurement: Measurement) -> bool:
-    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and measurement.verdict == "fail")
+async def measure_again(
+    caller: server.Caller,
+    settings: Settings,
+    environment: Environment,
+    publish: Publish | None,
+    choose: Callable[[Stack], Settings | None],
+) -> Result | None:
+    """Measure a request that somebody else has made once, on the loop and in the lifespan in which it was made.
+
+    Finds the layers in two requests. `choose` returns the settings for them, or None, and then so does this function.
+    Otherwise as `measure`.
+    """
+    __tracebackhide__ = True
+    with (
+        _alone(),
+        exit_refused(),
+        threads_untraced() as hooks,
+        _turn(settings, environment) as environment,
+        _undisturbed(caller, environment, hooks) as foreign_tools,
+    ):
+        async with _called_again(caller, settings) as call:
+            stack = await discover(call)
+        chosen = choose(stack)
+        if chosen is None:
+            return None
+        return await _measured(caller, chosen, environment, foreign_tools, publish)
+
+
+@contextmanager
+def _turn(settings: Settings, environment: Environment) -> Iterator[Environment]:
+    """Wait for the turn of this process if times are measured. Yields the environment with the turn."""
+    with environment.turns() if settings.budgets.need_clock else nullcontext(environment.turn) as turn:
+        yield replace(environment, turn=turn)
+
+
+@contextmanager
+def _undisturbed(caller: server.Caller, environment: Environment, hooks: Hooks) -> Iterator[ForeignTools]:
+    """Keep foreign tools, debug mode and pytest's records away from the requests in the block."""
+    with environment.apart(), suspended(hooks) as foreign_tools, caller.loop.undebugged() as debugged:
+        if debugged:
+            foreign_tools.suspended.append("asyncio's debug mode")
+        yield foreign_tools
+
+
+async def _measured(
+    caller: server.Caller,
+    settings: Settings,
+    environment: Environment,
+    foreign_tools: ForeignTools,
+    publish: Publish | None,
+) -> Result:
+    """Count, time, judge and profile a request that was made once."""
+    __tracebackhide__ = True
+    caller.clock = environment.clock
+    run = await _prepared(caller, settings, environment, foreign_tools)
+    findings = await run.counted()
+    if settings.budgets.need_clock and not foreign_tools.distorting:
+        findings = await run.timed(findings)
+    result = findings.result(caller.template.line, caller.status, caller.loop.name)
+    if publish is None or not _profile_wanted(settings, result):
+        return result
+    return await run.profiled(result, publish)
+
+
+def _profile_wanted(settings: Settings, result: Result) -> bool:
+    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and result.verdict == "fail")
 
 
 @contextmanager
@@ -125,15 +180,11 @@ async def _first_call(caller: server.Caller, settings: Settings) -> server.Excha
     __tracebackhide__ = True
     limit_s = settings.startup_timeout_s
     message = (
-        f"{_line(caller.template.request)}: the app did not finish its response within {limit_s:g} s; an endless stream"
+        f"{caller.template.line}: the app did not finish its response within {limit_s:g} s; an endless stream"
         " cannot be measured, and a slow start needs a higher mw_budget_startup_timeout"
     )
     async with caller.limited(limit_s, message):
         return await caller()
-
-
-def _line(request: httpx.Request) -> RequestLine:
-    return RequestLine(request.method, request.url.raw_path.decode("ascii", "replace"))
 
 
 async def _prepared(
@@ -180,15 +231,17 @@ class _Run:
         __tracebackhide__ = True
         schedule = self.environment.schedule
         run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
-        limit_s = self.settings.startup_timeout_s
-        message = (
-            f"the app stopped answering while it was counted: {schedule.uncounted_requests} to"
-            f" {schedule.counted_requests + schedule.uncounted_requests} requests did not end within {limit_s:g} s;"
-            " raise mw_budget_startup_timeout if they need longer"
-        )
-        async with self.caller.limited(limit_s, message):
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
+        slow = "" if self.caller.limit_s else "; raise mw_budget_startup_timeout if a request needs longer"
+        message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
+        async with self.caller.limited(limit_s, message) as extend:
+
+            async def call(observer: Observer | None = None) -> None:
+                await self.caller.settled(observer)
+                extend(limit_s)
+
             charges = await run.count(
-                self.caller.settled,
+                call,
                 schedule.counted_requests,
                 schedule.uncounted_requests,
                 schedule.counting_ns,
@@ -248,33 +301,34 @@ class _Run:
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
-    async def profiled(self, measurement: Measurement, publish: Publish) -> Measurement:
-        """Add a profile to the measurement, or a note on why there is none."""
+    async def profiled(self, result: Result, publish: Publish) -> Result:
+        """Add a profile to the result, or a note on why there is none."""
         if self.foreign_tools.distorting:
-            return _without_profile(measurement, self.foreign_tools.why_no_figures)
+            return _without_profile(result, self.foreign_tools.why_no_figures)
         try:
-            found = await self._profile(measurement)
+            found = await self._profile(result)
         except loops.OutOfTimeError:
-            why = f"under the profiler a request did not end within {self.settings.startup_timeout_s:g} s"
-            return _without_profile(measurement, why)
+            limit_s = self.caller.limit_s or self.settings.startup_timeout_s
+            why = f"under the profiler a request did not end within {limit_s:g} s"
+            return _without_profile(result, why)
         except Exception as raised:  # the app's or the profiler's
             error = of_the_app(raised)
-            return _without_profile(measurement, f"under the profiler: {type(error).__name__}: {error}")
+            return _without_profile(result, f"under the profiler: {type(error).__name__}: {error}")
         try:
-            return replace(measurement, profile=publish(found, measurement))
+            return replace(result, profile=publish(found, result))
         except (MwBudgetError, OSError, RecursionError) as error:
-            return _without_profile(measurement, str(error))
+            return _without_profile(result, str(error))
 
-    async def _profile(self, measurement: Measurement) -> Profiled:
+    async def _profile(self, result: Result) -> Profiled:
         from .profiling.sampling import profile
 
-        plain_us = measurement.books.total.estimate if measurement.books else self.request_ns / 1000
-        limit_s = self.settings.startup_timeout_s
+        plain_us = result.books.total.estimate if result.books else self.request_ns / 1000
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         async with self.caller.loop.limited(limit_s) as extend:
             return await profile(
                 self.stack,
                 self.caller,
-                measurement,
+                result,
                 plain_us,
                 self.environment.clock,
                 lambda: extend(limit_s),
@@ -282,9 +336,9 @@ class _Run:
             )
 
 
-def _without_profile(measurement: Measurement, why: str) -> Measurement:
+def _without_profile(result: Result, why: str) -> Result:
     note = tagged(f"There is no flamegraph: {why}", "no-flamegraph")
-    return replace(measurement, notes=(*measurement.notes, note))
+    return replace(result, notes=(*result.notes, note))
 
 
 @asynccontextmanager
@@ -293,11 +347,12 @@ async def _called_again(
 ) -> AsyncIterator[Callable[..., Awaitable[server.Exchange]]]:
     """Yield a function that makes a request, each within the time limit of one."""
     __tracebackhide__ = True
-    limit_s = settings.startup_timeout_s
+    limit_s = caller.limit_s or settings.startup_timeout_s
+    slow = "" if caller.limit_s else ", or raise mw_budget_startup_timeout if a request may need longer"
     message = (
         f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
         " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"
-        " for this test, or raise mw_budget_startup_timeout if a request may need longer"
+        f" for this test{slow}"
     )
     async with caller.limited(limit_s, message) as extend:
 

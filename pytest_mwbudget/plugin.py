@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    switch = "measure the requests that tests make through the fixture mw_budget, and enforce their budgets"
+    switch = "measure the requests of marked tests and of the fixture mw_budget, and enforce their budgets"
     group = parser.getgroup("mw-budget", "per-request overhead of ASGI middleware layers")
     group.addoption("--mw-budget", action="store_true", default=None, help=switch)
     parser.addini("mw_budget", switch, type="bool")
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if table.OPTION in setting.places:
             group.addoption(setting.flag, metavar=setting.kind, default=None, help=setting.help)
         if table.INI in setting.places:
-            ini_type: Literal["linelist"] | None = "linelist" if setting.kind == "LINES" else None
+            ini_type: Literal["linelist"] | None = "linelist" if setting.kind in table.LISTS else None
             parser.addini(setting.key, f"{setting.kind}: {setting.help}", type=ini_type)
 
 
@@ -33,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
     keywords = ", ".join(f"{name}=..." for name, setting in table.SETTINGS.items() if table.MARKER in setting.places)
     config.addinivalue_line(
         "markers",
-        f"mw_budget({keywords}): with --mw-budget, measure every middleware layer of the app on the requests made"
-        " through the fixture mw_budget, and fail the test if a layer exceeds a budget; the marker closest to the test"
-        " wins, and None removes an inherited value",
+        f"mw_budget({keywords}): with --mw-budget, measure every middleware layer of the app on the requests that the"
+        " test makes, by the fixture mw_budget or by clients of its own, and fail the test if a layer exceeds a budget;"
+        " the marker closest to the test wins, and None removes an inherited value",
     )
     if _addressed(config):
         from .session.gate import configure as configure_gate

@@ -81,7 +81,7 @@ def test_a_task_has_a_context_of_its_own_and_is_another_task(run: Run) -> None:
     async def main() -> list[object]:
         loop, seen = loops.current(), []
         variable.set(1)
-        await loop.in_task(inside, loop.task(), seen)
+        await loop.in_task(None, inside, loop.task(), seen)
         return [*seen, variable.get()]
 
     assert run(main) == [1, False, 1]
@@ -93,7 +93,7 @@ def test_what_a_task_raises_is_raised_to_the_caller(run: Run, error: type[BaseEx
         raise error("from inside")
 
     async def main() -> None:
-        await loops.current().in_task(inside)
+        await loops.current().in_task(None, inside)
 
     with pytest.raises(error, match="from inside"):
         run(main)
@@ -161,7 +161,7 @@ def test_no_time_is_added_to_what_has_gone_on_past_its_end(run: Run) -> None:
     async def main() -> None:
         loop = loops.current()
         async with loop.limited(0.01) as extend:
-            await loop.in_task(swallows)
+            await loop.in_task(None, swallows)
             extend(10)
             await anyio.sleep(0)
 

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..model.estimate import Seconds
@@ -61,20 +62,33 @@ class AsyncioLoop:
         finally:
             self.loop.set_debug(True)
 
-    async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a function in a task and a context of its own, and raise what the function raises."""
+    async def in_task(
+        self, context: Context | None, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> None:
+        """Run a function in a task of its own and a copy of `context`, by default of the current context.
+
+        Raises what the function raises.
+        """
         __tracebackhide__ = True
-        await asyncio.create_task(function(*arguments))
+        await asyncio.create_task(function(*arguments), context=None if context is None else context.copy())
 
     async def settle(self) -> None:
         """Let everything run once that is ready to run."""
         await asyncio.sleep(0)
 
+    def coroutines(self) -> Iterator[object]:
+        """Yield the coroutines of all tasks."""
+        yield from (task.get_coro() for task in asyncio.all_tasks(self.loop))
+
     @asynccontextmanager
-    async def limited(self, seconds: Seconds) -> AsyncIterator[Extend]:
-        """Cancel the block after `seconds`. Raises OutOfTimeError then."""
+    async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
+        """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
         limit, deadline = asyncio.timeout(None), Deadline(seconds)
+
+        def ring() -> None:
+            due()
+            limit.reschedule(-math.inf)
 
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
@@ -83,7 +97,7 @@ class AsyncioLoop:
 
         try:
             async with limit:
-                alarm = AsyncioAlarm(self.loop, deadline, lambda: limit.reschedule(-math.inf))
+                alarm = AsyncioAlarm(self.loop, deadline, ring)
                 try:
                     yield extend
                 finally:
@@ -139,8 +153,13 @@ class TrioLoop:
         """Do nothing: trio has no debug mode."""
         return nullcontext(False)
 
-    async def in_task(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a function in a task and a context of its own, and raise what the function raises."""
+    async def in_task(
+        self, context: Context | None, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> None:
+        """Run a function in a task of its own and a copy of `context`, by default of the current context.
+
+        Raises what the function raises.
+        """
         __tracebackhide__ = True
         failed: list[BaseException] = []
 
@@ -154,7 +173,8 @@ class TrioLoop:
                 failed.append(error)
 
         async with self.trio.open_nursery() as nursery:
-            nursery.start_soon(caught)
+            # trio copies the context in which it is asked to start a task.
+            (context.copy() if context is not None else copy_context()).run(nursery.start_soon, caught)
         if failed:
             raise failed[0]
 
@@ -162,14 +182,28 @@ class TrioLoop:
         """Let everything run once that is ready to run."""
         await self.trio.lowlevel.checkpoint()
 
+    def coroutines(self) -> Iterator[object]:
+        """Yield the coroutines of all tasks."""
+        root = self.trio.lowlevel.current_root_task()
+        tasks = [root] if root is not None else []
+        while tasks:
+            task = tasks.pop()
+            yield task.coro
+            tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+
     @asynccontextmanager
-    async def limited(self, seconds: Seconds) -> AsyncIterator[Extend]:
-        """Cancel the block after `seconds`. Raises OutOfTimeError then."""
+    async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
+        """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
         deadline, token = Deadline(seconds), self.trio.lowlevel.current_trio_token()
         with self.trio.CancelScope() as scope:
+
+            def ring() -> None:
+                due()
+                scope.cancel()
+
             # A test can freeze trio's clock, or run trio with another clock.
-            sleeper = Sleeper(deadline, lambda: token.run_sync_soon(scope.cancel))
+            sleeper = Sleeper(deadline, lambda: token.run_sync_soon(ring))
             try:
                 yield deadline.extend
             finally:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import httpx
 
+from ..config.checks import METHOD
 from ..errors import SettingError, near_miss
+from ..model.results import RequestLine
 from .app import Scope
 
 BASE_URL = "http://testserver"
 REQUEST_OPTIONS = ("params", "headers", "cookies", "json", "data", "files", "content", "extensions")
-# A token of RFC 9110.
-METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 BODY_CHUNK_BYTES = 65536
 
 
@@ -47,13 +47,41 @@ def build_request(method: str, url: str, options: Mapping[str, Any]) -> httpx.Re
         ) from error
 
 
+class RequestTemplate(Protocol):
+    """A request that can be sent any number of times.
+
+    `body` is its body in pieces. Each call runs in a copy of `context`, or of the current context if that is None.
+    """
+
+    @property
+    def line(self) -> RequestLine:
+        """The method and the URL."""
+
+    @property
+    def body(self) -> tuple[bytes, ...]:
+        """The body in pieces, at least one."""
+
+    @property
+    def context(self) -> Context | None:
+        """The context of which each call gets a copy; None for the current context."""
+
+    def scope(self, state: Mapping[str, Any] | None) -> Scope:
+        """Return a new scope. `state` is the lifespan's."""
+
+
 @dataclass(frozen=True, slots=True)
-class RequestTemplate:
-    """A request that can be sent any number of times: its httpx form, its ASGI headers, its body in pieces."""
+class BuiltRequest:
+    """A request that httpx built: its httpx form, its ASGI headers, its body in pieces."""
 
     request: httpx.Request
     headers: tuple[tuple[bytes, bytes], ...]
     body: tuple[bytes, ...]
+    context: Context | None = None
+
+    @property
+    def line(self) -> RequestLine:
+        """The method and the URL."""
+        return RequestLine(self.request.method, self.request.url.raw_path.decode("ascii", "replace"))
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope. Calls share only the values that the app put into the lifespan's `state`."""
@@ -77,7 +105,7 @@ class RequestTemplate:
         }
 
 
-async def template_of(request: httpx.Request) -> RequestTemplate:
+async def template_of(request: httpx.Request) -> BuiltRequest:
     """Read the body of `request` once, so that it can be sent any number of times.
 
     Raises SettingError when `files` or `content` hold something else than httpx takes.
@@ -102,4 +130,4 @@ async def template_of(request: httpx.Request) -> RequestTemplate:
         piece[start : start + BODY_CHUNK_BYTES] for piece in pieces for start in range(0, len(piece), BODY_CHUNK_BYTES)
     ]
     headers = tuple((name.lower(), value) for name, value in request.headers.raw)
-    return RequestTemplate(request, headers, tuple(chunks) or (b"",))
+    return BuiltRequest(request, headers, tuple(chunks) or (b"",))

@@ -7,10 +7,11 @@ out of order. Nothing of httpx runs while a call is timed.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
 from .app import ASGIApp, Message, Observer, Scope
+from .hanging import where
 from .request import RequestTemplate
 
 BODY_EXCERPT_CHARS = 500
@@ -73,13 +75,13 @@ class Exchange:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
 
-    def response(self) -> httpx.Response:
-        """Return the response as httpx has it. Raises ResponseError when its body cannot be decoded."""
-        request = self.template.request
+    def response(self, request: httpx.Request | None = None) -> httpx.Response:
+        """Return the response to `request` as httpx has it. Raises ResponseError when its body cannot be decoded."""
+        line = self.template.line
         response = httpx.Response(
             self.status,
             headers=[(bytes(name), bytes(value)) for name, value in self.headers],
-            stream=httpx.ByteStream(b"" if request.method == "HEAD" else b"".join(self.body)),
+            stream=httpx.ByteStream(b"" if line.method == "HEAD" else b"".join(self.body)),
             request=request,
         )
         try:
@@ -87,7 +89,7 @@ class Exchange:
         except httpx.DecodingError as error:
             encoding = response.headers.get("content-encoding")
             raise ResponseError(
-                f"{request.method} {request.url.path}: the body cannot be decoded as its content-encoding"
+                f"{line}: the body cannot be decoded as its content-encoding"
                 f" {encoding!r} says: {error}; nothing was measured"
             ) from error
         return response
@@ -101,7 +103,12 @@ class Exchange:
 
 @dataclass(slots=True)
 class Caller:
-    """Calls one app with one request, any number of times. Every response must have the status of the first."""
+    """Calls one app with one request, any number of times. Every response must have the status of the first.
+
+    `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
+    request, and raises an exception to end the measurement. `calls` and `status` are the number of calls so far and the
+    status of their responses: somebody else may have made the first.
+    """
 
     app: ASGIApp
     template: RequestTemplate
@@ -109,19 +116,25 @@ class Caller:
     expect_status: int | None = None
     clock: Clock = perf_counter_ns
     loop: loops.Loop = field(default_factory=loops.current)
+    limit_s: Seconds | None = None
+    check: Callable[[], None] = lambda: None
     calls: int = 0
     status: int = 0
+    # The scope of the latest call.
+    scope: Scope = field(default_factory=dict)
 
     async def __call__(self, observer: Observer | None = None) -> Exchange:
         """Make one request in a task and a context of its own; `elapsed_ns` is the time inside the app.
 
         Raises ResponseError when the response is incomplete or not the expected one. Raises the app's exception in the
-        first call, and RepetitionError for an exception in a later call.
+        first call, and RepetitionError for an exception, or SystemExit, in a later call.
         """
         __tracebackhide__ = True
+        self.check()
         exchange = Exchange(self.template, self.loop.event())
         try:
-            await self.loop.in_task(self._run, exchange, self.template.scope(self.state), observer)
+            self.scope = self.template.scope(self.state)
+            await self.loop.in_task(self.template.context, self._run, exchange, self.scope, observer)
         except MwBudgetError:
             raise
         except Exception as error:
@@ -134,13 +147,25 @@ class Caller:
 
     @asynccontextmanager
     async def limited(self, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
-        """Raise MeasurementError with the message when the block takes longer than the limit."""
+        """Raise MeasurementError with the message when the block takes longer than the limit.
+
+        The message also says where the request hangs.
+        """
         __tracebackhide__ = True
+        over: list[str | None] = []
+
+        def note_place() -> None:
+            over.append(where(self.scope, self.loop.coroutines()))
+
         try:
-            async with self.loop.limited(limit_s) as extend:
+            async with self.loop.limited(limit_s, note_place) as extend:
                 yield extend
-        except loops.OutOfTimeError:
-            raise MeasurementError(message, message_id="stopped-answering") from None
+        except (loops.OutOfTimeError, ResponseError):
+            if not over:
+                raise
+            # An app that swallows the cancellation returns without a response.
+            place = f"; {over[0]}" if over[0] is not None else ""
+            raise MeasurementError(f"{message}{place}", message_id="stopped-answering") from None
 
     async def settled(self, observer: Observer | None = None) -> None:
         """Make one request, and let the event loop do what the request left to do."""
@@ -149,15 +174,21 @@ class Caller:
 
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
-        if observer is not None:
-            await observer(self.app, scope, exchange.receive, exchange.send)
-            return
-        begin = self.clock()
-        if not self.calls:
-            await self._first(scope, exchange)
-        else:
-            await self.app(scope, exchange.receive, exchange.send)
-        exchange.elapsed_ns = self.clock() - begin
+        try:
+            if observer is not None:
+                await observer(self.app, scope, exchange.receive, exchange.send)
+                return
+            begin = self.clock()
+            if not self.calls:
+                await self._first(scope, exchange)
+            else:
+                await self.app(scope, exchange.receive, exchange.send)
+            exchange.elapsed_ns = self.clock() - begin
+        except (SystemExit, asyncio.CancelledError) as error:
+            if not self.calls or (isinstance(error, asyncio.CancelledError) and self.loop.cancelling()):
+                raise
+            # SystemExit would end the event loop, and CancelledError would cancel who awaits this task.
+            raise self._repetition_error(error, exchange, observed=observer is not None) from error
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""
@@ -172,7 +203,7 @@ class Caller:
                 await self.loop.settle()
             wrong = _wrong_with(message)
             if wrong is not None:
-                malformed.append(ResponseError(f"{self._line}: {wrong}; nothing was measured"))
+                malformed.append(ResponseError(f"{self.template.line}: {wrong}; nothing was measured"))
                 raise malformed[0]
             await exchange.send(message)
 
@@ -190,27 +221,24 @@ class Caller:
         if malformed:  # the app may have handled the exception, or replaced it
             raise malformed[0]
 
-    @property
-    def _line(self) -> str:
-        return f"{self.template.request.method} {self.template.request.url.raw_path.decode('ascii', 'replace')}"
-
-    def _repetition_error(self, error: Exception, exchange: Exchange, *, observed: bool) -> MwBudgetError:
+    def _repetition_error(self, error: BaseException, exchange: Exchange, *, observed: bool) -> MwBudgetError:
         """Return the error for an exception of the app in a later call than the first."""
         if isinstance(error, RecursionError) and observed:
             return MeasurementError(
-                f"{self._line}: the request has room on the stack by itself, but not with probes at the boundaries of"
-                f" its layers: Python {sys.version_info[0]}.{sys.version_info[1]} stops recursion through C code at a"
-                f" depth that nobody can raise. Measure the stack in parts, or on another version of Python.",
+                f"{self.template.line}: the request has room on the stack by itself, but not with probes at the"
+                f" boundaries of its layers: Python {sys.version_info[0]}.{sys.version_info[1]} stops recursion through"
+                f" C code at a depth that nobody can raise. Measure the stack in parts, or on another version of"
+                f" Python.",
                 message_id="too-deep",
             )
         when = " after its response was complete" if exchange.complete.is_set() else ""
         return RepetitionError(
-            f"{self._line}: call {self.calls + 1} raised {type(error).__name__}{when}: {error}{_place(error)}; the"
-            f" calls before it answered {self.status}. {REPEATS}"
+            f"{self.template.line}: call {self.calls + 1} raised {type(error).__name__}{when}: {error}{_place(error)};"
+            f" the calls before it answered {self.status}. {REPEATS}"
         )
 
     def _check(self, exchange: Exchange) -> None:
-        line, status = self._line, exchange.status
+        line, status = str(self.template.line), exchange.status
         if not exchange.complete.is_set():
             begun = f"began a response with status {status}" if status else "sent no response"
             raise ResponseError(
@@ -268,7 +296,7 @@ def _is_pair_of_bytes(header: object) -> bool:
     return len(pair) == 2 and all(isinstance(part, (bytes, bytearray, memoryview)) for part in pair)
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Return file and line of the raise in brackets, or an empty string without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

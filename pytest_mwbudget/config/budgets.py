@@ -57,11 +57,11 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
         layer.index: dict(budgets.default) for layer in stack if layer.kind == "middleware"
     }
     ranked: dict[tuple[int, Quantity], int] = {}
+    for name in unmatched(budgets, stack):
+        raise LayerNameError(no_such_layer(name, stack))
     for name, bounds in budgets.layers.items():
         ranks = {layer.index: _rank(name, layer) for layer in stack}
         matches = {index: rank for index, rank in ranks.items() if rank is not None}
-        if not matches and (not bounds or any(most is not None for most in bounds.values())):
-            raise LayerNameError(_no_such_layer(name, stack))
         for index, rank in matches.items():
             for quantity, value in bounds.items():
                 if rank >= ranked.get((index, quantity), 0):
@@ -72,6 +72,16 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
         for index, bounds in assigned.items()
     }
     return {index: bounds for index, bounds in kept.items() if bounds}
+
+
+def unmatched(budgets: Budgets, stack: Sequence[Layer]) -> list[str]:
+    """List the names that match no layer, except those that only remove bounds."""
+    return [
+        name
+        for name, bounds in budgets.layers.items()
+        if all(_rank(name, layer) is None for layer in stack)
+        and (not bounds or any(most is not None for most in bounds.values()))
+    ]
 
 
 def named(budgets: Budgets, layer: Layer, quantity: Quantity) -> bool:
@@ -90,7 +100,8 @@ def _rank(name: str, layer: Layer) -> int | None:
     return 1 if name in layer.aliases else None
 
 
-def _no_such_layer(name: str, stack: Sequence[Layer]) -> str:
+def no_such_layer(name: str, stack: Sequence[Layer]) -> str:
+    """Explain that a budget names no layer of the stack."""
     names = [layer.name for layer in stack]
     known = [*names, *(layer.qualname for layer in stack), *sorted(set().union(*(layer.aliases for layer in stack)))]
     have = f"The layers are: {', '.join(names)}." if names else "The stack has no layers."

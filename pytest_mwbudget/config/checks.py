@@ -23,6 +23,8 @@ from .table import SETTINGS
 MOST_SECONDS = 86_400
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
+# A token of RFC 9110.
+METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -182,6 +184,16 @@ def _bounds(value: object, where: str) -> LayerBounds:
     }
 
 
+def methods(value: object, where: str) -> tuple[str, ...]:
+    """Check the names of HTTP methods: a list of them, or lines."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) and METHOD.fullmatch(name) for name in names
+    ):
+        raise SettingError(f"{where} is {value!r}; give a list of HTTP methods, for example ['POST']")
+    return tuple(name.upper() for name in names)
+
+
 # Any other kind is a choice.
 KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "MICROSECONDS": microseconds,
@@ -190,6 +202,7 @@ KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "STATUS": status_code,
     "SECONDS": seconds,
     "LINES": layer_budgets,
+    "METHODS": methods,
     "true|false": truth,
     "asyncio|uvloop|trio": loop_name,
 }

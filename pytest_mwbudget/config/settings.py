@@ -33,13 +33,15 @@ class Settings:
     """All settings of a test's measurements.
 
     `max_time_s` limits the sampling of one request, `startup_timeout_s` the app's startup, its shutdown, and each
-    request. `expect_status` None accepts any status below 400. `loop` None means asyncio's default loop; in an async
+    request. `expect_status` None accepts any status below 400. `repeat` are methods whose requests are repeated for
+    the test's own clients, besides GET, HEAD and OPTIONS. `loop` None means asyncio's default loop; in an async
     test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
     for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
     expect_status: int | None = _of("expect_status")
+    repeat: tuple[str, ...] = _of("repeat", default=())
     lifespan: bool = _of("lifespan")
     loop: LoopName | None = _of("loop")
     max_time_s: Seconds = _of("max_time")

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 MARKER, OPTION, INI = "marker", "option", "ini"
+# Kinds that the configuration takes as lines.
+LISTS = ("LINES", "METHODS")
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
 
 
@@ -60,6 +62,12 @@ SETTINGS = {
         Setting("layers", "LINES", IN_A_TEST, "budgets by layer, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
         Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
+        Setting(
+            "repeat",
+            "METHODS",
+            IN_A_TEST,
+            "methods of a test's own requests to measure besides GET, HEAD and OPTIONS, each repeated many times",
+        ),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
@@ -292,3 +292,8 @@ class Measurement(Result):
     """A `Result` with the response of the first request, which the test gets."""
 
     response: httpx.Response
+
+    @classmethod
+    def of(cls, result: Result, response: httpx.Response) -> Measurement:
+        """Return the result with a response."""
+        return cls(**{one.name: getattr(result, one.name) for one in fields(Result)}, response=response)

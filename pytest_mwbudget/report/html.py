@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from ..errors import explain_command
 from ..model.results import Quantity, Verdict
-from .json import measured
+from .json import left_out, measured
 from .picture import picture
 from .table import COUNTS, SPENT, US, Column, Figure, Row
 from .text import amount, bound, figure
@@ -43,6 +43,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         created=document.get("created"),
         sections=[_section(number, nodeid, shown, link) for number, (nodeid, shown) in enumerate(found, 1)],
         headline=_headline([shown.verdict for _, shown in found]),
+        left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in found),
         explain=explain_command("ID"),
         figure=figure,

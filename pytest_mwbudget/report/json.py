@@ -49,14 +49,18 @@ KINDS = {
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
 
-def document(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Build the whole file, which `schema.json` beside this module describes. `measurements` come from `to_json`."""
+def document(measurements: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Build the whole file, which `schema.json` beside this module describes.
+
+    `measurements` come from `to_json`, requests that were `left_out` from `left_out_to_json`.
+    """
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(", ".join(loops) or "asyncio"),
         "measurements": [*measurements],
+        "left_out": [*left_out],
     }
 
 
@@ -99,6 +103,11 @@ def encodable(data: Any) -> Any:
 
 
 # ---- write -------------------------------------------------------------------------------------------------------
+
+
+def left_out_to_json(nodeid: str, request: RequestLine, reason: str) -> dict[str, Any]:
+    """Convert a request that was not measured to plain data."""
+    return cast("dict[str, Any]", encodable({"nodeid": nodeid, "request": asdict(request), "reason": reason}))
 
 
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
@@ -180,6 +189,11 @@ def _count(count: Count | None, kinds: str | None) -> dict[str, Any] | None:
 def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
     """Read the results of a document with the ids of their tests, in order."""
     return [(data["nodeid"], from_json(data)) for data in document["measurements"]]
+
+
+def left_out(document: Mapping[str, Any]) -> list[tuple[str, RequestLine, str]]:
+    """Read the requests that were not measured: the id of the test, the request, the reason."""
+    return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document.get("left_out", ())]
 
 
 def from_json(data: Mapping[str, Any]) -> Result:

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 from ..errors import explain_command
-from ..model.results import Profile, Verdict
-from .json import measured
+from ..model.results import Profile, RequestLine, Verdict
+from .json import left_out, measured
 from .table import Row
 from .text import amount, figure, printable
 from .view import View, view
@@ -18,6 +18,8 @@ COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "
 RULER = "|---|--:|--:|--:|---|--:|--:|"
 UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
+# The most requests that are listed with the reason why they were not measured.
+UNMEASURED = 10
 # The most functions of a profile that are listed for a layer.
 HOTTEST = 3
 IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
@@ -37,7 +39,9 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     shown = [(nodeid, view(result)) for nodeid, result in found]
     head = _head([one.verdict for _, one in shown])
     sections = ["\n".join(_section(nodeid, one)) for nodeid, one in shown]
+    unmeasured = _unmeasured(left_out(document))
     foot = _foot(document["environment"], has_ids=any(one.has_ids for _, one in shown))
+    foot = f"{unmeasured}\n\n{foot}" if unmeasured else foot
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
         return text
@@ -59,6 +63,17 @@ def _size(text: str) -> int:
 
 def _left_out(number: int, of: int) -> str:
     return f"{number} of {of} requests are left out: there is no room here for more. The JSON has them all."
+
+
+def _unmeasured(requests: Sequence[tuple[str, RequestLine, str]]) -> str:
+    """Say how many requests were not measured, with the reason of the first ones."""
+    lines = [
+        f"- {code(nodeid)} {code(str(request))} was not measured: {plain(printable(reason))}"
+        for nodeid, request, reason in requests[:UNMEASURED]
+    ]
+    if len(requests) > UNMEASURED:
+        lines.append(f"- {len(requests) - UNMEASURED} more requests were not measured. The JSON has them all.")
+    return "\n".join(lines)
 
 
 def _head(verdicts: Sequence[Verdict | None]) -> str:

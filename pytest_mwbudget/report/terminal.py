@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
-from ..model.results import Result, Verdict, worst
+from ..model.results import RequestLine, Result, Verdict, worst
 from .findings import Finding, exceeded
 from .table import COUNTS, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
@@ -70,6 +70,18 @@ def run(
     yield Line(printable(f"{python}, loop {loops}{unit}"))
     if ids_shown:
         yield Line(f"{more_about('ID')}, for an ID in [brackets]")
+
+
+def left_out(requests: Sequence[tuple[str, RequestLine, str]], verbosity: int = 0) -> Iterator[Line]:
+    """Say which requests were not measured and why; only how many unless `verbosity` is above 0."""
+    if not requests or verbosity < -1:
+        return
+    if verbosity > 0:
+        for nodeid, request, reason in requests:
+            yield Line(printable(f"{nodeid} {request} not measured: {reason}"))
+    else:
+        were = "request was" if len(requests) == 1 else "requests were"
+        yield Line(f"{len(requests)} {were} not measured; -v says which and why")
 
 
 def one_line(result: Result) -> Line:

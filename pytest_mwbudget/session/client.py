@@ -15,10 +15,11 @@ from ..engine import Publish, measure, send_once
 from ..errors import MeasurementError
 from ..model.results import Measurement
 from ..timing.run import Environment
+from .measured import MeasuredRequests
 
 
 @dataclass
-class MwBudget:
+class MwBudget(MeasuredRequests):
     """Makes requests to the app under test, and measures them when enforcement is on.
 
     `request` and its shorthands take what `httpx` takes to build a request: `params`, `headers`, `cookies`, `json`,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,20 @@ from .tracebacks import Tracebacks, entered, raise_at
 
 if TYPE_CHECKING:
     from ..config.budgets import Budgets
-    from ..model.results import Measurement
+    from ..model.results import Result
     from ..timing.host_speed import Machine
+    from ..timing.run import Environment
     from ..timing.schedule import Schedule
     from .client import MwBudget
+    from .own_requests import OwnRequests
     from .turns import Turns
 
 FAILURE_WIDTH = 79
 
 # What a plugin puts here takes the place of the usual schedule: tests of this package have one that is quick.
 SCHEDULE: pytest.StashKey[Schedule] = pytest.StashKey()
-_client: pytest.StashKey[MwBudget] = pytest.StashKey()
+# What measures the requests of a test: the fixture, or for a test without it what records the test's own clients.
+_client: pytest.StashKey[MwBudget | OwnRequests] = pytest.StashKey()
 _machine: pytest.StashKey[Machine] = pytest.StashKey()
 _turns: pytest.StashKey[Turns] = pytest.StashKey()
 
@@ -60,11 +64,11 @@ def take_part(config: pytest.Config) -> None:
 
 
 def _times(item: pytest.Item) -> bool:
-    """Whether a test takes the fixture and is timed; with unusable settings it is not."""
+    """Whether a test takes the fixture or is marked, and is timed; with unusable settings it is not."""
     if _skipped(item):
         return False
     try:
-        return "mw_budget" in getattr(item, "fixturenames", ()) and settings_of(item).budgets.need_clock
+        return item.get_closest_marker("mw_budget") is not None and settings_of(item).budgets.need_clock
     except SettingError:
         return False
 
@@ -84,14 +88,51 @@ def _skipped(item: pytest.Item) -> bool:
 
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
-    from ..timing.run import Environment
-    from ..timing.schedule import Schedule
-    from .captured_output import set_apart
     from .client import MwBudget
     from .profiles import Publisher
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
+    try:
+        settings = settings_of(item)
+    except SettingError:
+        settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
+    publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
+    client = MwBudget(app, settings, enforced(config), _environment(config), publisher, lambda: settings_of(item))
+    item.stash[_client] = client
+    return client
+
+
+def _recording(item: pytest.Item) -> AbstractContextManager[None]:
+    """Record the requests of a marked test without the fixture in the block; in other tests do nothing."""
+    config = item.config
+    if not enforced(config) or _client in item.stash or item.get_closest_marker("mw_budget") is None:
+        return nullcontext()
+    try:
+        settings = settings_of(item)
+    except SettingError:
+        return nullcontext()  # the call phase raises the error
+    from .own_requests import OwnRequests
+    from .profiles import Publisher
+
+    publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
+    requests = OwnRequests(
+        settings,
+        _environment(config),
+        publisher,
+        lambda: settings_of(item),
+        # A test may ask for the fixture at run time.
+        lambda: item.stash.get(_client, None) is requests,
+    )
+    item.stash[_client] = requests
+    return requests.recording()
+
+
+def _environment(config: pytest.Config) -> Environment:
+    from ..timing.run import Environment
+    from ..timing.schedule import Schedule
+    from .captured_output import set_apart
+
     environment = Environment(
         machine=_shared_machine(config),
         progress=Progress(config),
@@ -99,16 +140,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         precise=figures_read(config),
         schedule=config.stash.get(SCHEDULE, Schedule()),
     )
-    if enforced(config):
-        environment = replace(environment, turns=config.stash[_turns].measuring)
-    try:
-        settings = settings_of(item)
-    except SettingError:
-        settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
-    publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
-    item.stash[_client] = client
-    return client
+    return replace(environment, turns=config.stash[_turns].measuring) if enforced(config) else environment
 
 
 def _shared_machine(config: pytest.Config) -> Machine:
@@ -140,11 +172,12 @@ class Gate:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""
         try:
-            outcome = yield from _explained(item, check_settings=True)
+            with _recording(item):
+                outcome = yield from _explained(item, check_settings=True)
         finally:
             _note_properties(item)
         _require_request(item)
-        _enforce(item)
+        _enforce(item, whole=True)
         return outcome
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -167,11 +200,14 @@ class Gate:
         report = yield
         client = item.stash.get(_client, None) if call.when != "setup" else None
         if client is not None and client.enforce:
-            from ..report.json import to_json
+            from ..report.json import left_out_to_json, to_json
 
             # pytest-xdist sends attributes of plain data from its workers along with the report. Each result is sent
             # once, because subtests have reports of their own. `mw_budget_told` has the numbers of the requests whose
             # tables are in this report.
+            report.mw_budget_left_out = [  # type: ignore[attr-defined]
+                left_out_to_json(item.nodeid, one.request, one.reason) for one in client.fresh_left_out()
+            ]
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
             report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
@@ -226,45 +262,71 @@ def _note_properties(item: pytest.Item) -> None:
 
 
 def _require_request(item: pytest.Item) -> None:
-    """Fail a marked test that made no request: its gate would always be open.
+    """Fail a test that made no request: its gate would always be open.
 
-    A marker on a class or module concerns only the tests in it that take the fixture.
+    A marker on a class or module fails only the tests in it that take the fixture.
     """
     client = item.stash.get(_client, None)
     if (client is not None and client.tried) or not enforced(item.config):
         return
-    if client is not None or any(marker.name == "mw_budget" for marker in item.own_markers):
+    fixture = "mw_budget" in getattr(item, "fixturenames", ())
+    if fixture or _marked_itself(item):
         message = (
             "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
-            " take the fixture as an argument and call for example mw_budget.get('/health')\n"
-            f"{more_about('no-request')}"
+            " call for example mw_budget.get('/health')"
+            if fixture
+            else "this test is marked with mw_budget but made no request to an ASGI app in this process, so nothing was"
+            " measured; make one with a client such as starlette's TestClient or httpx's ASGITransport, or take the"
+            " fixture mw_budget and call for example mw_budget.get('/health')"
         )
-        raise_at(item, pytest.fail.Exception(message, pytrace=False))
+        if client is not None and client.unknown_clients:
+            message += f"; the clients of this version of {', '.join(client.unknown_clients)} are not known here"
+        raise_at(item, pytest.fail.Exception(f"{message}\n{more_about('no-request')}", pytrace=False))
 
 
-def _enforce(item: pytest.Item, first: int = 0) -> None:
-    """Fail the test for broken budgets, from its `first` request on, and warn of undecided ones."""
+def _marked_itself(item: pytest.Item) -> bool:
+    """Whether the marker is on the test, not only on its class or module."""
+    return any(marker.name == "mw_budget" for marker in item.own_markers)
+
+
+def _enforce(item: pytest.Item, first: int = 0, *, whole: bool = False) -> None:
+    """Fail the test for broken budgets, from its `first` request on, and warn of undecided ones.
+
+    `whole` judges also what concerns all of its requests together.
+    """
     client = item.stash.get(_client, None)
     if client is None or not client.enforce:
         return
     from ..report.text import printable
 
-    results = client.results[first:]
-    settings, budgets = client.settings, client.settings.budgets
+    results, settings = client.results[first:], client.settings
     broken = [number for number in range(first, len(client.results)) if _fails(client.results[number], settings)]
     texts = [_failure_of(client.results[number], item, settings) for number in broken]
+    unknown_layer, unjudged = _of_the_whole(item, client) if whole else (None, None)
+    if unknown_layer is not None:
+        texts.append(f"{printable(unknown_layer)}\n{more_about('layer-name')}")
     if settings.when_undecided == "fail":
-        texts += [printable(f"{result.request}: {one}") for result in results for one in _unbound(result, budgets)]
+        texts += [
+            printable(f"{result.request}: {one}")
+            for result in results
+            for one in _unbound(result, client.budgets_of(result))
+        ]
+        texts += [printable(unjudged)] if unjudged else []
     if texts:
         verdict = pytest.fail.Exception("\n\n".join(texts), pytrace=False)
         verdict.mw_budget_told = broken  # type: ignore[attr-defined]
         verdict.mw_budget_headlines = "; ".join(text.partition("\n")[0] for text in texts)  # type: ignore[attr-defined]
         raise_at(item, verdict)
     if settings.when_undecided == "warn":
-        _warn_of(item, results, budgets)
+        _warn_of(item, client, results, unjudged)
 
 
-def _failure_of(result: Measurement, item: pytest.Item, settings: Settings) -> str:
+def _of_the_whole(item: pytest.Item, client: MwBudget | OwnRequests) -> tuple[str | None, str | None]:
+    """Say which budget names a layer that no request has, and that no request was judged though the test is marked."""
+    return client.unknown_layer(), client.why_none_judged() if _marked_itself(item) else None
+
+
+def _failure_of(result: Result, item: pytest.Item, settings: Settings) -> str:
     """What the test's report says of a request that fails it; the table is in the summary where it has only a line."""
     from ..report.terminal import failure
     from ..report.text import printable
@@ -276,17 +338,17 @@ def _failure_of(result: Measurement, item: pytest.Item, settings: Settings) -> s
     return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=item.config.get_verbosity() > 0)
 
 
-def _fails(result: Measurement, settings: Settings) -> bool:
+def _fails(result: Result, settings: Settings) -> bool:
     """Whether a request fails its test."""
     return result.verdict == "fail" or (result.verdict == "undecided" and _when_undecided(result, settings) == "fail")
 
 
-def _when_undecided(result: Measurement, settings: Settings) -> WhenUndecided:
+def _when_undecided(result: Result, settings: Settings) -> WhenUndecided:
     """Return what to do about an undecided request: more time would not decide what cannot be counted."""
     return settings.when_uncountable if result.uncountable else settings.when_undecided
 
 
-def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
+def _unbound(result: Result, budgets: Budgets) -> Iterator[str]:
     """Explain budgets that apply to no layer of a request: their gate would always be open."""
     if result.verdict is None and budgets.quantities:
         yield tagged(
@@ -296,17 +358,22 @@ def _unbound(result: Measurement, budgets: Budgets) -> Iterator[str]:
         )
 
 
-def _warn_of(item: pytest.Item, results: Sequence[Measurement], budgets: Budgets) -> None:
+def _warn_of(
+    item: pytest.Item, client: MwBudget | OwnRequests, results: Sequence[Result], unjudged: str | None
+) -> None:
     """Warn of what is undecided; where warnings are errors, that fails the test."""
     from ..report.text import printable
     from ..report.view import view
 
-    errors = []
+    sentences = [unjudged] if unjudged else []
     for result in results:
-        sentences = [*(finding.sentence for finding in view(result).undecided), *_unbound(result, budgets)]
+        found = (finding.sentence for finding in view(result).undecided)
+        said = " ".join([*found, *_unbound(result, client.budgets_of(result))])
+        sentences += [f"{result.request}: {said}"] if said else []
+    errors = []
+    for sentence in sentences:
         try:
-            if sentences:
-                item.warn(BudgetWarning(printable(f"{result.request}: {' '.join(sentences)}")))
+            item.warn(BudgetWarning(printable(sentence)))
         except BudgetWarning as warning:
             errors.append(str(warning))
     if errors:

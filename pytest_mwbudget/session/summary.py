@@ -76,6 +76,7 @@ class Summary:
         self.config = config
         self.files = files
         self.requests: list[Request] = []
+        self.left_out: list[dict[str, Any]] = []
         # The latest of each test, by its id and the worker that ran it; and the tests that failed.
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
@@ -96,6 +97,8 @@ class Summary:
             for measurement, when_undecided in zip(getattr(report, "mw_budget", ()), undecided, strict=True)
         ]
         self.requests += fresh
+        # An attempt that is repeated leaves out the same requests again.
+        self.left_out += [one for one in getattr(report, "mw_budget_left_out", ()) if one not in self.left_out]
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
         # With subtests the failure is in another report than the measurement. An expected failure is not a failure.
@@ -114,7 +117,7 @@ class Summary:
         """Write the files and GitHub's job summary. A file that cannot be written fails the run."""
         from ..report.json import document
 
-        self.document = document([request.measurement for request in self._lasting()])
+        self.document = document([request.measurement for request in self._lasting()], self.left_out)
         for output, path in self.files.items():
             try:
                 output.write(path, self.document)
@@ -143,7 +146,7 @@ class Summary:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print a line for each request, the tables that are in no failure, and GitHub's annotations."""
-        if self.requests:
+        if self.requests or self.left_out:
             self._print_requests(terminalreporter)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
@@ -153,17 +156,21 @@ class Summary:
 
     def _print_requests(self, terminalreporter: pytest.TerminalReporter) -> None:
         from ..report.json import from_json
-        from ..report.terminal import run
+        from ..report.json import left_out as left_out_of
+        from ..report.terminal import left_out, run
 
-        environment = self.document["environment"]
-        lines = run(
-            [(request.measurement["nodeid"], from_json(request.measurement)) for request in self.requests],
-            f"{environment['implementation']} {environment['python']}",
-            self.config.get_terminal_writer().fullwidth,
-            self.config.get_verbosity(),
-            told={place for place, request in enumerate(self.requests) if request.told},
-            repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
-        )
+        environment, verbosity = self.document["environment"], self.config.get_verbosity()
+        lines = list(left_out(left_out_of(self.document), verbosity))
+        if self.requests:
+            measured = run(
+                [(request.measurement["nodeid"], from_json(request.measurement)) for request in self.requests],
+                f"{environment['implementation']} {environment['python']}",
+                self.config.get_terminal_writer().fullwidth,
+                verbosity,
+                told={place for place, request in enumerate(self.requests) if request.told},
+                repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
+            )
+            lines = [*measured, *lines]
         terminalreporter.write_sep("=", "mw-budget")
         for line in lines:
             terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))

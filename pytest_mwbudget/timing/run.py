@@ -145,7 +145,7 @@ class Timing:
             self.schedule.turn(pace.request_ns),
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
-        why_not = self._no_bypass(caller.template.request.method, needed_ns)
+        why_not = self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
             sampler.refused = {layer.index: why_not for layer in passable}
         return sampler
@@ -191,7 +191,7 @@ class Timing:
     @asynccontextmanager
     async def _sampling(self) -> AsyncIterator[loops.Extend]:
         __tracebackhide__ = True
-        limit_s = self.settings.startup_timeout_s
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         message = (
             "the app stopped answering while it was measured: a request did not end within"
             f" {limit_s:g} s although requests before it did"

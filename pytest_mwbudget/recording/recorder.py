@@ -1,0 +1,202 @@
+"""A recorder round the app of a test's client: passes every request through, and has it repeated afterwards.
+
+A request is repeated after the app has returned and before its client gets control back, on the loop and in the
+lifespan in which it was made. So the database, the overrides and the login are as the test made them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ..asgi import loops
+from ..asgi.app import ASGIApp, Receive, Scope, Send
+from ..asgi.server import Caller
+from ..errors import MeasurementError
+from ..interpreter.clocks import perf_counter_ns
+from ..model.estimate import Seconds
+from ..model.results import RequestLine
+from .request import Passage, RecordedRequest, copied, line_of, route_of
+from .signals import noting_signals
+
+# Methods that change nothing, so that a repetition is like the first request.
+REPEATABLE = ("GET", "HEAD", "OPTIONS")
+# The longest time of a repetition: this many times that of the test's own request, and at least this long.
+SLOWER, LEAST_LIMIT_S = 20, 1.0
+# The time for which the rest of a body is awaited that the app did not read.
+BODY_S: Seconds = 1.0
+NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A request that a client has made, with all that repeats it.
+
+    `route` is the template of its route, or its path. `caller` repeats it; its `status` is that of the response.
+    """
+
+    route: str
+    caller: Caller
+
+
+Measure: TypeAlias = Callable[[Recorded], Awaitable[None]]
+# Is told the request and why it was not measured.
+LeaveOut: TypeAlias = Callable[[RequestLine, str], None]
+
+# Set while a request that is recorded ("first") or repeated ("again") runs, also in the tasks and threads it starts.
+_inside: ContextVar[Literal["first", "again"] | None] = ContextVar("pytest_mwbudget_inside", default=None)
+# Set while a client streams a response.
+streaming: ContextVar[bool] = ContextVar("pytest_mwbudget_streaming", default=False)
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A request that has not returned to its client. `overlapped` is whether another came meanwhile."""
+
+    overlapped: bool = False
+
+
+class Recorder:
+    """Records the requests of all clients while it is in use.
+
+    `repeat` are the methods to repeat besides REPEATABLE. `measure` is awaited for each request that can be repeated.
+    `left_out` is told each request that is not, with the reason. `seen` is whether any client has made a request,
+    `unknown` names the modules of clients whose requests cannot be recorded. When it is `over`, requests only pass.
+    """
+
+    def __init__(self, repeat: Collection[str], measure: Measure, left_out: LeaveOut) -> None:
+        self.methods = frozenset((*REPEATABLE, *repeat))
+        self.measure = measure
+        self.left_out = left_out
+        self.seen = False
+        self.unknown: list[str] = []
+        # The name of the signal that came during a request.
+        self.interrupted: str | None = None
+        self.over = False
+        self._open: set[_Open] = set()
+        self._lock = threading.Lock()
+
+    def interrupt(self, signal: str) -> None:
+        """End the measurement that is under way, because this signal came."""
+        self.interrupted = signal
+
+    def around(self, app: Any, finished: Callable[[], None] = lambda: None) -> RecordedApp:
+        """Return an app that records what `app` is asked. `finished` is called after each request."""
+        return RecordedApp(app, self, finished)
+
+    async def called(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call of a client on to the app, and have it measured if it can be repeated."""
+        if self.over:
+            await app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                self.seen = True
+                path = RequestLine("WEBSOCKET", str(scope.get("path")))
+                self.left_out(path, "a WebSocket is not measured")
+            await app(scope, receive, send)
+            return
+        inside = _inside.get()
+        if inside is not None:
+            if inside == "first":
+                self.left_out(line_of(scope), "it was made inside another request of the test")
+            await app(scope, receive, send)
+            return
+        self.seen = True
+        with self._opened() as this:
+            await self._passed(this, app, scope, receive, send)
+
+    @contextmanager
+    def _opened(self) -> Iterator[_Open]:
+        this = _Open()
+        with self._lock:
+            for other in self._open:
+                other.overlapped = this.overlapped = True
+            self._open.add(this)
+        try:
+            yield this
+        finally:
+            with self._lock:
+                self._open.discard(this)
+
+    async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        line = line_of(scope)
+        recorded_scope, context, passage = copied(scope), copy_context(), Passage(receive, send)
+        context.run(_inside.set, "again")
+        token, begin = _inside.set("first"), perf_counter_ns()
+        try:
+            await app(scope, passage.receive, passage.send)
+        except BaseException as error:
+            how = "raised" if isinstance(error, Exception) else "was ended by"
+            self.left_out(line, f"the app {how} {type(error).__name__}")
+            raise
+        finally:
+            _inside.reset(token)
+        taken_s = (perf_counter_ns() - begin) / NS_PER_S
+        why_not = self._why_not(this, line, passage)
+        if why_not is not None or passage.status is None:
+            self.left_out(line, why_not or "the app sent no response")
+            return
+        try:
+            async with loops.current().limited(BODY_S):
+                body = await passage.body()
+        except loops.OutOfTimeError:
+            self.left_out(line, "its client had not sent the whole body when the app answered")
+            return
+        caller = Caller(
+            app,
+            RecordedRequest(line, body, context, recorded_scope),
+            None,
+            limit_s=max(LEAST_LIMIT_S, SLOWER * taken_s),
+            check=lambda: self._check(this),
+            calls=1,
+            status=passage.status,
+        )
+        with noting_signals(self.interrupt):
+            await self.measure(Recorded(route_of(scope), caller))
+
+    def _why_not(self, this: _Open, line: RequestLine, passage: Passage) -> str | None:
+        if line.method not in self.methods:
+            return (
+                f"a {line.method} request is not repeated by itself; where the test can stand that the request is"
+                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it"
+            )
+        if streaming.get():
+            return "its response is read as a stream"
+        if not passage.complete:
+            return "the app returned before its response was complete"
+        if this.overlapped:
+            return OVERLAPPED
+        return None
+
+    def _check(self, this: _Open) -> None:
+        """Raise MeasurementError if the measurement has to end."""
+        if this.overlapped:
+            raise MeasurementError(OVERLAPPED, message_id="left-out")
+        if self.interrupted:
+            raise MeasurementError(f"{self.interrupted} interrupted it", message_id="left-out")
+
+
+OVERLAPPED = "another request of the test ran at the same time"
+
+
+class RecordedApp:
+    """An app whose requests are recorded. Has the attributes of the app itself."""
+
+    def __init__(self, app: Any, recorder: Recorder, finished: Callable[[], None]) -> None:
+        self._recorded = (app, recorder, finished)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on to the app, and have it measured."""
+        app, recorder, finished = self._recorded
+        try:
+            await recorder.called(app, scope, receive, send)
+        finally:
+            finished()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._recorded[0], name)

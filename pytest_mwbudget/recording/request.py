@@ -1,0 +1,104 @@
+"""A request that a test's client has made, in the form in which it can be repeated."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from ..asgi.app import Message, Receive, Scope, Send
+from ..model.results import RequestLine
+
+# Containers of a scope that an app may change. Other values are shared, as the test's client shares them.
+CONTAINERS = (dict, list, set)
+# What the test's client can take besides start and body of a response. Servers such as uvicorn offer none of it.
+OF_THE_CLIENT = "http.response."
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A request of a test's client: its method and URL, its body in pieces, its scope and its context as they were."""
+
+    line: RequestLine
+    body: tuple[bytes, ...]
+    context: Context
+    recorded_scope: Scope
+
+    def scope(self, state: Mapping[str, Any] | None) -> Scope:
+        """Return a copy of the scope that the app got."""
+        return copied(self.recorded_scope)
+
+
+class Passage:
+    """Passes the messages of one request on, and notes the request's body and what came of the response.
+
+    `status` is None until the response begins; `complete` is whether it ended.
+    """
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._pieces: list[bytes] = []
+        self._ended = False
+        self.status: int | None = None
+        self.complete = False
+
+    async def receive(self) -> Message:
+        """Pass a message of the client on to the app."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._pieces.append(bytes(message.get("body", b"")))
+            self._ended = not message.get("more_body", False)
+        else:
+            self._ended = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass a message of the app on to the client."""
+        await self._send(message)
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body":
+            self.complete = not message.get("more_body", False)
+
+    async def body(self) -> tuple[bytes, ...]:
+        """Return the request's body in pieces, also what the app left unread."""
+        while not self._ended:
+            await self.receive()
+        return tuple(self._pieces) or (b"",)
+
+
+def copied(scope: Scope) -> Scope:
+    """Copy a scope and the containers in it. Leaves out the extensions that only the test's client can serve."""
+    found: dict[str, Any] = {
+        key: copy.copy(value) if isinstance(value, CONTAINERS) else value for key, value in scope.items()
+    }
+    if "extensions" in found:
+        found["extensions"] = {
+            name: value for name, value in (found["extensions"] or {}).items() if not name.startswith(OF_THE_CLIENT)
+        }
+    return found
+
+
+def line_of(scope: Scope) -> RequestLine:
+    """Return method and URL of a scope: the path with the query."""
+    raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = raw_path.partition(b"?")[0].decode("ascii", "replace")
+    query = scope.get("query_string", b"")
+    if isinstance(query, bytes):
+        query = query.decode("ascii", "replace")
+    return RequestLine(scope["method"], f"{path}?{query}" if query else path)
+
+
+def route_of(scope: Scope) -> str:
+    """Return the route's template if the router has noted it in the scope, else the path."""
+    route = scope.get("route")
+    templates: Iterable[object] = (
+        getattr(route, "path_format", None),  # Starlette and FastAPI
+        getattr(route, "path", None),
+        scope.get("path_template"),  # Litestar
+    )
+    template = next((one for one in templates if isinstance(one, str) and one), None)
+    return scope["path"] if template is None else f"{scope.get('root_path', '')}{template}"

@@ -1,0 +1,163 @@
+"""Requests of a marked test's own clients: measured where they are made, and judged with the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from ..asgi.stack import Stack
+from ..config.budgets import Budgets, no_such_layer, unmatched
+from ..config.settings import Settings
+from ..engine import Publish, measure_again
+from ..errors import MwBudgetError, tagged
+from ..model.results import RequestLine, Result
+from ..model.stack import Layer
+from ..recording.clients import recorded
+from ..recording.recorder import Recorded, Recorder
+from ..timing.run import Environment
+from .measured import LeftOut, MeasuredRequests
+
+# What stand-ins raise that allow one call only; pytest-timeout raises it too, in the handler of a signal.
+OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
+# How long a request is sampled that no budget applies to, if no report shows its figures.
+UNJUDGED_TIME_S = 0.5
+
+
+@dataclass
+class OwnRequests(MeasuredRequests):
+    """Measures the requests that one test makes with its own clients.
+
+    A request is measured once a test: for each app, method, route, status and list of layers that it enters.
+    `current` gives the test's settings at the time of a request, `publisher` the function that keeps a profile.
+    `active` is whether the test has no `mw_budget` client, which measures in its place.
+    """
+
+    settings: Settings
+    environment: Environment
+    publisher: Callable[[int], Publish]
+    current: Callable[[], Settings]
+    active: Callable[[], bool]
+    enforce: bool = True
+    results: list[Result] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    reported: int = 0
+    reported_left_out: int = 0
+
+    def __post_init__(self) -> None:
+        self.recorder = Recorder(self.settings.repeat, self._measure, self._leave_out)
+        # The apps are kept, because two apps that exist one after the other may have the same id.
+        self._known: dict[tuple[object, ...], object] = {}
+        self._unjudged: list[Result] = []
+        self._unmatched: set[str] | None = None
+        self._layers: list[Layer] = []
+
+    @property
+    def tried(self) -> bool:  # type: ignore[override]
+        """Whether the test has called an app."""
+        return self.recorder.seen
+
+    @property
+    def unknown_clients(self) -> Sequence[str]:  # type: ignore[override]
+        """The modules of clients whose requests cannot be recorded."""
+        return self.recorder.unknown
+
+    def recording(self) -> AbstractContextManager[None]:
+        """Record the requests of all clients in the block."""
+        return recorded(self.recorder)
+
+    def fresh_left_out(self) -> Sequence[LeftOut]:
+        """Return the requests that were left out since the last call."""
+        fresh, self.reported_left_out = self.left_out[self.reported_left_out :], len(self.left_out)
+        return fresh
+
+    def budgets_of(self, result: Result) -> Budgets:
+        """Return the budgets by which a result was judged."""
+        return Budgets() if any(result is one for one in self._unjudged) else self.settings.budgets
+
+    def why_none_judged(self) -> str | None:
+        """Say that the test called an app and none of its requests was judged; None if one was."""
+        if not self.tried or len(self.results) > len(self._unjudged):
+            return None
+        whys = [f"{one.request}: {one.reason}" for one in self.left_out]
+        whys += [f"{one.request}: {_why_unjudged(one.status, self.settings)}" for one in self._unjudged]
+        return tagged(f"none of its requests was judged ({'; '.join(whys)})", "left-out")
+
+    def unknown_layer(self) -> str | None:
+        """Say which budget names a layer that no request of the test has; None if there is none."""
+        return no_such_layer(sorted(self._unmatched)[0], self._layers) if self._unmatched else None
+
+    # ---- what the recorder calls ------------------------------------------------------------------------------------
+
+    def _leave_out(self, request: RequestLine, reason: str) -> None:
+        one = LeftOut(request, reason)
+        if self.active() and one not in self.left_out:
+            self.left_out.append(one)
+
+    async def _measure(self, request: Recorded) -> None:
+        if not self.active():
+            return
+        line = request.caller.template.line
+        try:
+            await self._measured(request)
+        except MwBudgetError as error:
+            self._leave_out(line, str(error).removeprefix(f"{line}: "))
+        except Exception as error:  # a fault of the measurement must not fail the user's test
+            self._leave_out(line, f"the measurement failed with {type(error).__name__}: {error}")
+        except BaseException as error:
+            if isinstance(error, OUTCOMES) and self.recorder.interrupted is None:
+                self._leave_out(line, f"a repetition raised {type(error).__name__}: {error}")
+                return
+            why = "it was cancelled while it was measured; a time limit in the test counts the repetitions too"
+            self._leave_out(line, why)
+            raise
+
+    async def _measured(self, request: Recorded) -> None:
+        caller, settings = request.caller, self.current()
+        self.settings = settings
+        line, running = caller.template.line, caller.loop.name
+        if settings.loop is not None and settings.loop != running:
+            why = f"loop={settings.loop!r} was requested, but the test's client runs the app on {running}"
+            self._leave_out(line, why)
+            return
+        unjudged = _why_unjudged(caller.status, settings)
+        wanted = settings
+        if unjudged:
+            brief_s = settings.max_time_s if self.environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
+            wanted = replace(settings, budgets=Budgets(), max_time_s=brief_s)
+
+        def choose(stack: Stack) -> Settings | None:
+            layers = [layer for _, layer in stack.layers]
+            entered = tuple(layer.name for layer in layers if layer.entered)
+            key = (id(caller.app), line.method, request.route, caller.status, entered)
+            if key in self._known:
+                return None
+            self._known[key] = caller.app
+            return wanted if unjudged else self._without_unmatched(wanted, layers)
+
+        number = len(self.results) + 1
+        result = await measure_again(caller, wanted, self.environment, self.publisher(number), choose)
+        if result is None:
+            return
+        if unjudged:
+            result = replace(result, notes=(*result.notes, tagged(f"Not judged: {unjudged}.", "not-judged")))
+            self._unjudged.append(result)
+        self.results.append(result)
+
+    def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
+        """Leave out the budgets by name that match no layer here: another request of the test may have these layers."""
+        budgets = settings.budgets
+        names = set(unmatched(budgets, layers))
+        self._unmatched = names if self._unmatched is None else self._unmatched & names
+        self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
+        kept = {name: bounds for name, bounds in budgets.layers.items() if name not in names}
+        return replace(settings, budgets=replace(budgets, layers=kept))
+
+
+def _why_unjudged(status: int, settings: Settings) -> str | None:
+    """Return why a response of this status is not judged; None if it is."""
+    if settings.expect_status is None:
+        return None if status < 400 else f"it answered {status}; expect_status={status} in the marker judges it"
+    return None if status == settings.expect_status else f"it answered {status}, not {settings.expect_status}"
