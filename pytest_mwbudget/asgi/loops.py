@@ -238,15 +238,20 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
 
         result: _T = trio.run(main)
         return result
-    # A factory keeps the runner from replacing the thread's current loop, which other plugins may own.
     coroutine = main()
     try:
-        with asyncio.Runner(debug=False, loop_factory=_factory(name)) as runner:
-            return runner.run(coroutine)
+        with runner(name) as asyncio_runner:
+            return asyncio_runner.run(coroutine)
     finally:
         # An interrupt inside nested tasks can end the loop while the coroutine is suspended and has to clean up.
         with suppress(RuntimeError):
             coroutine.close()
+
+
+def runner(name: LoopName | None) -> asyncio.Runner:
+    """Return a runner of a new loop of this name, which must be installed and not be trio."""
+    # A factory keeps the runner from replacing the thread's current loop, which other plugins may own.
+    return asyncio.Runner(debug=False, loop_factory=_factory(name))
 
 
 def _factory(name: LoopName | None) -> Callable[[], asyncio.AbstractEventLoop]:

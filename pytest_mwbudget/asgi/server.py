@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError
+from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError, StatusError
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
@@ -104,8 +104,8 @@ class Caller:
     """Calls one app with one request, any number of times. Every response must have the status of the first.
 
     `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
-    request, and raises an exception to end the measurement. `calls` and `status` are the number of calls so far and the
-    status of their responses: somebody else may have made the first.
+    request, and raises an exception to end the measurement. `began` runs when the first response begins. `calls` and
+    `status` are the number of calls so far and the status of their responses: somebody else may have made the first.
     """
 
     app: ASGIApp
@@ -116,6 +116,7 @@ class Caller:
     loop: loops.Loop = field(default_factory=loops.current)
     limit_s: Seconds | None = None
     check: Callable[[], None] = lambda: None
+    began: Callable[[], None] = lambda: None
     calls: int = 0
     status: int = 0
 
@@ -158,15 +159,26 @@ class Caller:
 
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
-        if observer is not None:
-            await observer(self.app, scope, exchange.receive, exchange.send)
-            return
-        begin = self.clock()
-        if not self.calls:
-            await self._first(scope, exchange)
-        else:
-            await self.app(scope, exchange.receive, exchange.send)
-        exchange.elapsed_ns = self.clock() - begin
+        try:
+            if observer is not None:
+                await observer(self.app, scope, exchange.receive, exchange.send)
+                return
+            begin = self.clock()
+            if not self.calls:
+                await self._first(scope, exchange)
+            else:
+                await self.app(scope, exchange.receive, exchange.send)
+            exchange.elapsed_ns = self.clock() - begin
+        except (SystemExit, BaseExceptionGroup) as error:
+            ended = _exit_in(error)
+            if ended is None:
+                raise
+            # It would end the event loop without a message.
+            raise MeasurementError(
+                f"{self.template.line}: the app called sys.exit({'' if ended.code is None else repr(ended.code)})"
+                f"{_place(ended)}; keep the call out of the test environment",
+                message_id="app",
+            ) from None
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""
@@ -184,6 +196,8 @@ class Caller:
                 malformed.append(ResponseError(f"{self.template.line}: {wrong}; nothing was measured"))
                 raise malformed[0]
             await exchange.send(message)
+            if message["type"] == "http.response.start":
+                self.began()
 
         try:
             answer = self.app(scope, exchange.receive, checked_send)
@@ -242,12 +256,12 @@ class Caller:
                     f" (b'content-type', b'text/plain'); nothing was measured"
                 )
         if self.expect_status is not None and status != self.expect_status:
-            raise ResponseError(
+            raise StatusError(
                 f"{line} answered {status}, expected {self.expect_status}; nothing was measured. Correct the request,"
                 f" or expect_status.\n{exchange.excerpt()}"
             )
         if self.expect_status is None and status >= 400:
-            raise ResponseError(
+            raise StatusError(
                 f"{line} answered {status}; nothing was measured. Correct the request, or say expect_status={status} if"
                 f" this is the response whose cost you want.\n{exchange.excerpt()}"
             )
@@ -274,7 +288,14 @@ def _is_pair_of_bytes(header: object) -> bool:
     return len(pair) == 2 and all(isinstance(part, (bytes, bytearray, memoryview)) for part in pair)
 
 
-def _place(error: Exception) -> str:
+def _exit_in(error: BaseException) -> SystemExit | None:
+    """Return the call of `sys.exit` in an exception or group, None if there is none."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := _exit_in(one))), None)
+    return error if isinstance(error, SystemExit) else None
+
+
+def _place(error: BaseException) -> str:
     """Return file and line of the raise in brackets, or an empty string without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
