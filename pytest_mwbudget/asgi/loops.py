@@ -85,7 +85,8 @@ class AsyncioLoop:
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
                 raise OutOfTimeError
-            deadline.extend(seconds)
+            if deadline.move(seconds):
+                alarm.reset()
 
         try:
             async with limit:
@@ -180,10 +181,20 @@ class TrioLoop:
         __tracebackhide__ = True
         deadline, token = Deadline(seconds), self.trio.lowlevel.current_trio_token()
         with self.trio.CancelScope() as scope:
-            # A test can freeze trio's clock, or run trio with another clock.
-            sleeper = Sleeper(deadline, lambda: token.run_sync_soon(scope.cancel))
+
+            def start() -> Sleeper:
+                # A test can freeze trio's clock, or run trio with another clock.
+                return Sleeper(deadline, lambda: token.run_sync_soon(scope.cancel))
+
+            def extend(seconds: Seconds) -> None:
+                nonlocal sleeper
+                if deadline.move(seconds):
+                    sleeper.end()
+                    sleeper = start()
+
+            sleeper = start()
             try:
-                yield deadline.extend
+                yield extend
             finally:
                 sleeper.end()
         if scope.cancelled_caught:
