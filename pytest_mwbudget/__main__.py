@@ -26,7 +26,7 @@ MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, Recur
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 after an error; `measure` has others, too."""
-    said = _parser().parse_args(arguments)
+    said = _said(arguments)
     status = 0
     try:
         if said.command == "measure":
@@ -48,6 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return status
+
+
+def _said(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    said, rest = parser.parse_known_args(arguments)
+    if said.command == "measure":  # before Python 3.12, argparse does not take a REQUEST behind an option
+        said.request += [one for one in rest if not one.startswith("-")]
+        rest = [one for one in rest if one.startswith("-")]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return said
 
 
 def _parser() -> argparse.ArgumentParser:

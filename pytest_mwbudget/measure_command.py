@@ -234,10 +234,23 @@ def _files(said: Mapping[str, Any]) -> dict[Output, Path]:
 @contextmanager
 def _output_apart() -> Iterator[IO[str]]:
     """Let what the app prints go to a file, which is yielded: it answers thousands of requests."""
-    # Not closed, because handlers of the app's loggers may keep it until the process ends.
-    file = TemporaryFile("w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
-    with redirect_stdout(file), redirect_stderr(file):
-        yield file
+    with TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as file:
+        aside: Any = _Aside(file)
+        try:
+            with redirect_stdout(aside), redirect_stderr(aside):
+                yield file
+        finally:
+            aside.stream = sys.stderr
+
+
+class _Aside:
+    """Stands for a stream: handlers of the app's loggers may keep it and write to it until the process ends."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def _add_end_of(output: IO[str], error: MwBudgetError) -> None:

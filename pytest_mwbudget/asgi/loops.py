@@ -186,13 +186,14 @@ class TrioLoop:
                 # A test can freeze trio's clock, or run trio with another clock.
                 return Sleeper(deadline, lambda: token.run_sync_soon(scope.cancel))
 
+            sleeper = start()
+
             def extend(seconds: Seconds) -> None:
                 nonlocal sleeper
                 if deadline.move(seconds):
                     sleeper.end()
                     sleeper = start()
 
-            sleeper = start()
             try:
                 yield extend
             finally:

@@ -67,8 +67,8 @@ def _inner(app: object) -> Iterator[object]:
     """Yield what an app may pass requests on to: the callables that it holds."""
     if isinstance(app, partial):
         held: list[object] = [app.func, *app.args, *app.keywords.values()]
-    elif inspect.ismethod(app):
-        held = [app.__self__]
+    elif (owner := _attribute(app, "__self__")) is not None:
+        held = [owner]
     else:
         with_slots = (name for kind in type(app).__mro__ for name in _names(vars(kind).get("__slots__", ())))
         held = [*_attributes(app).values(), *(_attribute(app, name) for name in with_slots)]
