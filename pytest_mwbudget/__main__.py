@@ -1,4 +1,4 @@
-"""The command `mwbudget`, also `python -m pytest_mwbudget`: explain a message, render a stored result."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure an app, explain a message, render a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import MwBudgetError, report_of
 from .messages import pages
 from .report.json import SCHEMA, encodable, measured, to_json
 from .report.terminal import run
-from .session.artifacts import RENDERED, check_distinct, put
+from .session.artifacts import RENDERED, STORED, check_distinct, put
 
 ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
 # Wider text is hard to read.
@@ -25,10 +25,15 @@ MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, Recur
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 2 after an error."""
-    said = _parser().parse_args(arguments)
+    """Run a command and return the exit status: 2 after an error; `measure` has others, too."""
+    said = _said(arguments)
+    status = 0
     try:
-        if said.command == "explain":
+        if said.command == "measure":
+            from . import measure_command
+
+            status = measure_command.main(vars(said))
+        elif said.command == "explain":
             _explain(said.id)
         else:
             _render(Path(said.result), {name: path for name, path in vars(said).items() if path is not None})
@@ -42,14 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
+    return status
+
+
+def _said(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    said, rest = parser.parse_known_args(arguments)
+    if said.command == "measure":  # before Python 3.12, argparse does not take a REQUEST behind an option
+        said.request += [one for one in rest if not one.startswith("-")]
+        rest = [one for one in rest if one.startswith("-")]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return said
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mwbudget", description="Explain messages of pytest-mwbudget, and render its stored results."
+        prog="mwbudget",
+        description="Measure the middleware layers of an app, explain messages, and render stored results.",
     )
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    _add_measure(commands.add_parser("measure", help="measure an app without a test"))
     explain = commands.add_parser("explain", help="say what a message means and what to do")
     explain.add_argument("id", nargs="?", metavar="ID", help="the id of a message; without it all ids are listed")
     render = commands.add_parser("render", help="make files of a stored result, or print its tables")
@@ -57,6 +75,19 @@ def _parser() -> argparse.ArgumentParser:
     for output in RENDERED:
         render.add_argument(f"--{output.name}", dest=output.name, metavar="PATH", help="write to PATH")
     return parser
+
+
+def _add_measure(measure: argparse.ArgumentParser) -> None:
+    app = "package.module:attribute of the app or of its factory, or 'package.module:factory(\"literal\")'"
+    request = "such as 'GET /health' or /health; without any, each route that GET can request as it is"
+    measure.add_argument("app", metavar="APP", help=app)
+    measure.add_argument("request", nargs="*", metavar="REQUEST", help=request)
+    time_s = 30
+    measure.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time for all requests (default: {time_s})")
+    measure.add_argument("--requests", metavar="FILE", help="TOML file with requests, headers and budgets")
+    measure.add_argument("--header", action="append", metavar="'NAME: VALUE'", help="of every request; several times")
+    for output in STORED:
+        measure.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
 
 
 def _explain(message_id: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -24,10 +24,11 @@ from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.run import CountingRun
-from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
+from .errors import EndlessError, MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
+from .model.estimate import Seconds
 from .model.results import (
     COUNTED,
     Measurement,
@@ -44,6 +45,19 @@ Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 
 # Held during a request.
 _busy = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """How an app that runs already is called.
+
+    `state` is that of its lifespan, None without one. A response that has begun must end within `response_s`. `choose`
+    returns the settings for the layers of a request.
+    """
+
+    state: MutableMapping[str, Any] | None
+    response_s: Seconds
+    choose: Callable[[Stack, Settings], Settings] = lambda stack, settings: settings
 
 
 async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
@@ -65,18 +79,20 @@ async def measure(
     settings: Settings,
     environment: Environment,
     publish: Publish | None = None,
+    hosting: Hosting | None = None,
 ) -> Measurement:
     """Measure every layer that the request enters, and judge it by its budgets.
 
-    If the settings ask for a profile, `publish` writes it. Raises ResponseError, LifespanError, LayerNameError or
-    MeasurementError, and the app's exceptions.
+    If the settings ask for a profile, `publish` writes it. With `hosting` the app runs already. Raises ResponseError,
+    LifespanError, LayerNameError or MeasurementError, and the app's exceptions.
     """
     __tracebackhide__ = True
     with _alone(), threads_untraced() as hooks, _turn(settings, environment) as environment:
-        async with _running(app, request, settings) as caller:
-            response = (await _first_call(caller, settings)).response(request)
+        async with _running(app, request, settings, hosting) as caller:
+            response = (await _first_call(caller, settings, hosting)).response(request)
             with _undisturbed(caller, environment, hooks) as foreign_tools:
-                result = await _measured(caller, settings, environment, foreign_tools, publish)
+                choose = hosting.choose if hosting else None
+                result = await _measured(caller, settings, environment, foreign_tools, publish, choose)
             return Measurement.of(result, response)
 
 
@@ -111,7 +127,7 @@ async def measure_again(
 @contextmanager
 def _turn(settings: Settings, environment: Environment) -> Iterator[Environment]:
     """Wait for the turn of this process if times are measured. Yields the environment with the turn."""
-    with environment.turns() if settings.budgets.need_clock else nullcontext(environment.turn) as turn:
+    with environment.turns() if settings.need_clock else nullcontext(environment.turn) as turn:
         yield replace(environment, turn=turn)
 
 
@@ -130,13 +146,15 @@ async def _measured(
     environment: Environment,
     foreign_tools: ForeignTools,
     publish: Publish | None,
+    choose: Callable[[Stack, Settings], Settings] | None = None,
 ) -> Result:
     """Count, time, judge and profile a request that was made once."""
     __tracebackhide__ = True
     caller.clock = environment.clock
-    run = await _prepared(caller, settings, environment, foreign_tools)
+    run = await _prepared(caller, settings, environment, foreign_tools, choose)
+    settings = run.settings
     findings = await run.counted()
-    if settings.budgets.need_clock and not foreign_tools.distorting:
+    if settings.need_clock and not foreign_tools.distorting:
         findings = await run.timed(findings)
     result = findings.result(caller.template.line, caller.status, caller.loop.name)
     if publish is None or not _profile_wanted(settings, result):
@@ -164,10 +182,15 @@ def _alone() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _running(app: ASGIApp, request: httpx.Request, settings: Settings) -> AsyncIterator[server.Caller]:
-    """Start the app, and yield a caller of it."""
+async def _running(
+    app: ASGIApp, request: httpx.Request, settings: Settings, hosting: Hosting | None = None
+) -> AsyncIterator[server.Caller]:
+    """Start the app unless it runs already, and yield a caller of it."""
     with exit_refused():
         template = await template_of(request)
+        if hosting is not None:
+            yield server.Caller(app, template, hosting.state, settings.expect_status)
+            return
         if not settings.lifespan:
             yield server.Caller(app, template, None, settings.expect_status)
             return
@@ -175,9 +198,11 @@ async def _running(app: ASGIApp, request: httpx.Request, settings: Settings) -> 
             yield server.Caller(app, template, state, settings.expect_status)
 
 
-async def _first_call(caller: server.Caller, settings: Settings) -> server.Exchange:
+async def _first_call(caller: server.Caller, settings: Settings, hosting: Hosting | None = None) -> server.Exchange:
     """Make the first request, which coverage and debuggers may watch."""
     __tracebackhide__ = True
+    if hosting is not None:
+        return await _first_hosted_call(caller, settings, hosting.response_s)
     limit_s = settings.startup_timeout_s
     message = (
         f"{caller.template.line}: the app did not finish its response within {limit_s:g} s; an endless stream"
@@ -187,26 +212,60 @@ async def _first_call(caller: server.Caller, settings: Settings) -> server.Excha
         return await caller()
 
 
+async def _first_hosted_call(caller: server.Caller, settings: Settings, response_s: Seconds) -> server.Exchange:
+    """Make the first request, and raise EndlessError early for a stream."""
+    __tracebackhide__ = True
+    begun = False
+    limit_s = settings.startup_timeout_s
+    try:
+        async with caller.loop.limited(limit_s) as extend:
+
+            def began() -> None:
+                nonlocal begun
+                begun = True
+                extend(response_s)
+
+            caller.began = began
+            return await caller()
+    except loops.OutOfTimeError:
+        line = caller.template.line
+        if begun:
+            raise EndlessError(
+                f"{line}: the response did not end within {response_s:g} s; an endless stream cannot be measured"
+            ) from None
+        raise MeasurementError(
+            f"{line}: the app did not begin a response within {limit_s:g} s; make what it waits for available, or raise"
+            " mw_budget_startup_timeout",
+            message_id="stopped-answering",
+        ) from None
+
+
 async def _prepared(
-    caller: server.Caller, settings: Settings, environment: Environment, foreign_tools: ForeignTools
+    caller: server.Caller,
+    settings: Settings,
+    environment: Environment,
+    foreign_tools: ForeignTools,
+    choose: Callable[[Stack, Settings], Settings] | None = None,
 ) -> _Run:
-    """Warm up the app, find its layers and their budgets."""
+    """Warm up the app, find its layers and their budgets; `choose` returns the settings for these layers."""
     __tracebackhide__ = True
     schedule = environment.schedule
-    thorough = settings.budgets.need_clock and (environment.precise or not settings.budgets.bound_time)
+    thorough = settings.need_clock and (environment.precise or not settings.budgets.bound_time)
     async with _called_again(caller, settings) as call:
         warm, request_ns = False, 0.0
         if not thorough:
             request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
             # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
             slow = request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
-            thorough = settings.budgets.need_clock and slow
+            thorough = settings.need_clock and slow
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
         stack = await discover(call)
     if stack.displaced:
         foreign_tools.active.append("a profiler of the app")
     foreign_tools.check()
+    if choose is not None:
+        settings = choose(stack, settings)
     layers = bounded_layers(stack, settings.budgets)
     return _Run(stack, layers, caller, settings, environment, foreign_tools, request_ns, warm)
 

@@ -48,6 +48,10 @@ class ResponseError(MwBudgetError):
     message_id = "response"
 
 
+class StatusError(ResponseError):
+    """The app answered with another status than expected, or with an error status."""
+
+
 class RepetitionError(ResponseError):
     """The app raised in a repetition of the request; its exception is the cause."""
 
@@ -62,6 +66,12 @@ class LayerNameError(MwBudgetError):
 
 class MeasurementError(MwBudgetError):
     """The app answers, but cannot be measured. The `message_id` tells the kinds apart."""
+
+
+class EndlessError(MeasurementError):
+    """The response began and did not end in time."""
+
+    message_id = "stopped-answering"
 
 
 class BudgetWarning(UserWarning):

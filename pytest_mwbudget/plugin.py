@@ -23,7 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("mw_budget", switch, type="bool")
     for setting in table.SETTINGS.values():
         if table.OPTION in setting.places:
-            group.addoption(setting.flag, metavar=setting.kind, default=None, help=setting.help)
+            action = "append" if setting.kind in table.REPEATED else "store"
+            group.addoption(setting.flag, metavar=setting.kind, default=None, help=setting.help, action=action)
         if table.INI in setting.places:
             ini_type: Literal["linelist"] | None = "linelist" if setting.kind in table.LISTS else None
             parser.addini(setting.key, f"{setting.kind}: {setting.help}", type=ini_type)
@@ -38,11 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
         " the marker closest to the test wins, and None removes an inherited value",
     )
     if _addressed(config):
+        from .session.collection import configure as configure_requests
         from .session.gate import configure as configure_gate
         from .session.summary import configure as configure_summary
 
         configure_gate(config)
         configure_summary(config)
+        configure_requests(config)
 
 
 def _addressed(config: pytest.Config) -> bool:
@@ -81,12 +84,12 @@ def _used(items: list[pytest.Item]) -> bool:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mw_budget_app(pytestconfig: pytest.Config) -> Any:
-    """The ASGI app under test: override this fixture, or set `mw_budget_app` in the configuration."""
-    from .asgi.app import NamedApp
+    """The ASGI app under test: override this fixture, or name the app by `mw_budget_app` or `--mw-budget-app`."""
+    from .session.configuration import named_app
 
-    return NamedApp(pytestconfig.getini("mw_budget_app") or "", pytestconfig.rootpath)
+    return named_app(pytestconfig)
 
 
 @pytest.fixture

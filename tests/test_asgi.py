@@ -8,15 +8,16 @@ import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.responses import StreamingResponse
 
 from pytest_mwbudget.asgi import loops, server
-from pytest_mwbudget.asgi.app import checked_app, import_app
+from pytest_mwbudget.asgi.app import NamedApp, checked_app
 from pytest_mwbudget.asgi.request import BODY_CHUNK_BYTES, build_request
-from pytest_mwbudget.errors import AppError, RepetitionError, ResponseError
+from pytest_mwbudget.errors import AppError, MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.results import LoopName
 
 from .apps import App, Endpoint, Noop, RateLimit, caller, echo, hello, measured, respond
@@ -555,12 +556,17 @@ def test_ctrl_c_in_a_repeated_call_ends_the_run() -> None:
         called(Raises(3, error=KeyboardInterrupt), "asyncio", calls=10)
 
 
-@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
-def test_what_would_end_the_loop_or_the_test_is_an_error_in_a_repeated_call(
-    loop: LoopName, error: type[BaseException]
-) -> None:
-    with pytest.raises(RepetitionError, match=f"call 4 raised {error.__name__}"):
-        called(Raises(3, error=error), loop, calls=10)
+def test_an_app_cannot_cancel_the_test_in_a_repeated_call(loop: LoopName) -> None:
+    with pytest.raises(RepetitionError, match="call 4 raised CancelledError"):
+        called(Raises(3, error=asyncio.CancelledError), loop, calls=10)
+
+
+@pytest.mark.parametrize("good", [0, 3])
+def test_an_app_cannot_end_the_run_with_sys_exit(loop: LoopName, good: int) -> None:
+    with pytest.raises(
+        MeasurementError, match=r"the app called sys.exit\('the token was used'\) \(.*test_asgi.py:\d+\); keep the call"
+    ):
+        called(Raises(good, error=SystemExit), loop, calls=10)
 
 
 def test_a_measurement_says_that_its_request_was_repeated() -> None:
@@ -597,9 +603,46 @@ def test_a_factory_is_recognised() -> None:
         checked_app(lambda scope: hello)
 
 
-def test_import_app() -> None:
-    assert import_app(f"{hello.__module__}:hello") is hello
-    assert import_app(f"{hello.__module__}:Noop.__call__") is Noop.__call__
+def named(reference: str) -> Any:
+    """Load the app of this name."""
+    return NamedApp(reference, Path.cwd()).load()
+
+
+def make_app(word: str = "made", **options: Any) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    app.made_of = (word, options)  # type: ignore[attr-defined]
+    return app
+
+
+def make_nothing() -> None: ...
+
+
+async def make_later() -> Any: ...
+
+
+def test_an_app_is_imported_by_its_name() -> None:
+    assert named(f"{hello.__module__}:hello") is hello
+    # Not called, although without arguments it could be: it takes what an app takes.
+    assert named(f"{__name__}:takes_anything") is takes_anything
+
+
+async def takes_anything(*arguments: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "made_of"),
+    [
+        ("make_app", ("made", {})),
+        ("make_app()", ("made", {})),
+        ("make_app('a(b)', debug=True, limits=(1, -2.5))", ("a(b)", {"debug": True, "limits": (1, -2.5)})),
+    ],
+)
+def test_a_factory_makes_the_app_once(call: str, made_of: Any) -> None:
+    app = NamedApp(f"{__name__}:{call}", Path.cwd())
+    assert app.load().made_of == made_of  # type: ignore[attr-defined]
+    assert app.load() is app.load()
+    assert app.note == f"The app is what {__name__}:{call}{'' if '(' in call else '()'} returned."
 
 
 @pytest.mark.parametrize(
@@ -609,8 +652,17 @@ def test_import_app() -> None:
         (":app", "write 'package.module:app'"),
         ("no_such_module_anywhere:app", "importing 'no_such_module_anywhere' failed with ModuleNotFoundError"),
         ("pytest_mwbudget.errors:app", "has no 'app'. .*The names that it has are: .*AppError"),
+        (f"{__name__}:make_nothing", "that returned None, which is not an ASGI app; name the ASGI app itself"),
+        (f"{__name__}:make_later", "the factory is `async def`"),
+        (f"{__name__}:make_app(1, 2)", r"the factory failed with TypeError: make_app\(\) takes"),
+        (f"{__name__}:__name__()", "is 'tests.test_asgi', which cannot be called; leave out the brackets"),
+        ("os:system('true').x()", "whose call cannot be read: there is something behind the call"),
+        ("os:system(open('x'))", "whose call cannot be read: malformed node or string"),
+        ("os:system(**{'a': 1})", r"whose call cannot be read: \*\* is not a literal"),
+        ("os:system('a'", "whose call cannot be read: '\\(' was never closed"),
+        ("os:system(f'{1}')", "whose call cannot be read: malformed node or string"),
     ],
 )
-def test_an_app_that_cannot_be_imported(reference: str, said: str) -> None:
+def test_an_app_that_cannot_be_had(reference: str, said: str) -> None:
     with pytest.raises(AppError, match=said):
-        import_app(reference)
+        named(reference)

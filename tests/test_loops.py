@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -418,6 +418,19 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
     assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
 
 
+@pytest.mark.parametrize("name", get_args(LoopName))
+def test_a_limit_can_be_moved_to_a_sooner_moment(name: LoopName) -> None:
+    pytest.importorskip(name)
+
+    async def main() -> None:
+        async with loops.current().limited(3600) as extend:
+            extend(0.05)
+            await loops.current().event().wait()
+
+    with pytest.raises(loops.OutOfTimeError):
+        loops.run(name, main)
+
+
 def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still() -> None:
     class Frozen(asyncio.SelectorEventLoop):
         def time(self) -> float:
@@ -428,7 +441,7 @@ def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still()
         deadline = Deadline(0.05)
         alarm = AsyncioAlarm(loop, deadline, lambda: (rang.append(True), over.set()))
         time.sleep(0.5)  # A request that blocks for longer than its limit, but ends.
-        deadline.extend(0.2)
+        assert not deadline.move(0.2)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not rang

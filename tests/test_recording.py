@@ -111,7 +111,8 @@ def test_a_repetition_gets_the_body_the_scope_and_the_context_of_the_first_reque
         user.set("changed")
         scope["headers"].append((b"x-a", b"changed"))
         scope["left"] = True
-        assert scope.get("left") and "path_params" not in scope
+        assert scope.get("left")
+        assert "path_params" not in scope
         scope["path_params"] = {}
         await respond(send)
 

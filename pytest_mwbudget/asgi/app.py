@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,46 +22,28 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Observer: TypeAlias = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
 
 
-def import_app(reference: str) -> object:
-    """Import the object at `package.module:attribute`. Raises AppError when that fails."""
-    place, colon, path = reference.partition(":")
-    if not (place and colon and path):
-        raise AppError(f"mw_budget_app is {reference!r}; write 'package.module:app'")
-    try:
-        found: object = importlib.import_module(place)
-    except Exception as error:
-        raise AppError(
-            f"mw_budget_app is {reference!r}, but importing {place!r} failed with"
-            f" {type(error).__name__}: {error}; correct the module's name, or make it importable from the directory in"
-            f" which pytest runs (the setting `pythonpath` helps)"
-        ) from error
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            names = [known for known in dir(found) if not known.startswith("_")]
-            raise AppError(
-                f"mw_budget_app is {reference!r}, but {place!r} has no {name!r}.{near_miss(name, names)} The names that"
-                f" it has are: {', '.join(names) or 'none'}"
-            ) from None
-        except Exception as error:
-            raise AppError(
-                f"mw_budget_app is {reference!r}, but getting {name!r} of {place!r} failed with"
-                f" {type(error).__name__}: {error}"
-            ) from error
-        place = f"{place}.{name}"
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class NamedApp:
-    """The app that the configuration names. A test imports it, so a failed import fails that test only."""
+    """The app at `package.module:attribute`, imported when it is first asked for.
 
-    reference: str
-    root: Path
+    The reference may name a factory without parameters, or be a call with literal arguments, as in
+    `package.module:create_app("test", debug=True)`. `where` names its source in messages. `note` says how the app was
+    made if a factory made it, after `load`.
+    """
 
-    def load(self) -> object:
-        """Import the app, with `root` importable. Raises AppError when there is no name or no such app."""
+    def __init__(self, reference: str, root: Path, where: str = "mw_budget_app") -> None:
+        self.reference = reference
+        self.root = root
+        self.where = where
+        self.note: str | None = None
+        self._app: ASGIApp | None = None
+
+    def load(self) -> ASGIApp:
+        """Import the app, or have its factory make it, once. Raises AppError when there is no name or no such app."""
+        if self._app is None:
+            self._app = self._loaded()
+        return self._app
+
+    def _loaded(self) -> ASGIApp:
         if not self.reference:
             raise AppError(
                 "mw_budget has no app to measure: define a fixture mw_budget_app that returns it, or set"
@@ -68,16 +51,124 @@ class NamedApp:
             )
         if str(self.root) not in sys.path:
             sys.path.insert(0, str(self.root))
-        return import_app(self.reference)
+        place, call = self._parsed()
+        found = import_app(place, self.said)
+        if call is not None:
+            return self._made(found, place, *call)
+        if not inspect.isclass(found) and callable(found) and _takes(found) and not _takes(found, {}, None, None):
+            return self._made(found, place, [], {})
+        return checked_app(found, f"{self.said}, and that is {found!r}", self.remedy)
+
+    remedy = (
+        "name the ASGI app itself, a factory without parameters, or a call such as 'package.module:create_app(\"a\")'"
+    )
+
+    @property
+    def said(self) -> str:
+        """The reference with its source, as messages begin."""
+        return f"{self.where} is {self.reference!r}"
+
+    def _parsed(self) -> tuple[str, tuple[list[Any], dict[str, Any]] | None]:
+        """Return the place of the object, and the arguments of its call; None if the reference is no call."""
+        if "(" not in self.reference:
+            return self.reference, None
+        place, _, rest = self.reference.partition("(")
+        try:
+            call = ast.parse(f"call({rest}", mode="eval").body
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                raise ValueError("there is something behind the call")
+            if any(keyword.arg is None for keyword in call.keywords):
+                raise ValueError("** is not a literal")
+            arguments = [ast.literal_eval(argument) for argument in call.args]
+            keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise AppError(
+                f'{self.said}, whose call cannot be read: {error}; write \'package.module:create_app("test",'
+                f" debug=True)', where each argument is a literal: a str, a number, True, False, None, or a list,"
+                f" tuple, dict or set of them"
+            ) from None
+        return place, (arguments, keywords)
+
+    def _made(self, factory: object, place: str, arguments: list[Any], keywords: dict[str, Any]) -> ASGIApp:
+        """Call the factory and return the app that it makes."""
+        if not callable(factory):
+            raise AppError(f"{self.said}, but {place!r} is {factory!r}, which cannot be called; leave out the brackets")
+        try:
+            made = factory(*arguments, **keywords)
+        except (Exception, SystemExit) as error:
+            raise AppError(f"{self.said}, but the factory {_how_ended(error)}; correct the call") from error
+        if inspect.iscoroutine(made):
+            made.close()
+            raise AppError(
+                f"{self.said}, but the factory is `async def`; define a fixture mw_budget_app that awaits it, or a"
+                f" factory that is not"
+            )
+        call = self.reference if "(" in self.reference else f"{self.reference}()"
+        self.note = f"The app is what {call} returned."
+        return checked_app(made, f"{self.said}, and that returned {made!r}", self.remedy)
 
 
-def checked_app(app: object) -> ASGIApp:
-    """Return `app`, or the app that it names. Raises AppError when this cannot be an ASGI 3 app."""
+def import_app(reference: str, said: str) -> object:
+    """Import the object at `package.module:attribute`. Raises AppError, which begins with `said`, when that fails."""
+    place, colon, path = reference.partition(":")
+    if not (place and colon and path):
+        raise AppError(f"{said}; write 'package.module:app'")
+    try:
+        found: object = importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        raise AppError(
+            f"{said}, but importing {place!r} {_how_ended(error)}; correct the module's name, or make it importable"
+            f" from the directory in which this runs (pytest's setting `pythonpath` helps)"
+        ) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            names = [known for known in dir(found) if not known.startswith("_")]
+            raise AppError(
+                f"{said}, but {place!r} has no {name!r}.{near_miss(name, names)} The names that it has are:"
+                f" {', '.join(names) or 'none'}"
+            ) from None
+        except Exception as error:
+            raise AppError(f"{said}, but getting {name!r} of {place!r} {_how_ended(error)}") from error
+        place = f"{place}.{name}"
+    return found
+
+
+def _how_ended(error: BaseException) -> str:
+    """Say with which exception the user's code ended, and where."""
+    # Without the frame of this module, and without the import system.
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    frames = [frame for frame in frames if not frame.filename.startswith(("<", str(importlib.__file__)))]
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({'' if error.code is None else repr(error.code)}){where}"
+    return f"failed with {type(error).__name__}: {error}{where}"
+
+
+def _takes(function: Callable[..., Any], *arguments: object) -> bool:
+    """Whether a function takes these arguments, as far as its signature says."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def checked_app(
+    app: object,
+    said: str = "",
+    remedy: str = "return the ASGI app itself from the fixture mw_budget_app, or name it in the setting mw_budget_app",
+) -> ASGIApp:
+    """Return `app`, or the app that it names. Raises AppError when this cannot be an ASGI 3 app.
+
+    The message begins with `said`, by default with what the app is, and ends with `remedy`.
+    """
     if isinstance(app, NamedApp):
-        app = app.load()
-    remedy = "return the ASGI app itself from the fixture mw_budget_app, or name it in the setting mw_budget_app"
+        return app.load()
+    said = said or f"the app under test is {app!r}"
     if not callable(app) or inspect.isclass(app):
-        raise AppError(f"the app under test is {app!r}, which is not an ASGI app; {remedy}")
+        raise AppError(f"{said}, which is not an ASGI app; {remedy}")
     try:
         signature = inspect.signature(app)
     except (TypeError, ValueError):
@@ -86,7 +177,5 @@ def checked_app(app: object) -> ASGIApp:
         signature.bind({}, None, None)
     except TypeError:
         factory = ", it looks like a factory; call it in the fixture" if not signature.parameters else ""
-        raise AppError(
-            f"the app under test is {app!r}, which does not take (scope, receive, send){factory}; {remedy}"
-        ) from None
+        raise AppError(f"{said}, which does not take (scope, receive, send){factory}; {remedy}") from None
     return app

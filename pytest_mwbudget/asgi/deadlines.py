@@ -18,11 +18,12 @@ class Deadline:
     """A moment of the real clock that can be moved."""
 
     def __init__(self, seconds: Seconds) -> None:
-        self.extend(seconds)
-
-    def extend(self, seconds: Seconds) -> None:
-        """Move the deadline to `seconds` from now."""
         self._at_s = perf_counter() + seconds
+
+    def move(self, seconds: Seconds) -> bool:
+        """Move the deadline to `seconds` from now. Returns whether it is sooner than before: what waits must know."""
+        before_s, self._at_s = self._at_s, perf_counter() + seconds
+        return self._at_s < before_s
 
     def left_s(self) -> Seconds:
         """Return the seconds until the deadline; negative after it."""
@@ -89,6 +90,17 @@ class AsyncioAlarm:
             return
         self._on = False
         self._ring()
+
+    def reset(self) -> None:
+        """Take account of a deadline that was moved to a sooner moment."""
+        if not self._on:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sleeper is not None:
+            self._sleeper.end()
+            self._sleeper = None
+        self._set()
 
     def off(self) -> None:
         """Turn the alarm off for good."""

@@ -93,7 +93,8 @@ class AsyncioLoop:
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
                 raise OutOfTimeError
-            deadline.extend(seconds)
+            if deadline.move(seconds):
+                alarm.reset()
 
         try:
             async with limit:
@@ -202,10 +203,20 @@ class TrioLoop:
                 due()
                 scope.cancel()
 
-            # A test can freeze trio's clock, or run trio with another clock.
-            sleeper = Sleeper(deadline, lambda: token.run_sync_soon(ring))
+            def start() -> Sleeper:
+                # A test can freeze trio's clock, or run trio with another clock.
+                return Sleeper(deadline, lambda: token.run_sync_soon(ring))
+
+            sleeper = start()
+
+            def extend(seconds: Seconds) -> None:
+                nonlocal sleeper
+                if deadline.move(seconds):
+                    sleeper.end()
+                    sleeper = start()
+
             try:
-                yield deadline.extend
+                yield extend
             finally:
                 sleeper.end()
         if scope.cancelled_caught:
@@ -260,15 +271,20 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
 
         result: _T = trio.run(main)
         return result
-    # A factory keeps the runner from replacing the thread's current loop, which other plugins may own.
     coroutine = main()
     try:
-        with asyncio.Runner(debug=False, loop_factory=_factory(name)) as runner:
-            return runner.run(coroutine)
+        with runner(name) as asyncio_runner:
+            return asyncio_runner.run(coroutine)
     finally:
         # An interrupt inside nested tasks can end the loop while the coroutine is suspended and has to clean up.
         with suppress(RuntimeError):
             coroutine.close()
+
+
+def runner(name: LoopName | None) -> asyncio.Runner:
+    """Return a runner of a new loop of this name, which must be installed and not be trio."""
+    # A factory keeps the runner from replacing the thread's current loop, which other plugins may own.
+    return asyncio.Runner(debug=False, loop_factory=_factory(name))
 
 
 def _factory(name: LoopName | None) -> Callable[[], asyncio.AbstractEventLoop]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError
+from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError, StatusError
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
@@ -106,8 +106,8 @@ class Caller:
     """Calls one app with one request, any number of times. Every response must have the status of the first.
 
     `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
-    request, and raises an exception to end the measurement. `calls` and `status` are the number of calls so far and the
-    status of their responses: somebody else may have made the first.
+    request, and raises an exception to end the measurement. `began` runs when the first response begins. `calls` and
+    `status` are the number of calls so far and the status of their responses: somebody else may have made the first.
     """
 
     app: ASGIApp
@@ -118,6 +118,7 @@ class Caller:
     loop: loops.Loop = field(default_factory=loops.current)
     limit_s: Seconds | None = None
     check: Callable[[], None] = lambda: None
+    began: Callable[[], None] = lambda: None
     calls: int = 0
     status: int = 0
     # The scope of the latest call.
@@ -184,10 +185,20 @@ class Caller:
             else:
                 await self.app(scope, exchange.receive, exchange.send)
             exchange.elapsed_ns = self.clock() - begin
-        except (SystemExit, asyncio.CancelledError) as error:
-            if not self.calls or (isinstance(error, asyncio.CancelledError) and self.loop.cancelling()):
+        except (SystemExit, BaseExceptionGroup) as error:
+            ended = _exit_in(error)
+            if ended is None:
                 raise
-            # SystemExit would end the event loop, and CancelledError would cancel who awaits this task.
+            # It would end the event loop without a message.
+            raise MeasurementError(
+                f"{self.template.line}: the app called sys.exit({'' if ended.code is None else repr(ended.code)})"
+                f"{_place(ended)}; keep the call out of the test environment",
+                message_id="app",
+            ) from None
+        except asyncio.CancelledError as error:
+            if not self.calls or self.loop.cancelling():
+                raise
+            # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
@@ -206,6 +217,8 @@ class Caller:
                 malformed.append(ResponseError(f"{self.template.line}: {wrong}; nothing was measured"))
                 raise malformed[0]
             await exchange.send(message)
+            if message["type"] == "http.response.start":
+                self.began()
 
         try:
             answer = self.app(scope, exchange.receive, checked_send)
@@ -264,12 +277,12 @@ class Caller:
                     f" (b'content-type', b'text/plain'); nothing was measured"
                 )
         if self.expect_status is not None and status != self.expect_status:
-            raise ResponseError(
+            raise StatusError(
                 f"{line} answered {status}, expected {self.expect_status}; nothing was measured. Correct the request,"
                 f" or expect_status.\n{exchange.excerpt()}"
             )
         if self.expect_status is None and status >= 400:
-            raise ResponseError(
+            raise StatusError(
                 f"{line} answered {status}; nothing was measured. Correct the request, or say expect_status={status} if"
                 f" this is the response whose cost you want.\n{exchange.excerpt()}"
             )
@@ -294,6 +307,13 @@ def _wrong_with(message: Any) -> str | None:
 def _is_pair_of_bytes(header: object) -> bool:
     pair = header if isinstance(header, (tuple, list)) else ()
     return len(pair) == 2 and all(isinstance(part, (bytes, bytearray, memoryview)) for part in pair)
+
+
+def _exit_in(error: BaseException) -> SystemExit | None:
+    """Return the call of `sys.exit` in an exception or group, None if there is none."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := _exit_in(one))), None)
+    return error if isinstance(error, SystemExit) else None
 
 
 def _place(error: BaseException) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..errors import LayerNameError, near_miss
@@ -82,6 +82,11 @@ def unmatched(budgets: Budgets, stack: Sequence[Layer]) -> list[str]:
         if all(_rank(name, layer) is None for layer in stack)
         and (not bounds or any(most is not None for most in bounds.values()))
     ]
+
+
+def without(budgets: Budgets, names: Collection[str]) -> Budgets:
+    """Return the budgets without those of the layers of these names."""
+    return replace(budgets, layers={name: bounds for name, bounds in budgets.layers.items() if name not in names})
 
 
 def named(budgets: Budgets, layer: Layer, quantity: Quantity) -> bool:

@@ -12,6 +12,8 @@ from typing import Final
 MARKER, OPTION, INI = "marker", "option", "ini"
 # Kinds that the configuration takes as lines.
 LISTS = ("LINES", "METHODS")
+# Kinds of options that can be given several times.
+REPEATED = ("REQUEST",)
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
 
 
@@ -81,7 +83,15 @@ SETTINGS = {
         Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
         Setting("flamegraph", "failing|always|never", IN_A_RUN, "which requests to draw a flamegraph of", "failing"),
         Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs", ".mw-budget"),
-        Setting("app", "APP", (INI,), "the app under test, as package.module:attribute"),
+        Setting(
+            "app",
+            "APP",
+            IN_A_RUN,
+            "the app under test: package.module:attribute, a factory, or 'package.module:factory(\"literal\")'; as an"
+            " option, with --mw-budget and without a path of tests, its requests are measured in place of tests",
+        ),
+        Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; several times"),
+        Setting("requests", "PATH", (INI,), "TOML file with the requests to measure without a test"),
         Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
         Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),

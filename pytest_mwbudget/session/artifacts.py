@@ -127,4 +127,7 @@ def _seen_from(page: Path, file: str) -> str:
 
 JSON = Output("json")
 # What can be rendered from the JSON.
-RENDERED = (Output("html", "jinja2"), Output("markdown"), Output("benchmark-json"))
+HTML, MARKDOWN = Output("html", "jinja2"), Output("markdown")
+RENDERED = (HTML, MARKDOWN, Output("benchmark-json"))
+# What `mwbudget measure` writes.
+STORED = (JSON, HTML, MARKDOWN)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..asgi import loops
-from ..asgi.app import checked_app
+from ..asgi.app import NamedApp, checked_app
 from ..asgi.request import build_request
 from ..config.checks import status_code
 from ..config.settings import Settings
 from ..engine import Publish, measure, send_once
-from ..errors import MeasurementError
+from ..errors import MeasurementError, tagged
 from ..model.results import Measurement
 from ..timing.run import Environment
 from .measured import MeasuredRequests
@@ -56,7 +56,7 @@ class MwBudget(MeasuredRequests):
         self.made += 1
         if self.enforce:
             publish = self.publisher(self.made) if self.publisher else None
-            measurement = await measure(app, request, settings, self.environment, publish)
+            measurement = with_note_of(self.app, await measure(app, request, settings, self.environment, publish))
         else:
             measurement = await send_once(app, request, settings)
         self.results.append(measurement)
@@ -160,6 +160,13 @@ class MwBudget(MeasuredRequests):
         """Shorthand for `await arequest("DELETE", …)`."""
         __tracebackhide__ = True
         return await self.arequest("DELETE", url, **options)
+
+
+def with_note_of(app: object, measurement: Measurement) -> Measurement:
+    """Add how the app was made, if a factory made it."""
+    if not isinstance(app, NamedApp) or app.note is None:
+        return measurement
+    return replace(measurement, notes=(*measurement.notes, tagged(app.note, "app")))
 
 
 def _require_no_loop(method: object) -> None:

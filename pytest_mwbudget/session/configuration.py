@@ -7,16 +7,28 @@ from typing import Any
 
 import pytest
 
+from ..asgi.app import NamedApp
 from ..config.settings import MARKER_KEYS, Settings, merge
 from ..config.table import INI, OPTION, SETTINGS
 from ..errors import SettingError
 from .artifacts import JSON, RENDERED
 from .markers import closest_first
 
+_app: pytest.StashKey[NamedApp] = pytest.StashKey()
+
 
 def enforced(config: pytest.Config) -> bool:
     """Whether this run measures."""
     return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
+
+
+def named_app(config: pytest.Config) -> NamedApp:
+    """Return the app that the command line or the configuration names, one for the whole run."""
+    if _app not in config.stash:
+        said = config.getoption("mw_budget_app")
+        reference, where = (said, "--mw-budget-app") if said else (config.getini("mw_budget_app"), "mw_budget_app")
+        config.stash[_app] = NamedApp(str(reference or ""), config.rootpath, where)
+    return config.stash[_app]
 
 
 def configured(config: pytest.Config) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def _times(item: pytest.Item) -> bool:
     if _skipped(item):
         return False
     try:
-        return item.get_closest_marker("mw_budget") is not None and settings_of(item).budgets.need_clock
+        return item.get_closest_marker("mw_budget") is not None and settings_of(item).need_clock
     except SettingError:
         return False
 
@@ -89,6 +89,7 @@ def _skipped(item: pytest.Item) -> bool:
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
     from .client import MwBudget
+    from .hosted import RequestItem, hosted
     from .profiles import Publisher
 
     item, config = request.node, request.config
@@ -99,6 +100,8 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
     publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
     client = MwBudget(app, settings, enforced(config), _environment(config), publisher, lambda: settings_of(item))
+    if isinstance(item, RequestItem):
+        client = hosted(request, client)
     item.stash[_client] = client
     return client
 

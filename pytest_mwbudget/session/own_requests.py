@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ..asgi.stack import Stack
-from ..config.budgets import Budgets, no_such_layer, unmatched
+from ..config.budgets import Budgets, no_such_layer, unmatched, without
 from ..config.settings import Settings
 from ..engine import Publish, measure_again
 from ..errors import MwBudgetError, tagged
@@ -152,8 +152,7 @@ class OwnRequests(MeasuredRequests):
         names = set(unmatched(budgets, layers))
         self._unmatched = names if self._unmatched is None else self._unmatched & names
         self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
-        kept = {name: bounds for name, bounds in budgets.layers.items() if name not in names}
-        return replace(settings, budgets=replace(budgets, layers=kept))
+        return replace(settings, budgets=without(budgets, names))
 
 
 def _why_unjudged(status: int, settings: Settings) -> str | None:

@@ -1,0 +1,189 @@
+"""Read the routes of an app from its route table or OpenAPI schema, without calling the app.
+
+No framework is imported. An attribute tells each kind of table: `routes` (Starlette, FastAPI, Litestar), `url_map`
+(Quart), `openapi` (a schema).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..errors import AppError
+
+# The pages of the API's documentation are routes of these packages.
+FRAMEWORKS = ("fastapi", "litestar", "quart", "starlette")
+# The most objects to look at for the one with the route table. Middlewares round an app are few.
+MOST_WRAPPERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route: its path, whether it answers GET, and why it cannot be requested as it is; None if it can."""
+
+    path: str
+    get: bool = True
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The paths that GET can request as they are, each once, and why the other routes are left out."""
+
+    paths: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def routes_of(app: object) -> Routes:
+    """Return the routes of an app, in the order of its table. Raises AppError if its OpenAPI schema cannot be made."""
+    found = list(_table(app) or ())
+    paths = dict.fromkeys(route.path for route in found if route.get and route.why_not is None)
+    left_out: dict[str, str] = {}
+    for route in found:
+        if route.path not in paths:
+            left_out.setdefault(route.path, route.why_not or "no GET")
+    return Routes(tuple(paths), left_out)
+
+
+def _table(app: object) -> Iterator[Route] | None:
+    """Return the routes of the outermost object that has any: middlewares may stand round the app."""
+    waiting, seen = [app], {id(app)}
+    for one in waiting:
+        for read in (_of_routes, _of_url_map, _of_openapi):
+            routes = read(one)
+            if routes is not None:
+                return routes
+        inner = [other for other in _inner(one) if id(other) not in seen]
+        seen.update(map(id, inner))
+        waiting += inner[: MOST_WRAPPERS - len(waiting)]
+    return None
+
+
+def _inner(app: object) -> Iterator[object]:
+    """Yield what an app may pass requests on to: the callables that it holds."""
+    if isinstance(app, partial):
+        held: list[object] = [app.func, *app.args, *app.keywords.values()]
+    elif (owner := _attribute(app, "__self__")) is not None:
+        held = [owner]
+    else:
+        with_slots = (name for kind in type(app).__mro__ for name in _names(vars(kind).get("__slots__", ())))
+        held = [*_attributes(app).values(), *(_attribute(app, name) for name in with_slots)]
+        for cell in getattr(app, "__closure__", None) or ():
+            with suppress(ValueError):  # an empty cell
+                held.append(cell.cell_contents)
+    yield from (one for one in held if callable(one) and not inspect.isclass(one))
+
+
+def _names(slots: str | Iterable[str]) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def _attributes(app: object) -> Mapping[str, object]:
+    return getattr(app, "__dict__", None) or {}
+
+
+def _attribute(owner: object, name: str) -> Any:
+    """Return an attribute, None if there is none or if code of the app raises."""
+    try:
+        return getattr(owner, name, None)
+    except Exception:
+        return None
+
+
+# ---- Starlette, FastAPI, Litestar --------------------------------------------------------------------------------
+
+
+def _of_routes(app: object) -> Iterator[Route] | None:
+    routes = _attribute(app, "routes")
+    return _flat(routes, "") if isinstance(routes, (list, tuple)) and routes else None
+
+
+def _flat(routes: Iterable[object], prefix: str) -> Iterator[Route]:
+    """Yield the routes of a table with those of its mounts and included routers."""
+    for route in routes:
+        effective = _attribute(route, "effective_route_contexts")  # an included router of FastAPI
+        if callable(effective):
+            yield from _flat([_attribute(one, "starlette_route") or one for one in effective()], prefix)
+            continue
+        path = _attribute(route, "path")
+        if isinstance(path, str):
+            yield from _one(route, prefix + path) if hasattr(route, "methods") else _mounted(route, prefix + path)
+        elif isinstance(host := _attribute(route, "host"), str):
+            yield Route(f"{prefix}/", why_not=f"only for the host {host}")
+
+
+def _one(route: object, path: str) -> Iterator[Route]:
+    methods, endpoint = _attribute(route, "methods"), _attribute(route, "endpoint")
+    # Starlette has no methods for a class, whose methods are those of HTTP, and for an ASGI app, which answers all.
+    unknown = hasattr(endpoint, "get") or not inspect.isclass(endpoint)
+    answers = unknown if methods is None else "GET" in methods
+    of_litestar = _attribute(route, "route_handlers") or ()
+    handlers = [_attribute(one, "fn") for one in of_litestar if "GET" in (_attribute(one, "http_methods") or ())]
+    yield Route(path, answers, _why_not(path, handlers or [endpoint]))
+
+
+def _mounted(route: object, path: str) -> Iterator[Route]:
+    """Yield the routes of the app at a mount; a WebSocket route has neither routes nor an app of its own."""
+    prefix, app = path.rstrip("/"), _attribute(route, "app")
+    if _attribute(route, "routes") is None:
+        return
+    if _parametrised(prefix):
+        yield Route(prefix, why_not="path parameters")
+        return
+    nested = _of_routes(route) or _table(app)
+    if nested is None:
+        yield Route(f"{prefix}/", why_not=f"mounts {type(app).__name__}, whose routes are not known")
+        return
+    for one in nested:
+        yield Route(prefix + one.path, one.get, one.why_not)
+
+
+def _parametrised(path: str) -> bool:
+    return "{" in path or "<" in path
+
+
+def _why_not(path: str, endpoints: Iterable[object]) -> str | None:
+    """Say why a route cannot be requested, or need not be."""
+    if _parametrised(path):
+        return "path parameters"
+    packages = {str(getattr(endpoint, "__module__", None)).partition(".")[0] for endpoint in endpoints}
+    if own := packages.intersection(FRAMEWORKS):
+        return f"of {min(own)} itself"
+    return None
+
+
+# ---- others ------------------------------------------------------------------------------------------------------
+
+
+def _of_url_map(app: object) -> Iterator[Route] | None:
+    """Yield the rules of Quart and of what else keeps them in a map of Werkzeug."""
+    rules: Callable[[], Iterable[Any]] | None = _attribute(_attribute(app, "url_map"), "iter_rules")
+    if not callable(rules):
+        return None
+    functions = _attribute(app, "view_functions") or {}
+    return (
+        Route(rule.rule, "GET" in (rule.methods or ()), _why_not(rule.rule, [functions.get(rule.endpoint)]))
+        for rule in rules()
+        if not _attribute(rule, "websocket")
+    )
+
+
+def _of_openapi(app: object) -> Iterator[Route] | None:
+    make = _attribute(app, "openapi")
+    if not callable(make):
+        return None
+    try:
+        paths = make()["paths"]
+    except Exception as error:
+        raise AppError(
+            f"the app has no route table, and making its OpenAPI schema failed with {type(error).__name__}: {error};"
+            " name the requests to measure"
+        ) from error
+    return (
+        Route(path, "get" in operations, "path parameters" if _parametrised(path) else None)
+        for path, operations in paths.items()
+    )

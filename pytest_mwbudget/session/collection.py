@@ -1,0 +1,175 @@
+"""The items of requests that no test makes: when there are any, which, and what is said of them all together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ..errors import AppError, SettingError, near_miss, report_of, tagged
+from ..workload.requests import RequestFile, Wanted, Workload, parsed, read, workload
+from .configuration import enforced, named_app
+from .hosted import HostedClient, RequestItem
+
+# The name of the collector: the ids of its items begin with it.
+NAME = "mw-budget"
+
+
+def configure(config: pytest.Config) -> None:
+    """Register the collector of requests if the command line asks for it and names no test."""
+    lines = config.getoption("mw_budget_request")
+    if lines is None and config.getoption("mw_budget_app") is None:
+        return
+    try:
+        paths, chosen = _arguments(config)
+        if lines is not None:
+            _check_use(lines, paths, measures=enforced(config))
+        if paths or not enforced(config):
+            return  # --mw-budget-app names the app of the fixture only
+        wanted = tuple(parsed(line, "--mw-budget-request") for line in lines or ())
+        collects = CollectsRequests(wanted, _file(config), chosen)
+    except SettingError as error:
+        raise pytest.UsageError(report_of(error)) from None
+    config.pluginmanager.register(collects, "mw-budget-requests")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LayerNames(), "mw-budget-layer-names")
+
+
+def _arguments(config: pytest.Config) -> tuple[list[str], list[str]]:
+    """Return the paths of tests on the command line, and the ids of requests."""
+    given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+    ids = [one for one in given if one.startswith(f"{NAME}::")]
+    return [one for one in given if one not in ids], ids
+
+
+def _check_use(lines: Sequence[str], paths: Sequence[str], *, measures: bool) -> None:
+    """Raise SettingError where --mw-budget-request would do nothing."""
+    said = f"--mw-budget-request={lines[0]!r}"
+    if not measures:
+        raise SettingError(f"{said} measures nothing without --mw-budget; add it")
+    if paths:
+        raise SettingError(
+            f"{said} makes a run without tests, and {paths[0]!r} names a test; leave out the one or the other"
+        )
+
+
+def _file(config: pytest.Config) -> RequestFile:
+    said = config.getini("mw_budget_requests")
+    return read(config.rootpath / str(said), f"mw_budget_requests = {said!r}") if said else RequestFile()
+
+
+class Requests(pytest.Module):
+    """Collects an item for each request. It is a module without a file, so fixtures of every scope work."""
+
+    # As pytest does for text files: there is no module to import.
+    obj = None
+    collects: CollectsRequests
+
+    def collect(self) -> Iterable[RequestItem]:
+        """Return the items; of those that the command line names, if it names any."""
+        try:
+            return list(self._items())
+        except (AppError, SettingError) as error:
+            raise self.CollectError(report_of(error)) from None
+
+    def _items(self) -> Iterator[RequestItem]:
+        chosen, found = self.collects.chosen, self.collects.found(self.config)
+        names = [f"{NAME}::{one.name}" for one in found.requests]
+        for asked in chosen:
+            if asked not in names:
+                hint = near_miss(asked, names)
+                raise SettingError(f"{asked!r} is no request.{hint} The requests are: {', '.join(names)}")
+        for wanted, name in zip(found.requests, names, strict=True):
+            if not chosen or name in chosen:
+                yield RequestItem.of(self, wanted)
+
+
+class CollectsRequests:
+    """Collects the requests in place of tests. `chosen` are the ids on the command line, empty for all."""
+
+    def __init__(self, lines: Sequence[Wanted], file: RequestFile, chosen: Sequence[str]) -> None:
+        self.lines = lines
+        self.file = file
+        self.chosen = chosen
+        self.workload: Workload | None = None
+
+    def found(self, config: pytest.Config) -> Workload:
+        """Return the requests; the app is imported only if its route table is needed. Raises MwBudgetError."""
+        app = None if self.lines or self.file.requests else named_app(config).load()
+        self.workload = workload(self.lines, self.file, app)
+        return self.workload
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Collect no tests."""
+        session.config.args = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Add the collector of requests to the session."""
+        report = yield
+        if isinstance(collector, pytest.Session):
+            requests = Requests.from_parent(collector, path=Path(collector.config.rootpath / NAME))
+            requests.collects = self
+            report.result = [*report.result, requests]
+        return report
+
+    def pytest_report_collectionfinish(self) -> str | None:
+        """Say how many requests there are, and which routes are left out."""
+        return f"mw-budget: {self.workload.summary}" if self.workload else None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note which names of budgets match no layer of a request, and take the place of a skip away."""
+        report = yield
+        if not isinstance(item, RequestItem):
+            return report
+        client = item.funcargs.get("mw_budget") if call.when == "call" else None
+        if isinstance(client, HostedClient) and client.unmatched is not None:
+            report.mw_budget_unmatched = list(client.unmatched)  # type: ignore[attr-defined]
+            report.mw_budget_layers = list(client.layers)  # type: ignore[attr-defined]
+        if isinstance(report.longrepr, tuple):
+            report.longrepr = (NAME, None, report.longrepr[2])  # type: ignore[assignment]
+        return report
+
+
+class LayerNames:
+    """Fails the run if a budget of the configuration names a layer that no request has."""
+
+    def __init__(self) -> None:
+        self.unmatched: set[str] | None = None
+        self.layers: dict[str, None] = {}
+        self.partial = False
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that this run does not make every request."""
+        self.partial = True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the names of a request, also from another process."""
+        names = getattr(report, "mw_budget_unmatched", None)
+        if names is not None:
+            self.unmatched = set(names) if self.unmatched is None else self.unmatched & set(names)
+            self.layers |= dict.fromkeys(getattr(report, "mw_budget_layers", ()))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run that is successful otherwise."""
+        if self.unmatched and not self.partial and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the layers that no request has."""
+        for name in sorted(self.unmatched or ()):
+            kind, of = ("warning", "the chosen requests") if self.partial else ("error", "the requests")
+            text = f"{kind}: a budget names a layer {name!r}, and none of {of} has it.{near_miss(name, self.layers)}"
+            terminalreporter.write_line(
+                tagged(f"{text} The layers are: {', '.join(self.layers)}", "layer-name"),
+                yellow=self.partial,
+                red=not self.partial,
+            )

@@ -1,0 +1,199 @@
+"""The command `mwbudget measure`: an app without pytest and without a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget import measure_command
+from pytest_mwbudget.__main__ import main
+from pytest_mwbudget.timing.schedule import Schedule
+
+from .apps import FAST, needs
+from .test_report_schema import misfits
+from .test_requests import APP
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with an app; each test has its own, because a module is imported once in a process."""
+    name = f"shop_{abs(hash(tmp_path))}"
+    Path(tmp_path, f"{name}.py").write_text(APP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(measure_command, "Schedule", lambda: Schedule(**FAST))
+    return name
+
+
+def logged() -> list[str]:
+    return Path("log").read_text().split("\n")[:-1]
+
+
+def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", f"{shop}:app", "--time", "0.5", "--json", "out.json"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert lines[0] == f"{shop}:app: 2 requests; routes left out: 1 (path parameters), 1 (no GET)"
+    assert lines[1].split() == ["per", "request", "status", "objects", "tasks", "layers", "most", "objects"]
+    assert [line.split()[:3] for line in lines[2:4]] == [["GET", "/health", "200"], ["GET", "/api/health", "200"]]
+    assert f"{shop}:app GET /health no budget: " in out
+    assert "(endpoint)" in out
+    log = logged()
+    assert (log[0], log[-1], len(set(log))) == ("startup", "shutdown", 3)
+    document = json.loads(Path("out.json").read_text())
+    assert misfits(document) == []
+    assert [one["total_us"] is not None for one in document["measurements"]] == [True, True]
+    assert {one["nodeid"] for one in document["measurements"]} == {f"{shop}:app"}
+
+
+@needs("objects")
+def test_a_row_of_counts_names_the_layer_with_most_objects(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", f"{shop}:app", "GET /health", "--time", "0.1"]) == 0
+    cells = capsys.readouterr().out.splitlines()[2].split()
+    assert int(cells[3]) > 100
+    assert cells[4:7] == ["0", "3", "ExceptionMiddleware:"]
+
+
+def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    app, header = f"{shop}:create_app('private', 'echo')", "authorization: Bearer t"
+    assert main(["measure", app, "/private", "--time=0.1", "POST /echo", "--header", header]) == 0
+    out = capsys.readouterr().out
+    assert f"{app}: 2 requests\nnote: The app is what {app} returned.\n" in out
+    assert [line.split()[:3] for line in out.splitlines()[3:5]] == [
+        ["GET", "/private", "200"],
+        ["POST", "/echo", "200"],
+    ]
+
+
+def test_pages_are_written(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jinja2")
+    assert main(["measure", f"{shop}:app", "/health", "--time=0.1", "--html=mw.html", "--markdown=mw.md"]) == 0
+    assert "GET /health" in Path("mw.html").read_text(encoding="utf-8")
+    assert "GET /health" in Path("mw.md").read_text(encoding="utf-8")
+
+
+def test_a_budget_of_the_file_that_is_broken_is_status_1(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requests.toml").write_text("[[requests]]\nurl = '/health'\ntotal_us = 0.001\n")
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=1"]) == 1
+    assert f"{shop}:app GET /health fail: " in capsys.readouterr().out
+
+
+def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
+    shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.2)
+    app = f"{shop}:create_app('private', 'events', 'health')"
+    assert main(["measure", app, "--time=0.1", "--json=out.json"]) == 0
+    out = capsys.readouterr().out
+    assert "GET /private     not measured: GET /private answered 401; nothing was measured." in out
+    assert "GET /events      not measured: GET /events: the response did not end within 0.2 s; an endless" in out
+    assert "GET /health no budget" in out
+    left_out = json.loads(Path("out.json").read_text())["left_out"]
+    assert [one["request"]["url"] for one in left_out] == ["/private", "/events"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("broken", "the app raised LookupError: no such shelf ("),
+        ("leaves", "GET /leaves: the app called sys.exit(3) ("),
+    ],
+)
+def test_a_request_that_fails_is_status_1(
+    shop: str, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    assert main(["measure", f"{shop}:create_app('{name}', 'health')", "--time=0.1"]) == 1
+    out = capsys.readouterr().out
+    assert f"not measured: {reason}" in out
+    assert "GET /health no budget" in out
+    assert logged()[-1] == "shutdown"
+
+
+def test_nothing_measured_is_status_1(shop: str) -> None:
+    assert main(["measure", f"{shop}:create_app('private')", "/private"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{shop}:nix"], "APP is '{shop}:nix', but '{shop}' has no 'nix'."),
+        (["{shop}:breaks"], "APP is '{shop}:breaks', but the factory failed with OSError: no database ("),
+        (["nowhere_at_all:app"], "importing 'nowhere_at_all' failed with ModuleNotFoundError"),
+        (["{shop}:app", "health"], "REQUEST is 'health'; write a method and a path"),
+        (["{shop}:app", "--time=0"], "--time is '0'; give a number of seconds above 0"),
+        (["{shop}:app", "--header=x"], "--header is 'x'; write for example"),
+        (["{shop}:app", "--requests=no.toml"], "--requests='no.toml' cannot be read: "),
+        (["{shop}:app", "--json=/dev/null/x"], "--json='/dev/null/x' cannot be written: "),
+        (["{shop}:app", "--json=x", "--markdown=x"], "--markdown='x' is the same file as --json='x'"),
+    ],
+)
+def test_what_is_unusable_is_status_2_with_a_message(
+    shop: str, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["measure", *(one.format(shop=shop) for one in arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert message.format(shop=shop) in err
+    assert err.startswith("error: ")
+    assert out == ""
+
+
+def test_an_app_that_does_not_start_is_status_2_and_shows_what_it_printed(
+    shop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("other_app.py").write_text(
+        f"from {shop} import *\n\n\n@contextlib.asynccontextmanager\nasync def fails(app):\n"
+        "    print('connecting')\n    raise OSError('no database')\n    yield\n\n\napp = create_app(startup=fails)\n"
+    )
+    assert main(["measure", "other_app:app", "/health"]) == 2
+    err = capsys.readouterr().err
+    assert "the app's lifespan startup failed with OSError: no database" in err
+    assert "The app printed:\nconnecting" in err
+
+
+def test_an_interrupt_leaves_what_is_known(
+    shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure_command.Measuring, "time", interrupt)
+    assert main(["measure", f"{shop}:app", "/health"]) == 130
+    assert "GET /health no budget: 21 requests counted" in capsys.readouterr().out
+    assert logged()[-1] == "shutdown"
+
+
+def test_a_request_that_is_counted_and_not_timed_says_why(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("limited_app.py").write_text(
+        f"from {shop} import app as inner\n\ncalls = 0\n\n\nasync def app(scope, receive, send):\n"
+        "    global calls\n    calls += scope['type'] == 'http'\n    if calls > 60:\n"
+        "        raise LookupError('the token was used')\n    await inner(scope, receive, send)\n"
+    )
+    assert main(["measure", "limited_app:app", "/health"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "note: Not timed: GET /health: call " in out
+    assert "raised LookupError: the token was used" in out
+
+
+def test_what_the_app_prints_stays_out_of_the_output(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("chatty_app.py").write_text(
+        f"import logging\nfrom {shop} import app as inner\n\nlogging.basicConfig()\n\n\n"
+        "async def app(scope, receive, send):\n    print('chat')\n    logging.warning('chat')\n"
+        "    await inner(scope, receive, send)\n"
+    )
+    assert main(["measure", "chatty_app:app", "/health", "--time=0.1"]) == 0
+    out, err = capsys.readouterr()
+    assert "chat\n" not in out + err
+
+
+def test_the_module_is_the_command_and_needs_no_pytest_configuration(shop: str) -> None:
+    Path("pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    command = [sys.executable, "-m", "pytest_mwbudget", "measure", f"{shop}:app", "/health", "--time=0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GET /health no budget" in done.stdout
