@@ -177,13 +177,14 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class HotFunction:
-    """A function in a profile: its self time, and its time with callees."""
+    """A function in a profile: its self time, its time with callees, whether it is the project's own."""
 
     function: str
     file: str
     line: int
     own_us: Microseconds
     total_us: Microseconds
+    own: bool = False
 
     @property
     def place(self) -> str:
@@ -196,8 +197,8 @@ class Profile:
     """A profile of the same request, repeated `requests` times.
 
     `request_us` is the time of a request under the profiler, which slows the request down. `flamegraph`, `pyinstrument`
-    and `speedscope` are paths of files. `hottest` has, by layer index, functions of the layers over their budgets, by
-    falling self time.
+    and `speedscope` are paths of files. `hottest` has, by layer index, functions of the layers over their budgets:
+    the project's own first, each kind by falling self time.
     """
 
     requests: int
@@ -237,6 +238,7 @@ class Result:
     Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
     `books`, `floor_us`, `slowdown` and `effort` are None.
 
+    - `route`: the template of the request's route, None if unknown
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
@@ -246,6 +248,7 @@ class Result:
 
     request: RequestLine
     status: int
+    route: str | None = None
     loop: str = "asyncio"
     layers: tuple[LayerReport, ...] = ()
     ledger: Ledger | None = None
@@ -260,6 +263,12 @@ class Result:
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     disturbed: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The method with the route, or with the URL; and the status unless it is 200."""
+        place = f"{self.request.method} {self.route or self.request.url}"
+        return place if self.status == 200 else f"{place} {self.status}"
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:

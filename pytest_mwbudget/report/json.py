@@ -26,7 +26,7 @@ from ..model.results import (
     RequestLine,
     Result,
 )
-from ..model.stack import Layer
+from ..model.stack import Layer, Origin
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
@@ -117,6 +117,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     data = {
         "nodeid": nodeid,
         "request": asdict(result.request),
+        "route": result.route,
         "status": result.status,
         "loop": result.loop,
         "verdict": result.verdict,
@@ -165,6 +166,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "verdict": report.verdict,
         "reason": next((judged.reason for judged in report.judged.values() if judged.reason), None),
         "why": why,
+        "origin": report.layer.origin and asdict(report.layer.origin),
     }
 
 
@@ -207,6 +209,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
     return Result(
         request=RequestLine(**data["request"]),
         status=data["status"],
+        route=data.get("route"),
         loop=data["loop"],
         layers=tuple(_read_layer(layer) for layer in data["layers"]),
         ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
@@ -235,7 +238,7 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
     return LayerReport(
-        Layer(**{key: data[key] for key in OF_LAYER}),
+        Layer(**{key: data[key] for key in OF_LAYER}, origin=Origin(**data["origin"]) if data.get("origin") else None),
         data["us"] and _read_estimate(data["us"]),
         data["method"],
         occupation,

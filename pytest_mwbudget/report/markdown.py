@@ -20,8 +20,6 @@ UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # The most requests that are listed with the reason why they were not measured.
 UNMEASURED = 10
-# The most functions of a profile that are listed for a layer.
-HOTTEST = 3
 IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
 
 # Special characters in Markdown, and those that GitHub and GitLab turn into links and mentions. An underscore inside a
@@ -116,7 +114,8 @@ def _cells(row: Row) -> Sequence[str]:
     verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
-    return (code(row.name) if row.report else row.name, time, span, budgets, verdict, *counts)
+    name = code(row.name) if row.report else row.name
+    return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
 
 
 def _findings(shown: View) -> Iterator[str]:
@@ -133,7 +132,7 @@ def _findings(shown: View) -> Iterator[str]:
 def _hot(shown: View, profile: Profile) -> Iterator[str]:
     yield f"- flamegraph: {code(profile.flamegraph)}"
     for name, functions in shown.hottest:
-        for hot in functions[:HOTTEST]:
+        for hot in functions:
             place = f" at {code(hot.place)}" if hot.place else ""
             yield (
                 f"  - {code(name)}: {code(hot.function)}{place},"
