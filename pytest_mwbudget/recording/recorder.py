@@ -20,7 +20,7 @@ from ..errors import MeasurementError
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
-from .request import Passage, RecordedRequest, copied, line_of, route_of
+from .request import Passage, RecordedRequest, copied, endpoint_of, line_of, route_of
 
 # Methods that change nothing, so that a repetition is like the first request.
 REPEATABLE = ("GET", "HEAD", "OPTIONS")
@@ -35,10 +35,12 @@ NS_PER_S = 1e9
 class Recorded:
     """A request that a client has made, with all that repeats it.
 
-    `route` is the template of its route, or its path. `caller` repeats it; its `status` is that of the response.
+    `route` is the template of its route, or its path; `endpoint` names what answers it, if the router has noted that.
+    `caller` repeats it; its `status` is that of the response.
     """
 
     route: str
+    endpoint: str
     caller: Caller
 
 
@@ -146,7 +148,7 @@ class Recorder:
             calls=1,
             status=passage.status,
         )
-        await self.measure(Recorded(route_of(scope), caller))
+        await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage) -> str | None:
         if line.method not in self.methods:

@@ -130,6 +130,7 @@ class OwnRequests(MeasuredRequests):
         result = await measure_again(caller, wanted, self.environment, self.publisher(number), choose)
         if result is None:
             return
+        result = replace(result, route=request.route)
         if unjudged:
             result = replace(result, notes=(*result.notes, tagged(f"Not judged: {unjudged}.", "not-judged")))
             self._unjudged.append(result)
