@@ -114,6 +114,8 @@ def _without_values(path: str, parameters: Mapping[str, object]) -> str:
 
 def endpoint_of(scope: Scope) -> str:
     """Return the qualified name of the function or class that the router has chosen, empty if it has not noted it."""
-    endpoint = scope.get("endpoint") or scope.get("route_handler")
+    endpoint: Any = scope.get("endpoint") or scope.get("route_handler")
+    if endpoint is None:
+        return ""
     named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
-    return "" if endpoint is None else f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
+    return f"{getattr(named, '__module__', '?')}.{named.__qualname__}"

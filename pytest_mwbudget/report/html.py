@@ -18,6 +18,7 @@ from urllib.parse import quote
 from ..errors import explain_command
 from ..model.results import Quantity, Verdict
 from .json import left_out, measured
+from .matrix import matrices
 from .picture import picture
 from .table import COUNTS, SPENT, US, Column, Figure, Row
 from .text import amount, bound, figure
@@ -34,7 +35,8 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
     installed.
     """
     style, script = _asset("report.css"), _asset("report.js")
-    found = [(nodeid, view(result)) for nodeid, result in measured(document)]
+    results = measured(document)
+    found = [(nodeid, view(result)) for nodeid, result in results]
     return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
@@ -42,6 +44,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         about=document["environment"],
         created=document.get("created"),
         sections=[_section(number, nodeid, shown, link) for number, (nodeid, shown) in enumerate(found, 1)],
+        matrices=matrices([result for _, result in results]),
         headline=_headline([shown.verdict for _, shown in found]),
         left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in found),

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import explain_command
 from ..model.results import Profile, RequestLine, Verdict
 from .json import left_out, measured
+from .matrix import Cell, Matrix, matrices
 from .table import Row
 from .text import amount, figure, printable
 from .view import View, view
@@ -20,6 +21,8 @@ UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # The most requests that are listed with the reason why they were not measured.
 UNMEASURED = 10
+# The most routes of a matrix: a wider table cannot be read.
+MOST_ROUTES = 8
 IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
 
 # Special characters in Markdown, and those that GitHub and GitLab turn into links and mentions. An underscore inside a
@@ -35,7 +38,9 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     """
     found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
     shown = [(nodeid, view(result)) for nodeid, result in found]
-    head = _head([one.verdict for _, one in shown])
+    verdicts = _head([one.verdict for _, one in shown])
+    tables = ["\n".join(_matrix(one)) for one in matrices([result for _, result in found])]
+    head = _joined([verdicts, *tables]).rstrip("\n")
     sections = ["\n".join(_section(nodeid, one)) for nodeid, one in shown]
     unmeasured = _unmeasured(left_out(document))
     foot = _foot(document["environment"], has_ids=any(one.has_ids for _, one in shown))
@@ -43,7 +48,10 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
         return text
-    room = limit - _size(_joined([head, _left_out(len(sections), len(sections)), foot]))
+    none_kept = _left_out(len(sections), len(sections))
+    if _size(_joined([head, none_kept, foot])) > limit:
+        head = verdicts
+    room = limit - _size(_joined([head, none_kept, foot]))
     ends = accumulate(_size(section) + 2 for section in sections)  # plus the blank line that separates two parts
     kept = sections[: sum(end <= room for end in ends)]
     if room < 0:
@@ -83,6 +91,31 @@ def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> str:
     words = (environment["implementation"], environment["python"], "on", environment["platform"])
     machine = f"{plain(' '.join(words))}, loop {plain(environment['loop'])}"
     return f"{machine}\n\n{IDS}" if has_ids else machine
+
+
+# ---- all requests ------------------------------------------------------------------------------------------------
+
+
+def _matrix(whole: Matrix) -> Iterator[str]:
+    """Yield the table of layers and routes. The costliest layer of each route is bold."""
+    shown = whole.first(MOST_ROUTES)
+    yield f"**Layers and routes, {whole.quantity.title} per request**"
+    yield ""
+    yield _line(["layer", "from", *(code(route.title) for route in shown.routes)])
+    yield f"|---|---|{'--:|' * len(shown.routes)}"
+    for line in shown.lines:
+        name = line.name if line.kind == "frame" else code(line.name)
+        yield _line([name, plain(line.whose), *map(_matrix_cell, line.cells)])
+    if len(shown.routes) < len(whole.routes):
+        yield ""
+        yield f"These are the costliest {len(shown.routes)} of {len(whole.routes)} routes. The JSON has them all."
+
+
+def _matrix_cell(cell: Cell) -> str:
+    if cell.figure is None:
+        return "" if cell.missing == "not in this stack" else cell.missing
+    text = f"{cell.figure.text}, {cell.spawned}" if cell.spawned else cell.figure.text
+    return f"**{plain(text)}**" if cell.costliest else plain(text)
 
 
 # ---- one request -------------------------------------------------------------------------------------------------
