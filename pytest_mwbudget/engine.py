@@ -107,10 +107,15 @@ async def measure_again(
         return await _measured(caller, chosen, environment, foreign_tools, publish)
 
 
+def _timed(settings: Settings, environment: Environment) -> bool:
+    """Return whether to measure times."""
+    return settings.budgets.need_clock if environment.timed is None else environment.timed
+
+
 @contextmanager
 def _turn(settings: Settings, environment: Environment) -> Iterator[Environment]:
     """Wait for the turn of this process if times are measured. Yields the environment with the turn."""
-    with environment.turns() if settings.budgets.need_clock else nullcontext(environment.turn) as turn:
+    with environment.turns() if _timed(settings, environment) else nullcontext(environment.turn) as turn:
         yield replace(environment, turn=turn)
 
 
@@ -135,7 +140,7 @@ async def _measured(
     caller.clock = environment.clock
     run = await _prepared(caller, settings, environment, foreign_tools)
     findings = await run.counted()
-    if settings.budgets.need_clock and not foreign_tools.distorting:
+    if _timed(settings, environment) and not foreign_tools.distorting:
         findings = await run.timed(findings)
     result = findings.result(caller.template.line, caller.status, caller.loop.name)
     if publish is None or not _profile_wanted(settings, result):
@@ -192,14 +197,15 @@ async def _prepared(
     """Warm up the app, find its layers and their budgets."""
     __tracebackhide__ = True
     schedule = environment.schedule
-    thorough = settings.budgets.need_clock and (environment.precise or not settings.budgets.bound_time)
+    timed = _timed(settings, environment)
+    thorough = timed and (environment.precise or not settings.budgets.bound_time)
     async with _called_again(caller, settings) as call:
         warm, request_ns = False, 0.0
         if not thorough:
             request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
             # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
             slow = request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
-            thorough = settings.budgets.need_clock and slow
+            thorough = timed and slow
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
         stack = await discover(call)

@@ -154,7 +154,8 @@ class Recorder:
         if line.method not in self.methods:
             return (
                 f"a {line.method} request is not repeated by itself; where the test can stand that the request is"
-                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it"
+                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it, or"
+                f" mw_budget_repeat = {line.method} in the configuration"
             )
         if streaming.get():
             return "its response is read as a stream"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+from ..asgi.naming import qualname_of
 from ..asgi.stack import Stack
 from ..config.budgets import Budgets, no_such_layer, unmatched
 from ..config.settings import Settings
@@ -16,6 +17,7 @@ from ..model.stack import Layer
 from ..recording.clients import recorded
 from ..recording.recorder import Recorded, Recorder
 from ..timing.run import Environment
+from .claims import Claims
 from .measured import LeftOut, MeasuredRequests
 
 # How long a request is sampled that no budget applies to, if no report shows its figures.
@@ -28,14 +30,16 @@ class OwnRequests(MeasuredRequests):
 
     A request is measured once a test: for each app, method, route, status and list of layers that it enters.
     `current` gives the test's settings at the time of a request, `publisher` the function that keeps a profile.
-    `active` is whether the test has no `mw_budget` client, which measures in its place.
+    `active` is whether the test has no `mw_budget` client, which measures in its place. `claims` are those of a survey,
+    which does not measure again what this test has measured.
     """
 
     settings: Settings
     environment: Environment
-    publisher: Callable[[int], Publish]
+    publisher: Callable[[int], Publish | None]
     current: Callable[[], Settings]
     active: Callable[[], bool]
+    claims: Claims | None = None
     enforce: bool = True
     results: list[Result] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -119,11 +123,8 @@ class OwnRequests(MeasuredRequests):
 
         def choose(stack: Stack) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
-            entered = tuple(layer.name for layer in layers if layer.entered)
-            key = (id(caller.app), line.method, request.route, caller.status, entered)
-            if key in self._known:
+            if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
-            self._known[key] = caller.app
             return wanted if unjudged else self._without_unmatched(wanted, layers)
 
         number = len(self.results) + 1
@@ -136,6 +137,17 @@ class OwnRequests(MeasuredRequests):
             self._unjudged.append(result)
         self.results.append(result)
 
+    def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
+        """Return whether this request is to be measured, and remember it."""
+        caller = request.caller
+        key = (id(caller.app), caller.template.line.method, request.route, caller.status, entered)
+        if key in self._known:
+            return False
+        self._known[key] = caller.app
+        if self.claims is not None:
+            self.claims.claim(identity_of(request, entered))
+        return True
+
     def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
         """Leave out the budgets by name that match no layer here: another request of the test may have these layers."""
         budgets = settings.budgets
@@ -144,6 +156,13 @@ class OwnRequests(MeasuredRequests):
         self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
         kept = {name: bounds for name, bounds in budgets.layers.items() if name not in names}
         return replace(settings, budgets=replace(budgets, layers=kept))
+
+
+def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:
+    """Return what tells requests of a whole run apart, also in several processes: a test may make its app anew."""
+    caller = request.caller
+    method = caller.template.line.method
+    return repr((qualname_of(caller.app), method, request.route, request.endpoint, caller.status, *entered))
 
 
 def _why_unjudged(status: int, settings: Settings) -> str | None:

@@ -53,9 +53,10 @@ def cpu_clock() -> Clock | None:
 class Environment:
     """What a measurement needs from its surroundings. Tests replace the clocks and the source of chance.
 
-    `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
-    figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
-    other process measures; `turn` is what that context returned.
+    `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them. `apart` is
+    a context round all requests but the first, which the test sees. `precise` says that reports show the figures even
+    if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no other process
+    measures; `turn` is what that context returned.
     """
 
     clock: Clock = perf_counter_ns
@@ -65,6 +66,7 @@ class Environment:
     progress: Progress = lambda share: None
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
     precise: bool = True
+    timed: bool | None = None
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
