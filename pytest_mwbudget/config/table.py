@@ -81,6 +81,7 @@ SETTINGS = {
         Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
         Setting("flamegraph", "failing|always|never", IN_A_RUN, "which requests to draw a flamegraph of", "failing"),
         Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs", ".mw-budget"),
+        Setting("survey_time", "SECONDS", IN_A_RUN, "longest time that --mw-budget-survey measures", 120),
         Setting("app", "APP", (INI,), "the app under test, as package.module:attribute"),
         Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),

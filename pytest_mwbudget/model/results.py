@@ -221,6 +221,29 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedTest:
+    """A test that failed while a survey recorded it and passed without. `cause` is the first line of the failure."""
+
+    nodeid: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRun:
+    """What a survey did: its seconds of measuring and their limit, the tests of the run, what it could not see.
+
+    `repeated` are the tests that run twice because the survey disturbed them. `unknown_clients` are the modules of
+    clients whose requests cannot be recorded.
+    """
+
+    seconds: Seconds
+    limit_s: Seconds
+    tests: int
+    repeated: tuple[RepeatedTest, ...] = ()
+    unknown_clients: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestLine:
     """The method of a request, and its path with the query."""
 
@@ -239,6 +262,7 @@ class Result:
     `books`, `floor_us`, `slowdown` and `effort` are None.
 
     - `route`: the template of the request's route, None if unknown
+    - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
@@ -263,6 +287,7 @@ class Result:
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     disturbed: str | None = None
+    surveyed: bool = False
 
     @property
     def label(self) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import explain_command
 from ..model.results import Profile, RequestLine, Verdict
-from .json import left_out, measured
+from .json import left_out, measured, surveyed
 from .matrix import Cell, Matrix, matrices
+from .survey import Survey, survey
 from .table import Row
 from .text import amount, figure, printable
 from .view import View, view
@@ -39,7 +40,10 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
     shown = [(nodeid, view(result)) for nodeid, result in found]
     verdicts = _head([one.verdict for _, one in shown])
-    tables = ["\n".join(_matrix(one)) for one in matrices([result for _, result in found])]
+    results, run = [result for _, result in found], surveyed(document)
+    tables = ["\n".join(_matrix(one)) for one in matrices(results)]
+    if run is not None:
+        tables.insert(0, "\n".join(_survey(survey(run, results, left_out(document)))))
     head = _joined([verdicts, *tables]).rstrip("\n")
     sections = ["\n".join(_section(nodeid, one)) for nodeid, one in shown]
     unmeasured = _unmeasured(left_out(document))
@@ -94,6 +98,29 @@ def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> str:
 
 
 # ---- all requests ------------------------------------------------------------------------------------------------
+
+
+def _survey(shown: Survey) -> Iterator[str]:
+    """Yield what the survey did, and the table of layers over all routes."""
+    run = shown.run
+    tests = "1 test" if run.tests == 1 else f"{run.tests} tests"
+    yield f"A survey of {tests}, which measured for {run.seconds:.1f} s of at most {run.limit_s:g}."
+    if shown.counted_only:
+        yield f"There was little time: {shown.counted_only} requests were only counted."
+    if shown.layers:
+        yield ""
+        yield _line(("layer", "from", "routes", "µs", "worst µs", "worst on", "objects", "tasks"))
+        yield "|---|---|--:|--:|--:|---|--:|--:|"
+        for one in shown.layers:
+            worst = "" if one.worst_route is None else code(shown.routes[one.worst_route - 1].title)
+            times = [UNKNOWN if us is None else figure(us) for us in (one.typical_us, one.worst_us)]
+            counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (one.objects, one.tasks)]
+            yield _line((code(one.name), plain(one.whose), str(one.routes), *times, worst, *counts))
+    if run.repeated:
+        yield ""
+        yield "Tests that failed while the survey recorded them, and passed without:"
+        yield ""
+        yield from (f"- {code(one.nodeid)}: {plain(printable(one.cause))}" for one in run.repeated)
 
 
 def _matrix(whole: Matrix) -> Iterator[str]:
