@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from .errors import MwBudgetError, report_of
 from .messages import pages
-from .report.json import SCHEMA, encodable, measured, to_json
+from .report.json import SCHEMA, encodable, left_out, measured, surveyed, to_json
+from .report.overview import together
 from .report.terminal import run
 from .session.artifacts import RENDERED, STORED, check_distinct, put
 
@@ -129,7 +130,10 @@ def _render(source: Path, said: Mapping[str, str]) -> None:
 def _tables(document: Mapping[str, Any]) -> list[str]:
     environment = document["environment"]
     python = f"{environment['implementation']} {environment['python']}"
-    return [line.text for line in run(measured(document), python, shutil.get_terminal_size().columns)]
+    width, found = shutil.get_terminal_size().columns, measured(document)
+    lines = [*run([(nodeid, result) for nodeid, result in found if not result.surveyed], python, width)]
+    lines += together(surveyed(document), [result for _, result in found], left_out(document), width)
+    return [line.text for line in lines]
 
 
 def _stored(source: Path) -> Mapping[str, Any]:

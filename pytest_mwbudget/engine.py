@@ -250,14 +250,15 @@ async def _prepared(
     """Warm up the app, find its layers and their budgets; `choose` returns the settings for these layers."""
     __tracebackhide__ = True
     schedule = environment.schedule
-    thorough = settings.need_clock and (environment.precise or not settings.budgets.bound_time)
+    timed = settings.need_clock
+    thorough = timed and (environment.precise or not settings.budgets.bound_time)
     async with _called_again(caller, settings) as call:
         warm, request_ns = False, 0.0
         if not thorough:
             request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
             # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
             slow = request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
-            thorough = settings.need_clock and slow
+            thorough = timed and slow
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
         stack = await discover(call)

@@ -21,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mw-budget", "per-request overhead of ASGI middleware layers")
     group.addoption("--mw-budget", action="store_true", default=None, help=switch)
     parser.addini("mw_budget", switch, type="bool")
+    survey = "measure each distinct request that the tests make with clients of their own, marked or not, and sum it up"
+    group.addoption("--mw-budget-survey", action="store_true", default=None, help=survey)
     for setting in table.SETTINGS.values():
         if table.OPTION in setting.places:
             action = "append" if setting.kind in table.REPEATED else "store"
@@ -44,6 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from .session.summary import configure as configure_summary
 
         configure_gate(config)
+        if config.getoption("mw_budget_survey"):
+            from .session.survey import configure as configure_survey
+
+            configure_survey(config)
         configure_summary(config)
         configure_requests(config)
 

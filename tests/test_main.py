@@ -18,6 +18,7 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.messages import pages
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import render as markdown
+from pytest_mwbudget.report.overview import together
 from pytest_mwbudget.report.terminal import run
 
 from .test_report_json import RESULT, RESULTS, UNTIMED
@@ -42,7 +43,8 @@ def test_without_a_file_to_write_the_tables_are_printed(
     environment = DATA["environment"]
     python = f"{environment['implementation']} {environment['python']}"
     shown = run([(NODEID, RESULT), ("other", UNTIMED)], python, 70)
-    assert capsys.readouterr().out.splitlines() == [line.text for line in shown]
+    below = together(None, [RESULT, UNTIMED], [], 70)
+    assert capsys.readouterr().out.splitlines() == [line.text for line in [*shown, *below]]
 
 
 def test_every_file_that_is_asked_for_is_written_and_nothing_printed(

@@ -106,6 +106,16 @@ def test_the_hottest_functions_are_the_layers_own_and_what_calls_itself_counts_o
     assert [one.function for one in hottest(SESSION, RESULT.layers[0].layer, REQUESTS, count=1)] == ["check"]
 
 
+def test_the_projects_own_functions_come_first_however_hot_the_others_are() -> None:
+    installed = [frame_info(f"hot{i}", f"/env/lib/python3/site-packages/anyio/{i}.py", 5) for i in range(9)]
+    own = [code(f"own{i}", i) for i in range(4)]
+    records = [([OUTER, frame], 10.0 + i) for i, frame in enumerate(installed)]
+    records += [([OUTER, frame], 1.0 + i) for i, frame in enumerate(own)]
+    found = hottest(session(*records), RESULT.layers[0].layer, REQUESTS)
+    assert [one.function for one in found] == ["own3", "own2", "own1", "hot8", "hot7", "hot6"]
+    assert [one.own for one in found] == [True] * 3 + [False] * 3
+
+
 class Scripts(HTMLParser):
     """The content of the script elements."""
 

@@ -9,6 +9,7 @@ from types import MethodType
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
 from .naming import aliases_of, names_of, qualname_of
+from .origins import origin_of
 from .stack import Entry, HandedOn, Stack
 
 OUTSIDE = "the outside of the stack"
@@ -50,6 +51,7 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
             runs_task=index is not None and any(entry.own_task and entry.parent == index for entry in entries),
             merged_with=merged_with,
             merged_because=merged_because,
+            origin=origin_of(callee),
         )
         layers.append((index, layer))
     return Stack(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 
-from .callables import is_function, static_dict
+from .callables import is_function
+from .origins import dispatch_of
 
 
 def names_of(callees: Sequence[object]) -> list[str]:
@@ -47,11 +47,9 @@ def display_name(callee: object) -> str:
 
 def _dispatch_name(callee: object) -> str | None:
     """Return the name of the function given to a BaseHTTPMiddleware, None when a method of its own dispatches."""
-    dispatch = static_dict(callee).get("dispatch_func")
-    if dispatch is None or getattr(dispatch, "__self__", None) is callee:
+    dispatch = dispatch_of(callee)
+    if dispatch is None:
         return None
-    if isinstance(dispatch, functools.partial):
-        dispatch = dispatch.func
     name = getattr(dispatch, "__name__", None)
     return name if isinstance(name, str) else type(dispatch).__name__
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ..errors import LayerNameError, near_miss
 from ..model.estimate import Microseconds
 from ..model.results import COUNTED, Quantity
 from ..model.stack import Layer
 
+Bound = TypeVar("Bound", float, float | None)
 # Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for counts.
 Bounds: TypeAlias = Mapping[Quantity, float]
 # Bounds of a named layer: None removes the default bound of a quantity.
@@ -34,6 +35,16 @@ class Budgets:
             for quantity, most in bounds.items()
             if most is not None
         }
+
+    @property
+    def of_counts(self) -> Budgets:
+        """The budgets of counts, without those of time."""
+
+        def counted(bounds: Mapping[Quantity, Bound]) -> dict[Quantity, Bound]:
+            return {quantity: most for quantity, most in bounds.items() if quantity in COUNTED}
+
+        layers = {name: kept for name, bounds in self.layers.items() if (kept := counted(bounds))}
+        return Budgets(counted(self.default), layers)
 
     @property
     def need_clock(self) -> bool:

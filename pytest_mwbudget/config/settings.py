@@ -37,7 +37,7 @@ class Settings:
     the test's own clients, besides GET, HEAD and OPTIONS. `loop` None means asyncio's default loop; in an async
     test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
     for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
-    `timed` False counts only, whatever the budgets.
+    `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -50,12 +50,12 @@ class Settings:
     when_undecided: WhenUndecided = _of("undecided")
     when_uncountable: WhenUndecided = _of("undecided", default="fail")
     flamegraph: WhenProfiled = _of("flamegraph")
-    timed: bool = True
+    timed: bool | None = None
 
     @property
     def need_clock(self) -> bool:
         """Whether to measure time."""
-        return self.timed and self.budgets.need_clock
+        return self.budgets.need_clock if self.timed is None else self.timed
 
 
 _FIELDS: dict[str, str] = {one.name: one.metadata["setting"] for one in fields(Settings) if one.metadata}

@@ -83,6 +83,7 @@ SETTINGS = {
         Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
         Setting("flamegraph", "failing|always|never", IN_A_RUN, "which requests to draw a flamegraph of", "failing"),
         Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs", ".mw-budget"),
+        Setting("survey_time", "SECONDS", IN_A_RUN, "longest time that --mw-budget-survey measures", 120),
         Setting(
             "app",
             "APP",

@@ -177,13 +177,14 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class HotFunction:
-    """A function in a profile: its self time, and its time with callees."""
+    """A function in a profile: its self time, its time with callees, whether it is the project's own."""
 
     function: str
     file: str
     line: int
     own_us: Microseconds
     total_us: Microseconds
+    own: bool = False
 
     @property
     def place(self) -> str:
@@ -196,8 +197,8 @@ class Profile:
     """A profile of the same request, repeated `requests` times.
 
     `request_us` is the time of a request under the profiler, which slows the request down. `flamegraph`, `pyinstrument`
-    and `speedscope` are paths of files. `hottest` has, by layer index, functions of the layers over their budgets, by
-    falling self time.
+    and `speedscope` are paths of files. `hottest` has, by layer index, functions of the layers over their budgets:
+    the project's own first, each kind by falling self time.
     """
 
     requests: int
@@ -220,6 +221,29 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedTest:
+    """A test that failed while a survey recorded it and passed without. `cause` is the first line of the failure."""
+
+    nodeid: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRun:
+    """What a survey did: its seconds of measuring and their limit, the tests of the run, what it could not see.
+
+    `repeated` are the tests that run twice because the survey disturbed them. `unknown_clients` are the modules of
+    clients whose requests cannot be recorded.
+    """
+
+    seconds: Seconds
+    limit_s: Seconds
+    tests: int
+    repeated: tuple[RepeatedTest, ...] = ()
+    unknown_clients: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestLine:
     """The method of a request, and its path with the query."""
 
@@ -237,6 +261,8 @@ class Result:
     Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
     `books`, `floor_us`, `slowdown` and `effort` are None.
 
+    - `route`: the template of the request's route, None if unknown
+    - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
@@ -246,6 +272,7 @@ class Result:
 
     request: RequestLine
     status: int
+    route: str | None = None
     loop: str = "asyncio"
     layers: tuple[LayerReport, ...] = ()
     ledger: Ledger | None = None
@@ -260,6 +287,13 @@ class Result:
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     disturbed: str | None = None
+    surveyed: bool = False
+
+    @property
+    def label(self) -> str:
+        """The method with the route, or with the URL; and the status unless it is 200."""
+        place = f"{self.request.method} {self.route or self.request.url}"
+        return place if self.status == 200 else f"{place} {self.status}"
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:

@@ -30,13 +30,37 @@ def owner_of(entry: EntryIndex) -> Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose code a layer is.
+
+    `distribution` is the installed distribution that it comes from, None for the project's own code. For a layer made
+    of a function, as by `@app.middleware("http")`: `function` is `module.QualName`, `file` and `line` are its place.
+    """
+
+    distribution: str | None = None
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether the layer is the project's own."""
+        return self.distribution is None
+
+    @property
+    def place(self) -> str:
+        """`file:line` of the function, empty for a layer that is not made of one."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of a discovered stack.
 
     `index` counts from the outermost layer, 0. `name` is unique in its stack; `qualname` is `module.QualName`;
     `aliases` are further names that a budget can use for the layer. `runs_task` says that the layer runs its inner app
     in a separate task. `merged_with` names the neighbour whose figures include this layer's, if its boundary cannot
-    have a probe; `merged_because` says why.
+    have a probe; `merged_because` says why. `origin` says whose code it is, None if that was not stored.
     """
 
     index: RowIndex
@@ -48,6 +72,7 @@ class Layer:
     runs_task: bool = False
     merged_with: str | None = None
     merged_because: str | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from ..errors import MeasurementError
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
-from .request import Passage, RecordedRequest, copied, line_of, route_of
+from .request import Passage, RecordedRequest, copied, endpoint_of, line_of, route_of
 from .signals import noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
@@ -36,10 +36,12 @@ NS_PER_S = 1e9
 class Recorded:
     """A request that a client has made, with all that repeats it.
 
-    `route` is the template of its route, or its path. `caller` repeats it; its `status` is that of the response.
+    `route` is the template of its route, or its path; `endpoint` names what answers it, if the router has noted that.
+    `caller` repeats it; its `status` is that of the response.
     """
 
     route: str
+    endpoint: str
     caller: Caller
 
 
@@ -157,13 +159,14 @@ class Recorder:
             status=passage.status,
         )
         with noting_signals(self.interrupt):
-            await self.measure(Recorded(route_of(scope), caller))
+            await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage) -> str | None:
         if line.method not in self.methods:
             return (
                 f"a {line.method} request is not repeated by itself; where the test can stand that the request is"
-                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it"
+                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it, or"
+                f" mw_budget_repeat = {line.method} in the configuration"
             )
         if streaming.get():
             return "its response is read as a stream"

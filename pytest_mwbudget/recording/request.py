@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def line_of(scope: Scope) -> RequestLine:
 
 
 def route_of(scope: Scope) -> str:
-    """Return the route's template if the router has noted it in the scope, else the path."""
+    """Return the route's template if the router has noted it in the scope, else the path with its parameters' names."""
     route = scope.get("route")
     templates: Iterable[object] = (
         getattr(route, "path_format", None),  # Starlette and FastAPI
@@ -101,4 +102,22 @@ def route_of(scope: Scope) -> str:
         scope.get("path_template"),  # Litestar
     )
     template = next((one for one in templates if isinstance(one, str) and one), None)
-    return scope["path"] if template is None else f"{scope.get('root_path', '')}{template}"
+    if template is not None:
+        return f"{scope.get('root_path', '')}{template}"
+    return _without_values(scope["path"], scope.get("path_params") or {})
+
+
+def _without_values(path: str, parameters: Mapping[str, object]) -> str:
+    """Put the name of each parameter in place of its value: Starlette's router notes only these."""
+    for name, value in parameters.items():
+        path = re.sub(rf"(?<=/){re.escape(str(value))}(?=/|$)", "{" + name + "}", path, count=1)
+    return path
+
+
+def endpoint_of(scope: Scope) -> str:
+    """Return the qualified name of the function or class that the router has chosen, empty if it has not noted it."""
+    endpoint: Any = scope.get("endpoint") or scope.get("route_handler")
+    if endpoint is None:
+        return ""
+    named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
+    return f"{getattr(named, '__module__', '?')}.{named.__qualname__}"

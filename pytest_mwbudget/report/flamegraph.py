@@ -20,6 +20,7 @@ from pyinstrument.renderers.base import FrameRenderer, ProcessorList
 from pyinstrument.session import Session
 
 from ..analysis.profile_stacks import BLOCK, NO_LAYER, pruned
+from ..model.places import is_own
 from ..model.results import HotFunction, Result
 from ..model.stack import Layer
 
@@ -119,16 +120,23 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
 
 
 def hottest(session: Session, layer: Layer, requests: int, count: int = 3) -> tuple[HotFunction, ...]:
-    """Return the functions with the largest self time in a layer, without the layers inside."""
+    """Return functions of a layer, without the layers inside: `count` of the project's own, then as many others.
+
+    Each kind is by falling self time. The project's own are the lines that a team can change.
+    """
     own_us: dict[Key, float] = {}
     total_us: dict[Key, float] = {}
+    own: set[Key] = set()
     for frame, outer in _own_frames(session, layer):
         key = _key(frame)
+        if is_own(frame.file_path or ""):
+            own.add(key)
         own_us[key] = own_us.get(key, 0.0) + frame.total_self_time / requests * US_PER_S
         if key not in outer:  # count the time of a recursive function once
             total_us[key] = total_us.get(key, 0.0) + frame.time / requests * US_PER_S
-    ordered = sorted(own_us, key=lambda key: (-own_us[key], key))[:count]
-    return tuple(HotFunction(*key, own_us[key], total_us[key]) for key in ordered)
+    ordered = sorted(own_us, key=lambda key: (-own_us[key], key))
+    kinds = [key for key in ordered if key in own][:count], [key for key in ordered if key not in own][:count]
+    return tuple(HotFunction(*key, own_us[key], total_us[key], key in own) for kind in kinds for key in kind)
 
 
 def pyinstrument_page(session: Session) -> str:

@@ -17,8 +17,10 @@ from urllib.parse import quote
 
 from ..errors import explain_command
 from ..model.results import Quantity, Verdict
-from .json import left_out, measured
+from .json import left_out, measured, surveyed
+from .matrix import matrices
 from .picture import picture
+from .survey import survey
 from .table import COUNTS, SPENT, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
@@ -34,7 +36,9 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
     installed.
     """
     style, script = _asset("report.css"), _asset("report.js")
-    found = [(nodeid, view(result)) for nodeid, result in measured(document)]
+    results = measured(document)
+    found = [(nodeid, view(result)) for nodeid, result in results]
+    run = surveyed(document)
     return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
@@ -42,6 +46,8 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         about=document["environment"],
         created=document.get("created"),
         sections=[_section(number, nodeid, shown, link) for number, (nodeid, shown) in enumerate(found, 1)],
+        survey=run and survey(run, [result for _, result in results], left_out(document)),
+        matrices=matrices([result for _, result in results]),
         headline=_headline([shown.verdict for _, shown in found]),
         left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in found),

@@ -23,10 +23,12 @@ from ..model.results import (
     Ledger,
     Occupation,
     Profile,
+    RepeatedTest,
     RequestLine,
     Result,
+    SurveyRun,
 )
-from ..model.stack import Layer
+from ..model.stack import Layer, Origin
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
@@ -49,10 +51,15 @@ KINDS = {
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
 
-def document(measurements: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def document(
+    measurements: Sequence[Mapping[str, Any]],
+    left_out: Sequence[Mapping[str, Any]] = (),
+    survey: SurveyRun | None = None,
+) -> dict[str, Any]:
     """Build the whole file, which `schema.json` beside this module describes.
 
-    `measurements` come from `to_json`, requests that were `left_out` from `left_out_to_json`.
+    `measurements` come from `to_json`, requests that were `left_out` from `left_out_to_json`. `survey` is
+    what the run's survey did, None without one.
     """
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
@@ -61,6 +68,7 @@ def document(measurements: Sequence[Mapping[str, Any]], left_out: Sequence[Mappi
         "environment": environment(", ".join(loops) or "asyncio"),
         "measurements": [*measurements],
         "left_out": [*left_out],
+        "survey": survey and encodable(asdict(survey)),
     }
 
 
@@ -117,6 +125,8 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     data = {
         "nodeid": nodeid,
         "request": asdict(result.request),
+        "route": result.route,
+        "surveyed": result.surveyed,
         "status": result.status,
         "loop": result.loop,
         "verdict": result.verdict,
@@ -165,6 +175,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "verdict": report.verdict,
         "reason": next((judged.reason for judged in report.judged.values() if judged.reason), None),
         "why": why,
+        "origin": report.layer.origin and asdict(report.layer.origin),
     }
 
 
@@ -196,6 +207,15 @@ def left_out(document: Mapping[str, Any]) -> list[tuple[str, RequestLine, str]]:
     return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document.get("left_out", ())]
 
 
+def surveyed(document: Mapping[str, Any]) -> SurveyRun | None:
+    """Read what the survey of the run did, None if it was none."""
+    data = document.get("survey")
+    if data is None:
+        return None
+    repeated = tuple(RepeatedTest(**one) for one in data["repeated"])
+    return SurveyRun(**{**data, "repeated": repeated, "unknown_clients": tuple(data["unknown_clients"])})
+
+
 def from_json(data: Mapping[str, Any]) -> Result:
     """Read the result that `to_json` wrote. Advice is not read but derived from the result again."""
     ledger, endpoint = data["ledger"], data["ledger"]["endpoint"]
@@ -207,6 +227,8 @@ def from_json(data: Mapping[str, Any]) -> Result:
     return Result(
         request=RequestLine(**data["request"]),
         status=data["status"],
+        route=data.get("route"),
+        surveyed=data.get("surveyed", False),
         loop=data["loop"],
         layers=tuple(_read_layer(layer) for layer in data["layers"]),
         ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
@@ -235,7 +257,7 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
     return LayerReport(
-        Layer(**{key: data[key] for key in OF_LAYER}),
+        Layer(**{key: data[key] for key in OF_LAYER}, origin=Origin(**data["origin"]) if data.get("origin") else None),
         data["us"] and _read_estimate(data["us"]),
         data["method"],
         occupation,

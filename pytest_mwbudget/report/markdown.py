@@ -9,7 +9,9 @@ from typing import Any
 
 from ..errors import explain_command
 from ..model.results import Profile, RequestLine, Verdict
-from .json import left_out, measured
+from .json import left_out, measured, surveyed
+from .matrix import Cell, Matrix, matrices
+from .survey import Survey, survey
 from .table import Row
 from .text import amount, figure, printable
 from .view import View, view
@@ -20,8 +22,8 @@ UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # The most requests that are listed with the reason why they were not measured.
 UNMEASURED = 10
-# The most functions of a profile that are listed for a layer.
-HOTTEST = 3
+# The most routes of a matrix: a wider table cannot be read.
+MOST_ROUTES = 8
 IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
 
 # Special characters in Markdown, and those that GitHub and GitLab turn into links and mentions. An underscore inside a
@@ -37,7 +39,12 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     """
     found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
     shown = [(nodeid, view(result)) for nodeid, result in found]
-    head = _head([one.verdict for _, one in shown])
+    verdicts = _head([one.verdict for _, one in shown])
+    results, run = [result for _, result in found], surveyed(document)
+    tables = ["\n".join(_matrix(one)) for one in matrices(results)]
+    if run is not None:
+        tables.insert(0, "\n".join(_survey(survey(run, results, left_out(document)))))
+    head = _joined([verdicts, *tables]).rstrip("\n")
     sections = ["\n".join(_section(nodeid, one)) for nodeid, one in shown]
     unmeasured = _unmeasured(left_out(document))
     foot = _foot(document["environment"], has_ids=any(one.has_ids for _, one in shown))
@@ -45,7 +52,10 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
         return text
-    room = limit - _size(_joined([head, _left_out(len(sections), len(sections)), foot]))
+    none_kept = _left_out(len(sections), len(sections))
+    if _size(_joined([head, none_kept, foot])) > limit:
+        head = verdicts
+    room = limit - _size(_joined([head, none_kept, foot]))
     ends = accumulate(_size(section) + 2 for section in sections)  # plus the blank line that separates two parts
     kept = sections[: sum(end <= room for end in ends)]
     if room < 0:
@@ -87,6 +97,54 @@ def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> str:
     return f"{machine}\n\n{IDS}" if has_ids else machine
 
 
+# ---- all requests ------------------------------------------------------------------------------------------------
+
+
+def _survey(shown: Survey) -> Iterator[str]:
+    """Yield what the survey did, and the table of layers over all routes."""
+    run = shown.run
+    tests = "1 test" if run.tests == 1 else f"{run.tests} tests"
+    yield f"A survey of {tests}, which measured for {run.seconds:.1f} s of at most {run.limit_s:g}."
+    if shown.counted_only:
+        yield f"There was little time: {shown.counted_only} requests were only counted."
+    if shown.layers:
+        yield ""
+        yield _line(("layer", "from", "routes", "µs", "worst µs", "worst on", "objects", "tasks"))
+        yield "|---|---|--:|--:|--:|---|--:|--:|"
+        for one in shown.layers:
+            worst = "" if one.worst_route is None else code(shown.routes[one.worst_route - 1].title)
+            times = [UNKNOWN if us is None else figure(us) for us in (one.typical_us, one.worst_us)]
+            counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (one.objects, one.tasks)]
+            yield _line((code(one.name), plain(one.whose), str(one.routes), *times, worst, *counts))
+    if run.repeated:
+        yield ""
+        yield "Tests that failed while the survey recorded them, and passed without:"
+        yield ""
+        yield from (f"- {code(one.nodeid)}: {plain(printable(one.cause))}" for one in run.repeated)
+
+
+def _matrix(whole: Matrix) -> Iterator[str]:
+    """Yield the table of layers and routes. The costliest layer of each route is bold."""
+    shown = whole.first(MOST_ROUTES)
+    yield f"**Layers and routes, {whole.quantity.title} per request**"
+    yield ""
+    yield _line(["layer", "from", *(code(route.title) for route in shown.routes)])
+    yield f"|---|---|{'--:|' * len(shown.routes)}"
+    for line in shown.lines:
+        name = line.name if line.kind == "frame" else code(line.name)
+        yield _line([name, plain(line.whose), *map(_matrix_cell, line.cells)])
+    if len(shown.routes) < len(whole.routes):
+        yield ""
+        yield f"These are the costliest {len(shown.routes)} of {len(whole.routes)} routes. The JSON has them all."
+
+
+def _matrix_cell(cell: Cell) -> str:
+    if cell.figure is None:
+        return "" if cell.missing == "not in this stack" else cell.missing
+    text = f"{cell.figure.text}, {cell.spawned}" if cell.spawned else cell.figure.text
+    return f"**{plain(text)}**" if cell.costliest else plain(text)
+
+
 # ---- one request -------------------------------------------------------------------------------------------------
 
 
@@ -116,7 +174,8 @@ def _cells(row: Row) -> Sequence[str]:
     verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
-    return (code(row.name) if row.report else row.name, time, span, budgets, verdict, *counts)
+    name = code(row.name) if row.report else row.name
+    return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
 
 
 def _findings(shown: View) -> Iterator[str]:
@@ -133,7 +192,7 @@ def _findings(shown: View) -> Iterator[str]:
 def _hot(shown: View, profile: Profile) -> Iterator[str]:
     yield f"- flamegraph: {code(profile.flamegraph)}"
     for name, functions in shown.hottest:
-        for hot in functions[:HOTTEST]:
+        for hot in functions:
             place = f" at {code(hot.place)}" if hot.place else ""
             yield (
                 f"  - {code(name)}: {code(hot.function)}{place},"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..model.estimate import Estimate
 from ..model.results import COUNTED, Counts, Judged, LayerReport, Occupation, Quantity, Result, Verdict, worst
+from ..model.stack import Origin
 from .text import figure, size
 
 
@@ -109,6 +110,20 @@ class Row:
     def qualname(self) -> str:
         """`module.QualName` of a layer."""
         return self.report.layer.qualname if self.report else self.name
+
+    @property
+    def origin(self) -> Origin | None:
+        """Whose code a layer is; None if that is unknown, or the row is not a layer."""
+        return self.report.layer.origin if self.report else None
+
+    @property
+    def whose(self) -> str:
+        """Whose code a layer is in a few words: `own, shop/app.py:12` or `from starlette`; empty if unknown."""
+        if self.origin is None:
+            return ""
+        if not self.origin.own:
+            return f"from {self.origin.distribution}"
+        return f"own, {self.origin.place}" if self.origin.place else "own"
 
     @property
     def entered(self) -> bool:

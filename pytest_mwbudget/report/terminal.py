@@ -268,10 +268,11 @@ def _remarks(row: Row, width: int) -> Iterator[str]:
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
-    """Name the class or function of a layer, and how its time was measured."""
+    """Name the class or function of a layer, how its time was measured, and whose code it is."""
     if row.report is not None:
         layer, method = row.report.layer, f", {row.report.method}" if row.report.method else ""
         how = f", {layer.kind}{method}" if timed else ""
+        how += f", {printable(row.whose)}" if row.whose else ""
         yield f"  {shortened(layer.qualname, width - 2 - len(how))}{how}"
 
 
@@ -283,6 +284,8 @@ def _ranges(row: Row) -> Iterator[str]:
 
 
 def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
+    if shown.origins:
+        yield from wrapped("; ".join(f"{whose}: {', '.join(names)}" for whose, names in shown.origins.items()), width)
     if shown.effort is not None:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
+from ..model.stack import Origin
 from .advice import advise
 from .findings import Finding, exceeded, headline, next_step, next_step_uncountable, undecided
 from .table import Row, rows
@@ -75,6 +76,20 @@ class View:
         """The layers over their budgets by name, each with its hottest functions."""
         names: dict[int, str] = {row.report.layer.index: row.name for row in self.rows if row.report}
         return [(names[index], found) for index, found in self.profile.hottest.items()] if self.profile else []
+
+    @property
+    def origins(self) -> dict[str, list[str]]:
+        """The names of the layers by whose code they are, the project's own first, with the place of a function."""
+        own = [f"{row.name} ({one.place})" if one.place else row.name for row, one in self._known_origins if one.own]
+        found = {"own": own} if own else {}
+        for row, one in self._known_origins:
+            if one.distribution is not None:
+                found.setdefault(f"from {one.distribution}", []).append(row.name)
+        return found
+
+    @property
+    def _known_origins(self) -> list[tuple[Row, Origin]]:
+        return [(row, row.origin) for row in self.rows if row.origin is not None]
 
     def next_step(self, row: Row) -> str:
         """Suggest the next step for a row over its budget."""

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from ..asgi.app import NamedApp
+from ..config.checks import check
 from ..config.settings import MARKER_KEYS, Settings, merge
 from ..config.table import INI, OPTION, SETTINGS
 from ..errors import SettingError
+from ..model.estimate import Seconds
 from .artifacts import JSON, RENDERED
 from .markers import closest_first
 
@@ -18,8 +20,29 @@ _app: pytest.StashKey[NamedApp] = pytest.StashKey()
 
 
 def enforced(config: pytest.Config) -> bool:
-    """Whether this run measures."""
-    return bool(config.getoption("mw_budget") or config.getini("mw_budget"))
+    """Whether this run measures. A survey judges marked tests too."""
+    return bool(config.getoption("mw_budget") or config.getini("mw_budget") or surveying(config))
+
+
+def surveying(config: pytest.Config) -> bool:
+    """Whether this run is a survey."""
+    return bool(config.getoption("mw_budget_survey"))
+
+
+def check_survey(config: pytest.Config) -> None:
+    """Raise SettingError if the time of a survey cannot be used, or no survey uses it."""
+    setting = SETTINGS["survey_time"]
+    said = config.getoption(setting.key)
+    if said is not None and not surveying(config):
+        raise SettingError(f"{setting.flag}={said!r} limits no survey; add --mw-budget-survey")
+    survey_time_s(config)
+
+
+def survey_time_s(config: pytest.Config) -> Seconds:
+    """Return the seconds that a survey may take."""
+    setting = SETTINGS["survey_time"]
+    found: Seconds = check(setting.name, configured(config)[setting.name] or setting.default, setting.key)
+    return found
 
 
 def named_app(config: pytest.Config) -> NamedApp:
@@ -58,9 +81,9 @@ def check_flamegraphs(config: pytest.Config) -> None:
         if value is not None and not enforced(config):
             raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
         if value is not None and setting.name == "dir":
-            from .profiles import check
+            from .profiles import check as check_folder
 
-            check(flamegraph_folder(config), said)
+            check_folder(flamegraph_folder(config), said)
 
 
 def flamegraph_folder(config: pytest.Config) -> Path:

@@ -12,7 +12,16 @@ import pytest
 
 from ..config.settings import Settings, WhenUndecided, merge
 from ..errors import BudgetWarning, MwBudgetError, SettingError, more_about, report_of, tagged
-from .configuration import check_flamegraphs, configured, enforced, figures_read, flamegraph_folder, settings_of
+from .claims import CLAIMS
+from .configuration import (
+    check_flamegraphs,
+    check_survey,
+    configured,
+    enforced,
+    figures_read,
+    flamegraph_folder,
+    settings_of,
+)
 from .markers import note_start
 from .progress import Progress
 from .tracebacks import Tracebacks, entered, raise_at
@@ -42,6 +51,7 @@ def configure(config: pytest.Config) -> None:
     try:
         merge([], configured(config))
         check_flamegraphs(config)
+        check_survey(config)
     except SettingError as error:
         raise pytest.UsageError(report_of(error)) from None
     if enforced(config):
@@ -99,7 +109,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
     publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), _environment(config), publisher, lambda: settings_of(item))
+    client = MwBudget(app, settings, enforced(config), environment_of(config), publisher, lambda: settings_of(item))
     if isinstance(item, RequestItem):
         client = hosted(request, client)
     item.stash[_client] = client
@@ -121,17 +131,19 @@ def _recording(item: pytest.Item) -> AbstractContextManager[None]:
     publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
     requests = OwnRequests(
         settings,
-        _environment(config),
+        environment_of(config),
         publisher,
         lambda: settings_of(item),
         # A test may ask for the fixture at run time.
         lambda: item.stash.get(_client, None) is requests,
+        config.stash.get(CLAIMS, None),
     )
     item.stash[_client] = requests
     return requests.recording()
 
 
-def _environment(config: pytest.Config) -> Environment:
+def environment_of(config: pytest.Config) -> Environment:
+    """Return what measurements of this run need from their surroundings."""
     from ..timing.run import Environment
     from ..timing.schedule import Schedule
     from .captured_output import set_apart

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from ..asgi.naming import qualname_of
 from ..asgi.stack import Stack
 from ..config.budgets import Budgets, no_such_layer, unmatched, without
 from ..config.settings import Settings
@@ -18,6 +19,7 @@ from ..model.stack import Layer
 from ..recording.clients import recorded
 from ..recording.recorder import Recorded, Recorder
 from ..timing.run import Environment
+from .claims import Claims
 from .measured import LeftOut, MeasuredRequests
 
 # What stand-ins raise that allow one call only; pytest-timeout raises it too, in the handler of a signal.
@@ -32,14 +34,16 @@ class OwnRequests(MeasuredRequests):
 
     A request is measured once a test: for each app, method, route, status and list of layers that it enters.
     `current` gives the test's settings at the time of a request, `publisher` the function that keeps a profile.
-    `active` is whether the test has no `mw_budget` client, which measures in its place.
+    `active` is whether the test has no `mw_budget` client, which measures in its place. `claims` are those of a survey,
+    which does not measure again what this test has measured.
     """
 
     settings: Settings
     environment: Environment
-    publisher: Callable[[int], Publish]
+    publisher: Callable[[int], Publish | None]
     current: Callable[[], Settings]
     active: Callable[[], bool]
+    claims: Claims | None = None
     enforce: bool = True
     results: list[Result] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -130,21 +134,30 @@ class OwnRequests(MeasuredRequests):
 
         def choose(stack: Stack) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
-            entered = tuple(layer.name for layer in layers if layer.entered)
-            key = (id(caller.app), line.method, request.route, caller.status, entered)
-            if key in self._known:
+            if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
-            self._known[key] = caller.app
             return wanted if unjudged else self._without_unmatched(wanted, layers)
 
         number = len(self.results) + 1
         result = await measure_again(caller, wanted, self.environment, self.publisher(number), choose)
         if result is None:
             return
+        result = replace(result, route=request.route)
         if unjudged:
             result = replace(result, notes=(*result.notes, tagged(f"Not judged: {unjudged}.", "not-judged")))
             self._unjudged.append(result)
         self.results.append(result)
+
+    def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
+        """Return whether this request is to be measured, and remember it."""
+        caller = request.caller
+        key = (id(caller.app), caller.template.line.method, request.route, caller.status, entered)
+        if key in self._known:
+            return False
+        self._known[key] = caller.app
+        if self.claims is not None:
+            self.claims.claim(identity_of(request, entered))
+        return True
 
     def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
         """Leave out the budgets by name that match no layer here: another request of the test may have these layers."""
@@ -153,6 +166,13 @@ class OwnRequests(MeasuredRequests):
         self._unmatched = names if self._unmatched is None else self._unmatched & names
         self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
         return replace(settings, budgets=without(budgets, names))
+
+
+def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:
+    """Return what tells requests of a whole run apart, also in several processes: a test may make its app anew."""
+    caller = request.caller
+    method = caller.template.line.method
+    return repr((qualname_of(caller.app), method, request.route, request.endpoint, caller.status, *entered))
 
 
 def _why_unjudged(status: int, settings: Settings) -> str | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ..errors import SettingError, report_of, tagged
 from .artifacts import JSON, RENDERED, Output, check_distinct
-from .configuration import enforced
+from .configuration import enforced, surveying
+
+if TYPE_CHECKING:
+    from ..report.terminal import Line
 
 # The outcomes that pytest itself reports; plugins that repeat tests have others.
 OUTCOMES = ("passed", "failed", "skipped")
@@ -117,7 +120,18 @@ class Summary:
         """Write the files and GitHub's job summary. A file that cannot be written fails the run."""
         from ..report.json import document
 
-        self.document = document([request.measurement for request in self._lasting()], self.left_out)
+        lasting = [request.measurement for request in self._lasting()]
+        if not surveying(self.config):
+            self.document = document(lasting, self.left_out)
+        else:
+            from .survey import Survey
+
+            survey: Survey = self.config.pluginmanager.getplugin(Survey.NAME)
+            everything = [*lasting, *survey.measurements]
+            self.document = document(everything, [*self.left_out, *survey.left_out], survey.run())
+            broken = any(measurement["verdict"] == "fail" for measurement in survey.measurements)
+            if broken and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for output, path in self.files.items():
             try:
                 output.write(path, self.document)
@@ -148,6 +162,7 @@ class Summary:
         """Print a line for each request, the tables that are in no failure, and GitHub's annotations."""
         if self.requests or self.left_out:
             self._print_requests(terminalreporter)
+        self._print_together(terminalreporter)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -160,7 +175,8 @@ class Summary:
         from ..report.terminal import left_out, run
 
         environment, verbosity = self.document["environment"], self.config.get_verbosity()
-        lines = list(left_out(left_out_of(self.document), verbosity))
+        # Those of a survey are grouped by reason in its part.
+        lines = [] if self.document["survey"] else list(left_out(left_out_of(self.document), verbosity))
         if self.requests:
             measured = run(
                 [(request.measurement["nodeid"], from_json(request.measurement)) for request in self.requests],
@@ -171,9 +187,24 @@ class Summary:
                 repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
             )
             lines = [*measured, *lines]
+        if not lines:
+            return
         terminalreporter.write_sep("=", "mw-budget")
-        for line in lines:
-            terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))
+        _write(terminalreporter, lines)
+
+    def _print_together(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the survey; in another run the matrix of all requests, with -v."""
+        from ..report.json import left_out, measured, surveyed
+        from ..report.overview import together
+
+        verbosity = self.config.get_verbosity()
+        run, results = surveyed(self.document), [result for _, result in measured(self.document)]
+        if run is None and verbosity <= 0:
+            return
+        if run is not None:
+            terminalreporter.write_sep("=", "mw-budget survey")
+        width = self.config.get_terminal_writer().fullwidth
+        _write(terminalreporter, together(run, results, left_out(self.document), width, verbosity))
 
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level
@@ -193,3 +224,8 @@ class Summary:
         if workspace and path.is_relative_to(workspace):
             return path.relative_to(workspace).as_posix()
         return Path(file).as_posix()
+
+
+def _write(terminalreporter: pytest.TerminalReporter, lines: Iterable[Line]) -> None:
+    for line in lines:
+        terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))

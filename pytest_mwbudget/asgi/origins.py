@@ -1,0 +1,76 @@
+"""Say whose code a layer is: the project's own, or that of an installed distribution."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from ..model.places import is_own, site_of
+from ..model.stack import Origin
+from .callables import is_function, static_dict
+
+
+def origin_of(callee: object) -> Origin:
+    """Return the origin of a layer. A layer made of a function comes from where the function does."""
+    made_of = callee if is_function(callee) else dispatch_of(callee)
+    if made_of is None:
+        return Origin(_distribution(_file_of_module(type(callee).__module__)))
+    if type(made_of) is MethodType:
+        made_of = made_of.__func__
+    code: Any = made_of if type(made_of) is CodeType else getattr(made_of, "__code__", None)
+    if type(code) is not CodeType:  # an object that is called
+        return Origin(_distribution(_file_of_module(type(made_of).__module__)))
+    function = code.co_qualname
+    if type(made_of) is FunctionType:
+        function = f"{made_of.__globals__.get('__name__', '?')}.{code.co_qualname}"
+    return Origin(_distribution(code.co_filename), function, _short(code.co_filename), code.co_firstlineno)
+
+
+def dispatch_of(callee: object) -> object | None:
+    """Return what was given to a BaseHTTPMiddleware to dispatch, None when a method of its own dispatches."""
+    dispatch = static_dict(callee).get("dispatch_func")
+    if getattr(dispatch, "__self__", None) is callee:
+        return None
+    return dispatch.func if isinstance(dispatch, functools.partial) else dispatch
+
+
+def _file_of_module(name: str) -> str:
+    return getattr(sys.modules.get(name), "__file__", None) or ""
+
+
+def _short(file: str) -> str:
+    """Return a file below the working directory relative to it, another one as it is."""
+    return file.removeprefix(os.getcwd() + os.sep)
+
+
+# ---- distributions --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _distribution(file: str) -> str | None:
+    """Return the name of the distribution that installed a file, None for a file of the project.
+
+    Code that was typed or generated belongs to the project. Without a record of installed files, the name is that of
+    the package that is imported.
+    """
+    if not file.endswith(".py") or is_own(file):
+        return None
+    site = site_of(file)
+    if site is None:
+        return "Python"
+    inside = PurePath(file).relative_to(site)
+    return next(_installers(str(site), inside.as_posix()), inside.parts[0].removesuffix(".py"))
+
+
+def _installers(site: str, path: str) -> Iterator[str]:
+    """Yield the names of the distributions whose record has the path. Several share a namespace package."""
+    for distribution in metadata.distributions(path=[site]):
+        # Not `distribution.files`, which parses every line of every record.
+        if f"\n{path}," in f"\n{distribution.read_text('RECORD') or ''}":
+            yield distribution.name

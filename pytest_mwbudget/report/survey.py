@@ -1,0 +1,134 @@
+"""The view of a survey: each layer class over all routes, each route, what was left out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, median_low
+
+from ..model.results import RequestLine, Result, SurveyRun
+from .findings import Finding
+from .table import Figure, Row
+from .view import View, view
+
+
+@dataclass(frozen=True, slots=True)
+class LayerClass:
+    """A class of layers, or a function, over all routes. Times are microseconds per request, None if unknown.
+
+    `routes` is the number of requests that entered it. `typical_us` is the median over them, `worst_us` the most, on
+    the route with the number `worst_route`. `objects` and `tasks` are the typical counts.
+    """
+
+    name: str
+    whose: str
+    routes: int
+    typical_us: float | None
+    worst_us: float | None
+    worst_route: int | None
+    objects: float | None
+    tasks: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCost:
+    """A request: its total and its endpoint in microseconds, and the share of the total that its layers take.
+
+    Routes are numbered from 1 on, the costliest first. `place` is the place of its result in the list of results.
+    """
+
+    number: int
+    place: int
+    title: str
+    total: Figure | None
+    endpoint: Figure | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A survey, the costliest first. `left_out` has the requests that were not measured by reason.
+
+    `broken` are the findings of each request over a budget of the configuration, `undecided` is the number of requests
+    without a verdict. `counted_only` is the number of requests for which there was no time to time them.
+    """
+
+    run: SurveyRun
+    layers: tuple[LayerClass, ...]
+    routes: tuple[RouteCost, ...]
+    left_out: dict[str, list[str]]
+    broken: tuple[tuple[str, tuple[Finding, ...]], ...]
+    undecided: int
+    counted_only: int
+
+
+def survey(run: SurveyRun, results: Sequence[Result], left_out: Sequence[tuple[str, RequestLine, str]]) -> Survey:
+    """Derive the view of a survey from the results of its run, those of marked tests too."""
+    views = [view(result) for result in results]
+    order = sorted(range(len(results)), key=lambda place: -_total(views[place]))
+    numbered = [(number, views[place]) for number, place in enumerate(order, 1)]
+    judged = [(result.label, one) for result, one in zip(results, views, strict=True) if result.surveyed]
+    reasons: dict[str, list[str]] = {}
+    for _, request, reason in left_out:
+        names = reasons.setdefault(reason, [])
+        if str(request) not in names:
+            names.append(str(request))
+    return Survey(
+        run=run,
+        layers=tuple(_layer_classes(numbered)),
+        routes=tuple(
+            _route(number, place, results[place].label, views[place]) for number, place in enumerate(order, 1)
+        ),
+        left_out=reasons,
+        broken=tuple((title, _failing(one)) for title, one in judged if one.verdict == "fail"),
+        undecided=sum(one.verdict == "undecided" for _, one in judged),
+        counted_only=sum(one.effort is None for _, one in judged),
+    )
+
+
+def _failing(shown: View) -> tuple[Finding, ...]:
+    return tuple(finding for finding in shown.findings if finding.verdict == "fail")
+
+
+def _total(shown: View) -> float:
+    return shown.total.figures["us"].value if "us" in shown.total.figures else 0.0
+
+
+def _route(number: int, place: int, title: str, shown: View) -> RouteCost:
+    endpoint = next((row.figures.get("us") for row in shown.rows if row.name == "(endpoint)"), None)
+    total = shown.total.figures.get("us")
+    known = [row.figures["us"].value for row in shown.layers if "us" in row.figures]
+    share = sum(known) / total.value if total and total.value > 0 and known else None
+    return RouteCost(number, place, title, total, endpoint, share)
+
+
+def _layer_classes(numbered: Sequence[tuple[int, View]]) -> list[LayerClass]:
+    found: dict[tuple[str, str], list[tuple[int, Row]]] = {}
+    for number, one in numbered:
+        for row in one.layers:
+            if row.entered and row.merged_with is None:
+                # The number of a class that stands twice in its stack.
+                found.setdefault((row.name.partition("#")[0], row.qualname), []).append((number, row))
+    classes = [_layer_class(name, rows) for (name, _), rows in found.items()]
+    return sorted(classes, key=lambda one: (one.typical_us or 0.0) * one.routes, reverse=True)
+
+
+def _layer_class(name: str, rows: Sequence[tuple[int, Row]]) -> LayerClass:
+    times = [(row.figures["us"].value, number) for number, row in rows if "us" in row.figures]
+    worst_us, worst_route = max(times, default=(None, None))
+    origin = next((row.origin for _, row in rows if row.origin), None)
+    return LayerClass(
+        name=name,
+        whose="" if origin is None else origin.distribution or "own",
+        routes=len({number for number, _ in rows}),
+        typical_us=median(us for us, _ in times) if times else None,
+        worst_us=worst_us,
+        worst_route=worst_route,
+        objects=_typical("objects", rows),
+        tasks=_typical("tasks", rows),
+    )
+
+
+def _typical(key: str, rows: Sequence[tuple[int, Row]]) -> float | None:
+    known = [row.figures[key].value for _, row in rows if key in row.figures]
+    return median_low(known) if known else None

@@ -1,0 +1,347 @@
+"""A survey: every test of a suite is a workload, and each distinct request of the run is measured once.
+
+The survey must not change what a test comes to. Where a test fails whose requests were recorded, it runs again without,
+and the second run counts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, TypeAlias
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from ..config.settings import Settings, merge
+from ..interpreter.clocks import perf_counter_ns
+from ..model.estimate import Seconds
+from ..model.results import RepeatedTest, RequestLine, SurveyRun, Turn
+from ..recording.recorder import Recorded
+from ..timing.run import NS_PER_S, Environment
+from .claims import CLAIMS, Claims
+from .configuration import configured, survey_time_s, surveying
+from .gate import environment_of
+from .own_requests import OwnRequests, identity_of
+
+# A request is timed for at most this long, which gives good intervals, and for at least this long or not at all.
+MOST_S, LEAST_S = 2.0, 0.15
+# The share of a request's time for warming up.
+WARM_SHARE = 0.2
+# What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
+LOOKS = 3
+# The share of a test's own time limit that its measurements may take.
+LIMIT_SHARE = 0.25
+# The longest text of a cause.
+CAUSE = 300
+
+# Key of the survey in what a worker of pytest-xdist is told, and in what it tells at its end.
+SHARED = "mw_budget_survey"
+Told: TypeAlias = dict[str, Any]
+
+
+def configure(config: pytest.Config) -> None:
+    """Register the survey if the command line asks for one. Raises UsageError for a time that cannot be used."""
+    if surveying(config) and not config.pluginmanager.has_plugin(Survey.NAME):
+        config.pluginmanager.register(Survey(config), Survey.NAME)
+
+
+# ---- one test -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long to time a request: not at all with 0, for `seconds` otherwise."""
+
+    seconds: Seconds
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is time for more than counts."""
+        return self.seconds >= LEAST_S
+
+    def settings(self, settings: Settings) -> Settings:
+        """Return the settings for the time. A budget of time may need more, because a failure needs patience."""
+        if not self.timed:
+            return replace(settings, budgets=settings.budgets.of_counts, timed=False)
+        if settings.budgets.bound_time:
+            return replace(settings, timed=True)
+        return replace(settings, max_time_s=self.seconds, timed=True)
+
+    def environment(self, environment: Environment) -> Environment:
+        """Return the environment for the time, with less warming up."""
+        schedule = environment.schedule
+        brief = replace(
+            schedule,
+            warm_ns=min(schedule.warm_ns, round(WARM_SHARE * self.seconds * NS_PER_S)),
+            precision_time_s=min(schedule.precision_time_s, self.seconds),
+        )
+        return replace(environment, precise=True, schedule=brief, progress=lambda share: None)
+
+
+class _Waited:
+    """Notes for how long a measurement waits for its turn, which is no time of the survey."""
+
+    def __init__(self, turns: Callable[[], AbstractContextManager[Turn]]) -> None:
+        self.usual = turns
+        self.ns = 0
+
+    @contextmanager
+    def turns(self) -> Iterator[Turn]:
+        """Wait as usual."""
+        begin = perf_counter_ns()
+        with self.usual() as turn:
+            self.ns += perf_counter_ns() - begin
+            yield turn
+
+
+@dataclass
+class SurveyedRequests(OwnRequests):
+    """Measures the requests of one test that nobody in the run has measured yet.
+
+    `plan` says how long to time the next request, or why it is not measured. `ended` is told the seconds that an
+    attempt took, and whether it brought a result.
+    """
+
+    plan: Callable[[Recorded], Plan | str | None] = field(kw_only=True)
+    ended: Callable[[Seconds, bool], None] = field(kw_only=True)
+
+    async def _measured(self, request: Recorded) -> None:
+        plan = self.plan(request)
+        if plan is None:
+            return
+        if isinstance(plan, str):
+            self._leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
+            return
+        usual, known = self.current, len(self.results)
+        environment, waited = self.environment, _Waited(self.environment.turns)
+        self.environment = replace(plan.environment(environment), turns=waited.turns)
+        self.current = lambda: plan.settings(usual())
+        begin = perf_counter_ns()
+        try:
+            await super()._measured(request)
+        finally:
+            self.current, self.environment = usual, environment
+            self.results[known:] = [replace(result, surveyed=True) for result in self.results[known:]]
+            self.ended((perf_counter_ns() - begin - waited.ns) / NS_PER_S, len(self.results) > known)
+
+    def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
+        assert self.claims is not None
+        return self.claims.claim(identity_of(request, entered))
+
+
+# ---- the run ------------------------------------------------------------------------------------------------------
+
+
+class Survey:
+    """The hooks of a survey, and what it found in this process and in the workers of pytest-xdist."""
+
+    NAME = "mw-budget-survey"
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.limit_s: Seconds = survey_time_s(config)
+        self.settings = merge([], configured(config))
+        self.folder: Path | None = None
+        shared = getattr(config, "workerinput", {}).get(SHARED)
+        self.claims = config.stash[CLAIMS] = Claims(Path(shared) if shared else None)
+        self.tests = 0
+        self.measurements: list[dict[str, Any]] = []
+        self.left_out: list[dict[str, Any]] = []
+        self.repeated: list[RepeatedTest] = []
+        self.unknown_clients: set[str] = set()
+        self._requests: SurveyedRequests | None = None
+        self._unrecorded: set[str] = set()
+        self._looked: dict[str, int] = {}
+
+    def run(self) -> SurveyRun:
+        """Return what the whole run has spent."""
+        sums = self.claims.sums()
+        unknown = tuple(sorted(self.unknown_clients))
+        return SurveyRun(sums.seconds, self.limit_s, sums.tests, tuple(self.repeated), unknown)
+
+    # ---- time -------------------------------------------------------------------------------------------------------
+
+    def _plan(self, request: Recorded, item: pytest.Item) -> Plan | str | None:
+        """Return how long to time a request, why it is not measured, or None if the survey knows it."""
+        known = identity_of(request)
+        if self._looked.get(known, 0) >= LOOKS:
+            return None
+        if self._left_s() <= 0:
+            over = f"the {self.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
+            return over if self.claims.claim(f"named {known}") else None
+        share_s = min(MOST_S, self._share_s())
+        limit_s = time_limit_s(item)
+        if limit_s is not None:
+            room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
+            if room_s < LEAST_S:
+                return f"the test's time limit of {limit_s:g} s leaves no time to measure it"
+            share_s = min(share_s, room_s)
+        self._looked[known] = self._looked.get(known, 0) + 1
+        self.claims.claim(f"named {known}")
+        return Plan(share_s)
+
+    def _left_s(self) -> Seconds:
+        return self.limit_s - self.claims.sums().seconds
+
+    def _share_s(self) -> Seconds:
+        """Divide the rest of the time by the requests that are expected: as many in a test as in the tests before."""
+        sums = self.claims.sums()
+        expected = 1 + max(0, self.tests - sums.tests - 1) * (sums.requests + 1) / (sums.tests + 1)
+        return (self.limit_s - sums.seconds) / expected
+
+    def _ended(self, seconds: Seconds, measured: bool) -> None:
+        self._spent_in_test_s += seconds
+        self.claims.add(seconds=seconds, requests=int(measured))
+
+    # ---- tests ------------------------------------------------------------------------------------------------------
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note how many tests there are."""
+        self.tests = len(session.items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test, and run it again without recording if it fails; only the last run is reported."""
+        self._spent_in_test_s = 0.0
+        try:
+            if not self._may_record(item) or _repeated_by_others(item):
+                return None
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            for report in self._reports(item, nextitem):
+                item.ihook.pytest_runtest_logreport(report=report)
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            return True
+        finally:
+            self.claims.add(tests=1)
+
+    def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        properties = list(item.user_properties)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        failed = next((report for report in reports if report.failed), None)
+        if failed is None or item.nodeid not in self._unrecorded:
+            return reports
+        item.user_properties[:] = properties
+        item._report_sections.clear()
+        again = runtestprotocol(item, log=False, nextitem=nextitem)
+        if not any(report.failed for report in again):
+            self.repeated.append(RepeatedTest(item.nodeid, _cause(failed)))
+        return again
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Record the requests of a test."""
+        if not self._may_record(item) or item.nodeid in self._unrecorded:
+            return (yield)
+        requests = self._requests_of(item)
+        try:
+            with requests.recording():
+                return (yield)
+        finally:
+            if requests.tried:
+                # If the test fails now or in its teardown, the next run of it is its own.
+                self._unrecorded.add(item.nodeid)
+            self._keep(item, requests)
+
+    def _requests_of(self, item: pytest.Item) -> SurveyedRequests:
+        return SurveyedRequests(
+            self.settings,
+            environment_of(self.config),
+            lambda number: None,
+            lambda: self.settings,
+            lambda: True,
+            self.claims,
+            plan=lambda request: self._plan(request, item),
+            ended=self._ended,
+        )
+
+    def _may_record(self, item: pytest.Item) -> bool:
+        """Return whether a test is a workload: it is not marked, and reports nothing before its end."""
+        return item.get_closest_marker("mw_budget") is None and not _has_subtests(item)
+
+    def _keep(self, item: pytest.Item, requests: SurveyedRequests) -> None:
+        from ..report.json import left_out_to_json, to_json
+
+        self.measurements += [to_json(result, item.nodeid) for result in requests.results]
+        for one in requests.left_out:
+            if self.claims.claim(repr(("left out", str(one.request), one.reason))):
+                self.left_out.append(left_out_to_json(item.nodeid, one.request, one.reason))
+        self.unknown_clients.update(requests.unknown_clients)
+
+    # ---- workers of pytest-xdist ------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker the folder of the run."""
+        if self.folder is None:
+            self.folder = Path(mkdtemp(prefix="pytest-mwbudget-survey-"))
+            self.claims.folder = self.folder
+        node.workerinput[SHARED] = str(self.folder)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """In a worker, tell what it found."""
+        output: Told | None = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            output[SHARED] = {
+                "measurements": self.measurements,
+                "left_out": self.left_out,
+                "repeated": [asdict(one) for one in self.repeated],
+                "unknown_clients": sorted(self.unknown_clients),
+            }
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take what a worker found. A worker that crashed tells nothing."""
+        told: Told = getattr(node, "workeroutput", {}).get(SHARED, {})
+        self.measurements += told.get("measurements", ())
+        self.left_out += told.get("left_out", ())
+        self.repeated += [RepeatedTest(**one) for one in told.get("repeated", ())]
+        self.unknown_clients.update(told.get("unknown_clients", ()))
+
+    def pytest_unconfigure(self) -> None:
+        """Remove the folder of the run."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# ---- what a test is -------------------------------------------------------------------------------------------------
+
+
+def _has_subtests(item: pytest.Item) -> bool:
+    """Return whether a test may report subtests while it runs: a run of it cannot be taken back then."""
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    return "subtests" in getattr(item, "fixturenames", ()) or "subTest" in getattr(code, "co_names", ())
+
+
+def _repeated_by_others(item: pytest.Item) -> bool:
+    """Return whether pytest-rerunfailures repeats the test if it fails: the second run is not recorded then either."""
+    plugin = item.config.pluginmanager.getplugin("rerunfailures")
+    reruns = getattr(plugin, "get_reruns_count", None)
+    return bool(reruns and reruns(item))
+
+
+def time_limit_s(item: pytest.Item) -> Seconds | None:
+    """Return the time limit that pytest-timeout sets the test, None without one."""
+    if not item.config.pluginmanager.has_plugin("timeout"):
+        return None
+    marker = item.get_closest_marker("timeout")
+    said = [*(marker.args[:1] if marker else ()), marker.kwargs.get("timeout") if marker else None]
+    said += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
+    with suppress(ValueError):  # the key is unknown
+        said.append(item.config.getini("timeout"))
+    for value in said:
+        with suppress(TypeError, ValueError):
+            return float(value) or None
+    return None
+
+
+def _cause(report: pytest.TestReport) -> str:
+    """Return the first line of a failure."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(getattr(crash, "message", None) or report.longrepr or "")
+    return (text.strip().splitlines() or ["no message"])[0][:CAUSE]

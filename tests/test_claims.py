@@ -1,0 +1,70 @@
+"""Claims of several processes: each is granted once, sums are those of all, and nothing fails without the folder."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from pytest_mwbudget.session import claims
+from pytest_mwbudget.session.claims import Claims, Sums
+
+
+def test_a_process_is_granted_a_claim_once() -> None:
+    own = Claims()
+    assert [own.claim(key) for key in ("a", "b", "a")] == [True, True, False]
+
+
+def test_another_process_gets_what_is_not_taken(tmp_path: Path) -> None:
+    one, other = Claims(tmp_path), Claims(tmp_path)
+    assert one.claim("GET /ü \ud800")
+    assert not other.claim("GET /ü \ud800")
+    assert other.claim("GET /b")
+    assert not one.claim("GET /b")
+
+
+def claimed(folder: Path, keys: list[str]) -> list[str]:
+    own = Claims(folder)
+    found = [key for key in keys if own.claim(key)]
+    own.add(seconds=0.25, requests=len(found), tests=1)
+    return found
+
+
+def test_processes_at_the_same_time_share_the_claims_among_themselves(tmp_path: Path) -> None:
+    keys = [f"GET /{i}" for i in range(300)]
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        found = pool.starmap(claimed, [(tmp_path, keys)] * 3)
+    assert sorted(key for part in found for key in part) == sorted(keys)
+    sums = Claims(tmp_path).sums()
+    # A process of the pool may have run several of the three.
+    assert sums.requests in range(1, 301)
+    assert sums.seconds == pytest.approx(0.25 * sums.tests)
+
+
+def test_the_sums_are_those_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = Claims(tmp_path), Claims(tmp_path)
+    one.add(seconds=1.5, requests=2)
+    assert one.sums() == Sums(1.5, 2, 0)
+    monkeypatch.setattr(claims.os, "getpid", lambda: -1)
+    other.add(tests=3)
+    other.add(seconds=0.5)
+    assert other.sums() == Sums(2.0, 2, 3)
+
+
+def test_a_file_that_another_process_has_broken_is_not_counted(tmp_path: Path) -> None:
+    own = Claims(tmp_path)
+    own.add(tests=1)
+    (tmp_path / "sums-x").write_text("{")
+    assert own.sums() == Sums(tests=1)
+    (tmp_path / "sums-x").write_text(json.dumps({"tests": 4}))
+    assert own.sums() == Sums(tests=5)
+
+
+def test_without_the_folder_a_process_is_on_its_own(tmp_path: Path) -> None:
+    own = Claims(tmp_path / "gone")
+    assert own.claim("a")
+    assert not own.claim("a")
+    own.add(tests=1)
+    assert own.sums() == Sums(tests=1)

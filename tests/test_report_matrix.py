@@ -1,0 +1,221 @@
+"""The matrix of layers and routes: which results it holds, its order and cells, and how each report shows it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from pytest_mwbudget.model.results import Count, LayerReport, RequestLine, Result
+from pytest_mwbudget.model.stack import Origin
+from pytest_mwbudget.report.html import render as html
+from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.report.markdown import MOST_ROUTES
+from pytest_mwbudget.report.markdown import render as markdown
+from pytest_mwbudget.report.matrix import Cell, Matrix, matrices
+from pytest_mwbudget.report.overview import matrix as lines_of
+
+from .test_report_html import read
+from .test_report_terminal import NONE, counted, layer_row, result, row, same, us
+
+ERRORS, CORS = row(0, "Errors", 0.5, origin=Origin("starlette")), row(1, "CORS", 9.0, origin=Origin("starlette"))
+AUTH = replace(row(2, "Auth", 130.0, origin=Origin()), counts=replace(NONE, tasks=same(1, rest=1)))
+GZIP = row(2, "GZip", 4.0)
+
+
+def request(url: str, *rows: LayerReport, total: float = 245.0, status: int = 200, route: str | None = None) -> Result:
+    found = result(*rows)
+    assert found.books is not None
+    return replace(
+        found,
+        request=RequestLine("GET", url),
+        status=status,
+        route=route,
+        books=replace(found.books, total=us(total)),
+        ledger=counted().ledger,
+    )
+
+
+HEALTH = request("/health", ERRORS, CORS, AUTH, total=300)
+SEARCH = request("/search?q=a", ERRORS, CORS, GZIP, total=100)
+REFUSED = request("/admin", ERRORS, CORS, row(2, "Auth", None, entered=False), total=50, status=401)
+
+
+def only(*results: Result) -> Matrix:
+    (found,) = matrices(results)
+    return found
+
+
+def cells(found: Matrix, name: str) -> list[Cell]:
+    (line,) = (line for line in found.lines if line.name == name)
+    return list(line.cells)
+
+
+# ---- the view -----------------------------------------------------------------------------------------------------
+
+
+def test_one_result_makes_no_matrix_and_two_of_one_stack_make_one() -> None:
+    assert matrices([]) == []
+    assert matrices([HEALTH]) == []
+    assert [route.title for route in only(HEALTH, SEARCH).routes] == ["GET /health", "GET /search?q=a"]
+
+
+def test_results_that_share_no_layer_are_not_of_one_app() -> None:
+    other = request("/other", row(0, "Other", 3.0))
+    assert matrices([HEALTH, other]) == []
+    bare = request("/bare")
+    assert len(only(HEALTH, other, bare, SEARCH).routes) == 2
+
+
+def test_results_are_together_if_a_third_one_connects_them() -> None:
+    first, last = request("/a", row(0, "A", 1.0)), request("/b", row(0, "B", 1.0))
+    between = request("/c", row(0, "A", 1.0), row(1, "B", 1.0))
+    assert len(only(first, last, between).routes) == 3
+    assert [len(group.routes) for group in matrices([first, last, replace(last)])] == [2]
+
+
+def test_the_costliest_route_comes_first_and_knows_its_place() -> None:
+    found = only(SEARCH, REFUSED, HEALTH)
+    assert [(route.title, route.place) for route in found.routes] == [
+        ("GET /health", 2),
+        ("GET /search?q=a", 0),
+        ("GET /admin 401", 1),
+    ]
+
+
+def test_a_route_has_its_template_and_equal_titles_have_numbers() -> None:
+    one, other = (request(f"/orders/{i}", ERRORS, total=9 - i, route="/orders/{id}") for i in (1, 2))
+    assert [route.title for route in only(one, other).routes] == ["GET /orders/{id} (1)", "GET /orders/{id} (2)"]
+
+
+def test_the_lines_are_in_the_order_of_the_stacks_between_outside_and_total() -> None:
+    found = only(HEALTH, SEARCH, REFUSED)
+    names = [line.name for line in found.lines]
+    assert names == ["(outside)", "Errors", "CORS", "GZip", "Auth", "(endpoint)", "(total)"]
+    assert [line.whose for line in found.lines] == ["", "starlette", "starlette", "", "own", "", ""]
+
+
+def test_layers_of_one_name_and_two_modules_have_a_line_each() -> None:
+    other = replace(GZIP, layer=replace(GZIP.layer, qualname="elsewhere.GZip"))
+    found = only(SEARCH, request("/b", ERRORS, CORS, other, total=200))
+    assert [line.qualname for line in found.lines if line.name == "GZip"] == ["shop.middleware.GZip", "elsewhere.GZip"]
+
+
+def test_a_cell_has_time_and_tasks_and_the_costliest_layer_is_marked() -> None:
+    found = only(HEALTH, SEARCH)
+    auth, without = cells(found, "Auth")
+    assert auth.figure is not None
+    assert (auth.figure.value, auth.spawned, auth.costliest) == (130.0, "1 task", True)
+    assert (without.figure, without.missing, without.spawned) == (None, "not in this stack", "")
+    assert [cell.costliest for cell in cells(found, "CORS")] == [False, True]
+    assert [cell.costliest for cell in cells(found, "(total)")] == [False, False]
+
+
+def test_what_has_no_figure_says_why() -> None:
+    merged = row(2, "Auth", None, merged_with="CORS", merged_because="no probe")
+    found = only(HEALTH, REFUSED, request("/m", ERRORS, merged, total=20), request("/u", row(2, "Auth", None), total=9))
+    assert [cell.missing for cell in cells(found, "Auth")] == [
+        "",
+        "not entered",
+        "measured with another layer",
+        "unknown",
+    ]
+
+
+def test_the_tasks_of_a_cell_may_vary_or_be_many() -> None:
+    varying = replace(AUTH, counts=replace(NONE, tasks=Count(3, 2, 4, {})))
+    found = only(HEALTH, request("/v", varying, total=9))
+    assert [cell.spawned for cell in cells(found, "Auth")] == ["1 task", "~3 tasks"]
+
+
+def test_where_nothing_was_timed_the_cells_have_objects() -> None:
+    some, more = (counted(layer_row("Auth", counts=replace(NONE, objects=same(n)))) for n in (7, 90))
+    more = replace(more, request=RequestLine("GET", "/b"))
+    found = only(some, more)
+    assert found.quantity.title == "objects"
+    assert [cell.figure and cell.figure.value for cell in cells(found, "Auth")] == [7, 90]
+
+
+def test_the_first_routes_are_without_the_layers_of_the_others() -> None:
+    found = only(HEALTH, SEARCH).first(1)
+    assert [route.title for route in found.routes] == ["GET /health"]
+    assert [line.name for line in found.lines] == ["(outside)", "Errors", "CORS", "Auth", "(endpoint)", "(total)"]
+    assert {len(line.cells) for line in found.lines} == {1}
+
+
+# ---- the reports --------------------------------------------------------------------------------------------------
+
+MANY = [request(f"/{i}", ERRORS, CORS, total=100 + i) for i in range(30)]
+
+
+def test_the_terminal_shows_the_routes_by_number_and_explains_the_signs() -> None:
+    shown = [line.text for line in lines_of(only(HEALTH, SEARCH, REFUSED), 80)]
+    assert shown[:5] == [
+        "layers and routes: µs per request, all routes",
+        "   1  GET /health",
+        "   2  GET /search?q=a",
+        "   3  GET /admin 401",
+        "layer       from               1       2      3",
+    ]
+    assert shown[6] == "Errors      starlette       0.50    0.50   0.50"
+    assert shown[9] == "Auth        own         130.0 1t*             -"
+    assert shown[12:] == [
+        "*: costliest layer of its route; 1t: spawns 1 task; -: not entered; empty: not",
+        "  in the stack of the route",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_the_terminal_shows_the_costliest_routes_that_fit_and_says_how_many_there_are(width: int) -> None:
+    shown = [line.text for line in lines_of(only(*MANY), width)]
+    fitting = sum(bool(re.match(r" +\d+  GET", line)) for line in shown)
+    assert f"the costliest {fitting} of 30 routes" in shown[0]
+    assert shown[1] == "   1  GET /29"
+    assert all(len(line) < max(width, 50) for line in shown[1:])
+    assert fitting >= (width - 24) // 9
+
+
+def test_a_narrow_terminal_shows_one_route_and_shortens_long_names() -> None:
+    long = request("/" + "long" * 40, row(0, "Layer" * 20, 3.0), ERRORS)
+    shown = [line.text for line in lines_of(only(long, HEALTH), 30)]
+    assert shown[0].endswith("the costliest 1 of 2 routes")
+
+
+def test_the_page_has_a_sortable_table_with_the_routes_across() -> None:
+    page = read(html(document([to_json(one, f"test_it.py::{i}") for i, one in enumerate([SEARCH, HEALTH, REFUSED])])))
+    (table,) = (table for table in page.all("table") if "matrix" in (table.attributes.get("class") or ""))
+    assert "sortable" in (table.attributes["class"] or "")
+    heads = table.all("thead")[0].all("th")
+    assert [head.text for head in heads] == ["layer", "from", "GET /health", "GET /search?q=a", "GET /admin 401"]
+    assert heads[2].attributes["title"] == "test_it.py::1"
+    rows = {line.all("th")[0].text: line.all("td") for line in table.all("tr")[1:]}
+    assert [cell.text for cell in rows["Auth"]] == [
+        "own",
+        "130.0, the costliest layer of this route 1 task",
+        "",
+        "not entered",
+    ]
+    assert [cell.attributes.get("class") for cell in rows["Auth"]] == ["text name", "most", None, None]
+    assert [cell.attributes.get("data-value") for cell in rows["(total)"]] == [None, "300", "100", "50"]
+    assert [row.all("th")[0].text for row in table.all("tfoot")[0].all("tr")] == ["(total)"]
+
+
+def test_a_page_of_one_request_has_no_matrix() -> None:
+    assert "Layers and routes" not in html(document([to_json(HEALTH, "test_it")]))
+
+
+def test_markdown_has_the_costliest_routes_and_marks_the_costliest_layer() -> None:
+    text = markdown(document([to_json(one, "test_it") for one in (HEALTH, SEARCH)]))
+    assert "| layer | from | <code>GET /health</code> | <code>GET /search?q=a</code> |" in text
+    assert "| <code>Auth</code> | own | **130.0, 1 task** |  |" in text
+    assert "costliest" not in text
+    text = markdown(document([to_json(one, "test_it") for one in MANY]))
+    assert f"These are the costliest {MOST_ROUTES} of 30 routes." in text
+
+
+def test_markdown_without_room_leaves_the_matrix_out() -> None:
+    whole = document([to_json(one, "test_it") for one in MANY])
+    short = markdown(whole, limit=900)
+    assert "Layers and routes" not in short
+    assert "29 of 30 requests are left out" in short

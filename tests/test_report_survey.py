@@ -1,0 +1,210 @@
+"""The view of a survey, and its lines on a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from pytest_mwbudget.model.results import LayerReport, RepeatedTest, RequestLine, Result, SurveyRun
+from pytest_mwbudget.model.stack import Origin
+from pytest_mwbudget.report.html import render as html
+from pytest_mwbudget.report.json import document, left_out, left_out_to_json, measured, surveyed, to_json
+from pytest_mwbudget.report.markdown import render as markdown
+from pytest_mwbudget.report.overview import survey as lines_of
+from pytest_mwbudget.report.survey import Survey, survey
+
+from .test_report_html import read
+from .test_report_json import RESULT
+from .test_report_matrix import request as _request
+from .test_report_schema import misfits
+from .test_report_terminal import NONE, counted, layer_row, row, same
+
+RUN = SurveyRun(12.5, 120, 40, (RepeatedTest("test_a.py::test_calls", "assert 3 == 1"),))
+STARLETTE = Origin("starlette")
+
+
+def request(url: str, *rows: LayerReport, total: float = 245.0, **more: object) -> Result:
+    return replace(_request(url, *rows, total=total), surveyed=True, **more)
+
+
+def auth(us: float, index: int = 0, tasks: int = 1, **of_layer: object) -> LayerReport:
+    counts = replace(NONE, tasks=same(tasks), objects=same(round(us) * 2))
+    return replace(row(index, "Auth", us, **of_layer), counts=counts)
+
+
+FAST, SLOW = request("/fast", auth(10), total=90), request("/slow", auth(50), row(1, "GZip", 4.0), total=400)
+MIDDLE = request("/middle", auth(20), row(1, "GZip", 8.0), total=100)
+
+
+def of(*results: Result, run: SurveyRun = RUN) -> Survey:
+    return survey(run, results, [])
+
+
+def test_a_layer_class_has_its_typical_and_its_worst_route() -> None:
+    found = of(FAST, SLOW, MIDDLE)
+    first, second = found.layers
+    assert (first.name, first.routes, first.typical_us, first.worst_us, first.worst_route) == ("Auth", 3, 20, 50, 1)
+    assert (first.objects, first.tasks) == (40, 1)
+    assert (second.name, second.routes, second.worst_us, second.worst_route) == ("GZip", 2, 8, 2)
+    assert [route.title for route in found.routes] == ["GET /slow", "GET /middle", "GET /fast"]
+    assert [(route.number, route.place) for route in found.routes] == [(1, 1), (2, 2), (3, 0)]
+
+
+def test_the_layer_that_takes_the_most_time_in_all_comes_first() -> None:
+    rare, often = row(1, "Rare", 70.0), row(0, "Often", 30.0)
+    found = of(*(request(f"/{i}", often) for i in range(5)), request("/rare", often, rare))
+    assert [one.name for one in found.layers] == ["Often", "Rare"]
+
+
+def test_a_class_that_stands_twice_in_a_stack_is_one_class() -> None:
+    both = auth(6, 0), auth(9, 1)
+    twice = [replace(one, layer=replace(one.layer, name=f"Auth#{i}")) for i, one in enumerate(both, 1)]
+    (found,) = of(request("/", *twice)).layers
+    assert (found.name, found.routes, found.typical_us, found.worst_us) == ("Auth", 1, 7.5, 9)
+
+
+def test_two_functions_of_one_name_are_two_classes() -> None:
+    other = auth(7)
+    other = replace(other, layer=replace(other.layer, qualname="elsewhere.Auth", origin=STARLETTE))
+    found = of(FAST, request("/b", other))
+    assert [(one.name, one.whose) for one in found.layers] == [("Auth", ""), ("Auth", "starlette")]
+
+
+def test_what_a_request_does_not_enter_is_not_counted() -> None:
+    refused = request("/no", row(0, "Auth", None, entered=False), total=5)
+    merged = request("/merged", row(0, "Auth", None, merged_with="GZip", merged_because="no probe"), total=5)
+    (found,) = of(FAST, refused, merged).layers
+    assert found.routes == 1
+
+
+def test_a_route_has_its_total_its_endpoint_and_the_share_of_its_layers() -> None:
+    (route,) = of(MIDDLE).routes
+    assert route.total is not None
+    assert route.endpoint is not None
+    assert (route.total.value, route.endpoint.value, route.share) == (100, 41, pytest.approx(0.28))
+
+
+def test_requests_that_were_only_counted_have_no_times_and_are_said() -> None:
+    only = replace(counted(layer_row("Auth", counts=replace(NONE, objects=same(7)))), surveyed=True)
+    found = of(only)
+    assert found.counted_only == 1
+    (one,), (route,) = found.layers, found.routes
+    assert (one.typical_us, one.worst_us, one.worst_route, one.objects) == (None, None, None, 7)
+    assert (route.total, route.share) == (None, None)
+    assert "1 of them were only counted" in text(only)
+
+
+def test_only_what_the_survey_judged_breaks_it() -> None:
+    over = request("/over", row(0, "Auth", 90.0, 50, "fail"), verdict="fail")
+    marked = replace(over, surveyed=False)
+    assert [title for title, _ in of(over, marked).broken] == ["GET /over"]
+    ((_, (finding,)),) = of(over).broken
+    assert finding.sentence.startswith("Auth takes 90.0 µs per request, its budget is 50 µs")
+    open_ = request("/open", row(0, "Auth", 50.0, 50, "undecided", "near"), verdict="undecided")
+    assert of(open_, replace(open_, surveyed=False)).undecided == 1
+
+
+def test_what_was_left_out_is_grouped_by_reason() -> None:
+    left = [(f"test_{i}", RequestLine("POST", url), "a POST") for i, url in enumerate("aba")]
+    left.append(("test", RequestLine("GET", "c"), "it raised"))
+    assert survey(RUN, [], left).left_out == {"a POST": ["POST a", "POST b"], "it raised": ["GET c"]}
+
+
+# ---- the terminal -------------------------------------------------------------------------------------------------
+
+
+def text(*results: Result, run: SurveyRun = RUN, width: int = 80, verbosity: int = 0, left: int = 0) -> str:
+    requests = [("test", RequestLine("POST", f"/{i}"), "a POST request is not repeated") for i in range(left)]
+    return "\n".join(line.text for line in lines_of(run, results, requests, width, verbosity))
+
+
+def test_it_says_how_much_was_measured_then_routes_layers_and_the_matrix() -> None:
+    shown = text(FAST, SLOW, MIDDLE)
+    assert shown.startswith("3 requests of 40 tests measured in 12.5 s of at most 120\n")
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["1", "GET", "/slow", "400.0", "41.0", "14%"] in lines
+    assert ["Auth", "3", "20.0", "50.0", "1", "40", "1"] in lines
+    assert "layers and routes: µs per request, all routes" in shown
+    assert ["layer", "from", "1", "2", "3"] in lines
+
+
+def test_a_suite_without_requests_is_told_which_clients_are_recorded() -> None:
+    shown = " ".join(text(run=replace(RUN, tests=1)).split())
+    assert shown.startswith("no request to an ASGI app in this process was measured in 1 test; clients such as")
+
+
+def test_it_names_the_tests_that_ran_twice_with_the_cause() -> None:
+    shown = " ".join(text(FAST).split())
+    assert "test_a.py::test_calls failed while the survey recorded it, and passed when it ran again without:" in shown
+    assert "assert 3 == 1 [survey-repeated] More: mwbudget explain ID" in shown
+
+
+def test_many_of_a_kind_are_cut_and_listed_when_asked() -> None:
+    many = [request(f"/{i}", auth(10), total=i + 1) for i in range(50)]
+    run = replace(RUN, repeated=tuple(RepeatedTest(f"test_{i}", "no") for i in range(9)))
+    short, whole = text(*many, run=run, left=9), text(*many, run=run, left=9, verbosity=1)
+    assert "20 more routes; -v lists them" in short
+    assert "6 more tests ran twice; -v lists them" in short
+    assert "not measured: POST /0, POST /1, POST /2 and 6 more: a POST request is not repeated" in " ".join(
+        short.split()
+    )
+    assert "more" not in whole.replace("More: mwbudget", "")
+    assert "POST /8" in whole
+    assert " 50  GET /0 " in whole
+
+
+@pytest.mark.parametrize("width", [70, 80, 120])
+def test_the_lines_fit_the_width(width: int) -> None:
+    long = request("/a" * 60, auth(10), replace(row(1, "L" * 70, 3.0)))
+    shown = text(long, FAST, SLOW, width=width)
+    assert max(map(len, shown.splitlines())) < width
+
+
+def test_broken_budgets_are_said_in_red_with_the_excess() -> None:
+    over = request("/over", row(0, "Auth", 90.0, 50, "fail"), verdict="fail")
+    found = list(lines_of(RUN, [over], [], 80))
+    assert [line.style for line in found if "GET /over: Auth takes 90.0" in line.text] == ["red"]
+    assert any("[survey-budget]" in line.text for line in found)
+
+
+def test_clients_that_are_not_known_are_named() -> None:
+    assert "of this version of httpx9" in " ".join(text(run=replace(RUN, unknown_clients=("httpx9",))).split())
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+OUT = left_out_to_json("test", RequestLine("POST", "/x"), "a POST request is not repeated")
+DATA = document([to_json(one, "test_it") for one in (FAST, SLOW)], [OUT], RUN)
+
+
+def test_the_json_keeps_it() -> None:
+    stored = json.loads(json.dumps(DATA))
+    assert surveyed(stored) == RUN
+    assert [result.surveyed for _, result in measured(stored)] == [True, True]
+    assert left_out(stored)
+    assert (
+        misfits(json.loads(json.dumps(document([to_json(replace(RESULT, surveyed=True), "test")], [OUT], RUN)))) == []
+    )
+    del stored["survey"], stored["measurements"][0]["surveyed"]
+    assert surveyed(stored) is None
+    assert not measured(stored)[0][1].surveyed
+
+
+def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
+    page = read(html(DATA))
+    (table,) = (one for one in page.all("table") if "classes" in (one.attributes.get("class") or ""))
+    rows = [[cell.text for cell in (*line.all("th"), *line.all("td"))] for line in table.all("tbody")[0].all("tr")]
+    assert rows[0] == ["Auth", "", "2", "30.0", "50.0", "20", "1", "GET /slow"]
+    assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in page.text
+    assert re.search(r"test_a.py::test_calls ?: +assert 3 == 1", page.text)
+    assert re.search(r"POST /x ?: a POST request is not repeated", page.text)
+
+
+def test_markdown_has_them_too() -> None:
+    found = markdown(DATA)
+    assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in found
+    assert "| <code>Auth</code> |  | 2 | 30.0 | 50.0 | <code>GET /slow</code> | 20 | 1 |" in found
+    assert "- <code>test&#95;a.py::test&#95;calls</code>: assert 3 == 1" in found.replace("_", "&#95;")

@@ -1,0 +1,597 @@
+"""`--mw-budget-survey` in whole runs: what is measured, what is not, and that no test changes its outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# See tests/test_plugin.py: modules imported here are not imported again in each run.
+import pytest
+import starlette.middleware.base  # noqa: F401
+
+from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, Plan, time_limit_s
+
+from .apps import FAST, LEAN, Scheduled
+from .conftest import needs
+
+SHOP = """
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+calls = []
+
+
+async def add_header(request, call_next):
+    return await call_next(request)
+
+
+async def health(request):
+    calls.append("health")
+    return PlainTextResponse("ok")
+
+
+async def order(request):
+    calls.append("order")
+    return PlainTextResponse("tea", 200 if request.path_params["id"] < 10 else 404)
+
+
+async def make(request):
+    calls.append("make")
+    return PlainTextResponse("made")
+
+
+async def broken(request):
+    raise LookupError("no such shelf")
+
+
+def create_app():
+    routes = [
+        Route("/health", health),
+        Route("/orders/{id:int}", order),
+        Route("/orders", make, methods=["POST"]),
+        Route("/broken", broken),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=add_header)])
+"""
+
+HEAD = """
+import pytest
+import shop
+from starlette.testclient import TestClient
+
+
+@pytest.fixture
+def client():
+    with TestClient(shop.create_app()) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with TestClient(shop.create_app()) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def no_calls():
+    shop.calls.clear()
+
+"""
+
+# Few seconds for each request, as there would be in a large suite.
+QUICKLY = Scheduled(**FAST)
+SHORT = "--mw-budget-survey-time=2"
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A directory with an app, and with a lock directory of its own."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makepyfile(shop=SHOP)
+    return pytester
+
+
+def survey(suite: pytest.Pytester, tests: str, *arguments: str) -> pytest.RunResult:
+    suite.makepyfile(test_shop=HEAD + tests)
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "-W", "ignore", "--mw-budget-json=found.json")
+    return suite.runpytest_inprocess(*options, "--mw-budget-survey", SHORT, *arguments, plugins=[QUICKLY])
+
+
+def found(suite: pytest.Pytester) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((suite.path / "found.json").read_text())
+    return data
+
+
+def routes(suite: pytest.Pytester) -> list[str]:
+    """List the requests that were measured, in order, with the status."""
+    return [
+        f"{one['request']['method']} {one['route']} {one['status']}"
+        for one in found(suite)["measurements"]
+        if one["surveyed"]
+    ]
+
+
+def left_out(suite: pytest.Pytester) -> dict[str, str]:
+    return {f"{one['request']['method']} {one['request']['url']}": one["reason"] for one in found(suite)["left_out"]}
+
+
+def said(result: pytest.RunResult) -> str:
+    return " ".join(result.stdout.str().split())
+
+
+# ---- what is measured ---------------------------------------------------------------------------------------------
+
+
+def test_every_distinct_request_of_a_suite_is_measured_once_without_a_mark(suite: pytest.Pytester) -> None:
+    tests = """
+def test_health(client):
+    assert client.get("/health").text == "ok"
+
+@pytest.mark.parametrize("number", [1, 2, 99])
+def test_order(client, number):
+    assert client.get(f"/orders/{number}").status_code == (200 if number < 10 else 404)
+
+def test_with_another_client(shared):
+    shared.get("/health")
+    shared.get("/orders/3")
+
+def test_without_a_request():
+    pass
+"""
+    result = survey(suite, tests)
+    result.assert_outcomes(passed=6)
+    assert result.ret == 0
+    assert routes(suite) == ["GET /health 200", "GET /orders/{id} 200", "GET /orders/{id} 404"]
+    printed = said(result)
+    assert "mw-budget survey" in printed
+    assert "3 requests of 6 tests measured in" in printed
+    assert re.search(r"GET /orders/\{id\} 404 +[\d.]+", result.stdout.str())
+    assert re.search(r"\n\S+\[add_header\] +own +3 ", result.stdout.str())
+    assert "layers and routes: µs per request" in printed
+    assert found(suite)["survey"]["tests"] == 6
+    assert found(suite)["measurements"][0]["nodeid"] == "test_shop.py::test_health"
+
+
+def test_times_and_counts_are_those_of_the_request(suite: pytest.Pytester) -> None:
+    survey(suite, "def test_health(client): client.get('/health')")
+    (measurement,) = found(suite)["measurements"]
+    layers = {layer["name"]: layer for layer in measurement["layers"]}
+    assert layers["BaseHTTPMiddleware[add_header]"]["tasks"]["count"] == 1
+    assert (
+        layers["BaseHTTPMiddleware[add_header]"]["us"]["estimate"] > layers["ServerErrorMiddleware"]["us"]["estimate"]
+    )
+    assert measurement["verdict"] is None
+
+
+def test_async_tests_and_unittest_classes_are_workloads_too(suite: pytest.Pytester) -> None:
+    needs("pytest_asyncio", reason="an async test runs with it", group="suites")
+    tests = """
+import unittest
+import httpx
+
+@pytest.mark.asyncio
+async def test_async():
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.create_app()), base_url="http://shop") as client:
+        assert (await client.get("/health")).status_code == 200
+
+class TestShop(unittest.TestCase):
+    def setUp(self):
+        self.client = TestClient(shop.create_app())
+
+    def test_order(self):
+        self.assertEqual(self.client.get("/orders/1").status_code, 200)
+
+class TestShared:
+    def test_one(self, shared):
+        shared.get("/orders/99")
+"""
+    survey(suite, tests).assert_outcomes(passed=3)
+    assert routes(suite) == ["GET /health 200", "GET /orders/{id} 200", "GET /orders/{id} 404"]
+
+
+def test_a_request_that_writes_is_named_and_measured_if_the_configuration_says_so(suite: pytest.Pytester) -> None:
+    tests = """
+def test_make(client):
+    assert client.post("/orders").text == "made"
+    assert shop.calls == ["make"]
+"""
+    result = survey(suite, tests)
+    result.assert_outcomes(passed=1)
+    assert routes(suite) == []
+    assert "a POST request is not repeated by itself" in left_out(suite)["POST /orders"]
+    assert "not measured: POST /orders: a POST request" in said(result)
+    result = survey(suite, "def test_make(client): client.post('/orders')", "-o", "mw_budget_repeat=POST")
+    assert routes(suite) == ["POST /orders 200"]
+
+
+def test_a_request_that_fails_is_named_and_so_is_the_reason(suite: pytest.Pytester) -> None:
+    tests = """
+def test_broken(client):
+    with pytest.raises(LookupError):
+        client.get("/broken")
+"""
+    survey(suite, tests).assert_outcomes(passed=1)
+    assert left_out(suite) == {"GET /broken": "the app raised LookupError"}
+
+
+def test_a_suite_without_requests_is_told_so(suite: pytest.Pytester) -> None:
+    result = survey(suite, "def test_nothing(): pass")
+    result.assert_outcomes(passed=1)
+    assert "no request to an ASGI app in this process was measured in 1 test" in said(result)
+
+
+# ---- outcomes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_test_that_sees_the_repetition_runs_again_without_and_that_counts(suite: pytest.Pytester) -> None:
+    tests = """
+runs = []
+
+def test_called_once(client, record_property):
+    runs.append(1)
+    record_property("run", len(runs))
+    print("run", len(runs))
+    client.get("/health")
+    assert shop.calls == ["health"], f"{len(shop.calls) > 20} in run {len(runs)}"
+
+def test_runs():
+    assert runs == [1, 1]
+"""
+    result = survey(suite, tests, "--junitxml=junit.xml")
+    result.assert_outcomes(passed=2)
+    assert result.ret == 0
+    assert routes(suite) == ["GET /health 200"]
+    (repeated,) = found(suite)["survey"]["repeated"]
+    assert repeated["nodeid"] == "test_shop.py::test_called_once"
+    assert repeated["cause"].startswith("AssertionError: True in run 1")
+    assert "test_called_once failed while the survey recorded it, and passed when it ran again" in said(result)
+    junit = (suite.path / "junit.xml").read_text()
+    assert re.findall(r'name="run" value="(\d)"', junit) == ["2"]
+
+
+def test_a_failure_in_a_teardown_counts_as_one_too(suite: pytest.Pytester) -> None:
+    tests = """
+@pytest.fixture
+def once(client):
+    yield client
+    assert shop.calls == ["health"]
+
+def test_it(once):
+    once.get("/health")
+"""
+    survey(suite, tests).assert_outcomes(passed=1)
+    (repeated,) = found(suite)["survey"]["repeated"]
+    assert "assert" in repeated["cause"]
+
+
+def test_a_test_that_fails_anyway_fails_with_its_own_report(suite: pytest.Pytester) -> None:
+    tests = """
+def test_wrong(client):
+    print("once")
+    assert client.get("/health").text == "no"
+
+def test_raises(client):
+    client.get("/broken")
+
+def test_without_a_request():
+    assert False
+"""
+    result = survey(suite, tests)
+    result.assert_outcomes(failed=3)
+    assert found(suite)["survey"]["repeated"] == []
+    printed = result.stdout.str()
+    assert printed.count("once\n") == 1
+    assert "pytest_mwbudget/recording" not in printed
+    assert "LookupError: no such shelf" in printed
+
+
+def test_skips_and_expected_failures_stay_what_they_are(suite: pytest.Pytester) -> None:
+    tests = """
+@pytest.mark.skip
+def test_skipped(client):
+    client.get("/health")
+
+@pytest.mark.xfail(strict=True)
+def test_expected(client):
+    assert client.get("/health").text == "no"
+
+def test_skips(client):
+    client.get("/orders/1")
+    pytest.skip("later")
+"""
+    survey(suite, tests).assert_outcomes(skipped=2, xfailed=1)
+
+
+def test_a_reset_fixture_of_a_wider_scope_stays_for_the_second_run(suite: pytest.Pytester) -> None:
+    tests = """
+made = []
+
+@pytest.fixture(scope="module")
+def app_of_the_module():
+    made.append(1)
+    return shop.create_app()
+
+def test_once(app_of_the_module):
+    TestClient(app_of_the_module).get("/health")
+    assert shop.calls == ["health"]
+
+def test_after(app_of_the_module):
+    assert made == [1]
+"""
+    survey(suite, tests).assert_outcomes(passed=2)
+
+
+def test_tests_with_subtests_are_left_alone(suite: pytest.Pytester) -> None:
+    tests = """
+import unittest
+
+class TestParts(unittest.TestCase):
+    def test_parts(self):
+        for part in ("health", "orders/1"):
+            with self.subTest(part):
+                TestClient(shop.create_app()).get(f"/{part}")
+        self.assertEqual(shop.calls, ["health", "order"])
+"""
+    result = survey(suite, tests)
+    result.assert_outcomes(passed=1)
+    assert routes(suite) == []
+
+
+def test_reruns_of_pytest_rerunfailures_stay_its_own(suite: pytest.Pytester) -> None:
+    needs("pytest_rerunfailures", reason="a test is repeated by it", group="suites")
+    tests = """
+runs = []
+
+@pytest.mark.flaky(reruns=2)
+def test_flaky(client):
+    runs.append(1)
+    client.get("/health")
+    assert len(runs) == 2
+    assert shop.calls == ["health"]
+"""
+    result = survey(suite, tests)
+    assert result.parseoutcomes() == {"passed": 1, "rerun": 1}
+
+
+# ---- marked tests -------------------------------------------------------------------------------------------------
+
+
+def test_marked_tests_are_judged_as_always_and_not_measured_again(suite: pytest.Pytester) -> None:
+    tests = """
+@pytest.fixture
+def mw_budget_app():
+    return shop.create_app()
+
+@pytest.mark.mw_budget(tasks=0)
+def test_marked(client):
+    client.get("/health")
+
+@pytest.mark.mw_budget(tasks=9)
+def test_fixture(mw_budget):
+    mw_budget.get("/health")
+
+def test_unmarked(client):
+    client.get("/health")
+    client.get("/orders/1")
+"""
+    result = survey(suite, tests)
+    result.assert_outcomes(passed=2, failed=1)
+    assert "BaseHTTPMiddleware[add_header] spawns 1 task per request, its budget is 0 tasks" in said(result)
+    assert routes(suite) == ["GET /orders/{id} 200"]
+    assert len(found(suite)["measurements"]) == 3
+
+
+# ---- budgets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_budget_of_the_configuration_fails_the_run_and_no_test(suite: pytest.Pytester) -> None:
+    tests = "def test_health(client): client.get('/health')"
+    result = survey(suite, tests, "-o", "mw_budget_tasks=0")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
+    printed = said(result)
+    assert "GET /health: BaseHTTPMiddleware[add_header] spawns 1 task per request, its budget is 0 tasks." in printed
+    assert "[survey-budget]" in printed
+    # Times are measured although every budget is a count.
+    assert found(suite)["measurements"][0]["total_us"] is not None
+
+
+def test_a_kept_budget_fails_nothing_and_an_error_response_is_not_judged(suite: pytest.Pytester) -> None:
+    result = survey(suite, "def test_health(client): client.get('/health')", "-o", "mw_budget_tasks=1")
+    assert result.ret == 0
+    assert found(suite)["measurements"][0]["verdict"] == "pass"
+    result = survey(suite, "def test_none(client): client.get('/orders/99')", "-o", "mw_budget_tasks=0")
+    assert result.ret == 0
+    assert found(suite)["measurements"][0]["verdict"] is None
+
+
+def test_a_budget_for_a_layer_that_only_another_app_has_breaks_nothing(suite: pytest.Pytester) -> None:
+    (suite.path / "pytest.ini").write_text("[pytest]\nmw_budget_layers = GZipMiddleware = tasks: 0\n")
+    result = survey(suite, "def test_health(client): client.get('/health')")
+    assert result.ret == 0
+    assert routes(suite) == ["GET /health 200"]
+
+
+# ---- time ---------------------------------------------------------------------------------------------------------
+
+
+def test_when_the_time_is_over_the_rest_is_named_once(suite: pytest.Pytester) -> None:
+    tests = """
+@pytest.mark.parametrize("path", ["/health", "/orders/1", "/orders/2", "/orders/99"])
+def test_it(client, path):
+    client.get(path)
+"""
+    result = survey(suite, tests, "--mw-budget-survey-time=0.001")
+    result.assert_outcomes(passed=4)
+    assert routes(suite) == ["GET /health 200"]
+    over = "the 0.001 s of the survey were over; --mw-budget-survey-time gives it more"
+    assert left_out(suite) == {"GET /orders/{id}": over}
+    assert len(found(suite)["left_out"]) == 1
+    assert "not measured: GET /orders/{id}: the 0.001 s of the survey were over" in said(result)
+
+
+def test_where_there_is_little_time_for_each_request_is_only_counted(suite: pytest.Pytester) -> None:
+    tests = """
+def test_health(client):
+    client.get("/health")
+
+@pytest.mark.parametrize("number", range(40))
+def test_many(number):
+    pass
+"""
+    result = survey(suite, tests, "--mw-budget-survey-time=5", "-o", "mw_budget_us=1")
+    result.assert_outcomes(passed=41)
+    (measurement,) = found(suite)["measurements"]
+    assert measurement["total_us"] is None
+    assert measurement["verdict"] is None
+    assert measurement["layers"][1]["tasks"]["count"] == 1
+    assert "1 of them were only counted, because there was little time for each [survey-time]" in said(result)
+
+
+def test_the_plan_gives_more_time_to_few_requests() -> None:
+    assert not Plan(LEAST_S / 2).timed
+    assert Plan(MOST_S).timed
+
+
+def test_a_request_that_was_looked_at_often_is_not_called_again(suite: pytest.Pytester) -> None:
+    tests = f"""
+def test_health(client):
+    for _ in range({LOOKS}):
+        client.get("/health")
+    shop.calls.clear()
+    client.get("/health")
+    assert shop.calls == ["health"]
+"""
+    survey(suite, tests).assert_outcomes(passed=1)
+    assert found(suite)["survey"]["repeated"] == []
+
+
+def test_a_test_with_a_time_limit_keeps_most_of_it(suite: pytest.Pytester) -> None:
+    needs("pytest_timeout", reason="it sets the limit", group="suites")
+    tests = """
+@pytest.mark.timeout(0.4)
+def test_short(client):
+    client.get("/health")
+
+@pytest.mark.timeout(60)
+def test_long(client):
+    client.get("/orders/1")
+"""
+    survey(suite, tests).assert_outcomes(passed=2)
+    assert routes(suite) == ["GET /orders/{id} 200"]
+    assert left_out(suite) == {"GET /health": "the test's time limit of 0.4 s leaves no time to measure it"}
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "environment", "limit_s"),
+    [
+        ("", (), "", None),
+        ("@pytest.mark.timeout(3)", ("--timeout=9",), "", 3),
+        ("@pytest.mark.timeout(timeout=4)", (), "", 4),
+        ("", ("--timeout=9",), "7", 9),
+        ("", (), "7", 7),
+        ("", ("-o", "timeout=8"), "", 8),
+        ("@pytest.mark.timeout(0)", ("--timeout=9",), "", None),
+    ],
+)
+def test_the_time_limit_is_that_of_pytest_timeout(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    marker: str,
+    arguments: tuple[str, ...],
+    environment: str,
+    limit_s: float | None,
+) -> None:
+    needs("pytest_timeout", reason="it sets the limit", group="suites")
+    monkeypatch.delenv("PYTEST_TIMEOUT", raising=False)
+    if environment:
+        monkeypatch.setenv("PYTEST_TIMEOUT", environment)
+    limits = []
+
+    class Asks:
+        def pytest_collection_finish(self, session: pytest.Session) -> None:
+            limits.extend(map(time_limit_s, session.items))
+
+    pytester.makepyfile(f"import pytest\n{marker}\ndef test_it(): pass")
+    pytester.runpytest_inprocess(*LEAN, *arguments, plugins=[Asks()])
+    assert limits == [limit_s]
+
+
+# ---- options and processes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mw-budget-survey-time=5",), "--mw-budget-survey-time='5' limits no survey; add --mw-budget-survey"),
+        (
+            ("--mw-budget-survey", "--mw-budget-survey-time=soon"),
+            "mw_budget_survey_time is 'soon'; give a number of seconds",
+        ),
+        (
+            ("--mw-budget-survey", "-o", "mw_budget_survey_time=-1"),
+            "mw_budget_survey_time is '-1'; give a number of seconds",
+        ),
+        (("--mw-budget-survey", "-o", "mw_budget_us=soon"), "mw_budget_us is 'soon'"),
+    ],
+)
+def test_unusable_options_are_usage_errors(pytester: pytest.Pytester, arguments: tuple[str, ...], message: str) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess(*LEAN, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert message in result.stderr.str()
+
+
+def test_workers_measure_each_request_once_and_leave_nothing_behind(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = suite.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    suite.makepyfile(
+        test_shop=HEAD
+        + """
+@pytest.mark.parametrize("time", range(6))
+@pytest.mark.parametrize("path", ["/health", "/orders/1", "/orders/99"])
+def test_it(client, path, time):
+    client.get(path)
+
+@pytest.mark.parametrize("time", range(4))
+def test_once(client, time):
+    client.get("/orders")
+    client.post("/orders")
+    assert shop.calls == ["make"]
+"""
+    )
+    options = (*LEAN, "-W", "ignore", "-n", "2", "-o", "mw_budget_tasks=0", "--mw-budget-json=found.json")
+    result = suite.runpytest_subprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=1")
+    result.assert_outcomes(passed=22)
+    assert result.ret == 1
+    measured = routes(suite)
+    named = {f"{one['request']['method']} {one['request']['url']}" for one in found(suite)["left_out"]}
+    assert len(measured) == len(set(measured))
+    assert set(measured) <= {"GET /health 200", "GET /orders/{id} 200", "GET /orders/{id} 404", "GET /orders 405"}
+    assert len(measured) >= 1
+    assert "POST /orders" in named
+    assert len(found(suite)["left_out"]) == len(
+        {(one["reason"], str(one["request"])) for one in found(suite)["left_out"]}
+    )
+    assert found(suite)["survey"]["tests"] == 22
+    assert "of 22 tests measured in" in said(result)
+    assert [name for name in os.listdir(folder) if "survey" in name] == []
+
+
+def test_the_files_of_a_survey_are_written(suite: pytest.Pytester) -> None:
+    survey(
+        suite, "def test_health(client): client.get('/health')", "--mw-budget-html=a.html", "--mw-budget-markdown=a.md"
+    )
+    assert "Layers over all routes" in (suite.path / "a.html").read_text()
+    assert "A survey of 1 test," in Path(suite.path / "a.md").read_text()
