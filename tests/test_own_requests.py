@@ -693,7 +693,7 @@ PASSED_THROUGH = {
                 assert client.get("/").text == "ok"
                 client.portal.call(asyncio.sleep, 0)  # the client's loop still runs
         """,
-        "call 2 raised SystemExit: 3 *",
+        "the app called sys.exit(3) *",
     ),
     "CancelledError when repeated": (
         """
