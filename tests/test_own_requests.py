@@ -16,7 +16,7 @@ import pytest
 # pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
 import starlette.applications
 import starlette.middleware.base
-import starlette.testclient
+import starlette.testclient  # noqa: F401
 
 import pytest_mwbudget.engine
 import pytest_mwbudget.recording.clients
@@ -25,7 +25,7 @@ import pytest_mwbudget.report.json
 import pytest_mwbudget.report.markdown
 import pytest_mwbudget.report.terminal
 import pytest_mwbudget.session.own_requests
-import pytest_mwbudget.session.summary  # noqa: F401
+import pytest_mwbudget.session.summary
 from pytest_mwbudget.recording.recorder import OVERLAPPED
 
 from .apps import FAST, LEAN, Scheduled
@@ -863,7 +863,7 @@ def test_next():
     path = (
         "Starlette > ServerErrorMiddleware > Header > Pool" if outside else "Starlette > ServerErrorMiddleware > Pool"
     )
-    assert f"it waited at Pool.__call__ (test_shop.py:" in reason
+    assert "it waited at Pool.__call__ (test_shop.py:" in reason
     assert reason.endswith(f"inside {path}")
 
 
