@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 # pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
+import starlette.applications
+import starlette.middleware.base
+import starlette.testclient  # noqa: F401
+
 import pytest_mwbudget.engine
 import pytest_mwbudget.recording.clients
 import pytest_mwbudget.report.html

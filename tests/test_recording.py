@@ -110,8 +110,6 @@ def test_a_repetition_gets_the_body_the_scope_and_the_context_of_the_first_reque
         found.append((message["body"], message["more_body"], dict(scope["headers"])[b"x-a"], user.get()))
         user.set("changed")
         scope["headers"].append((b"x-a", b"changed"))
-        scope["left"] = True
-        assert scope.get("left")
         assert "path_params" not in scope
         scope["path_params"] = {}
         await respond(send)

@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from .django_client import HandlerApp
 from .recorder import Recorder, streaming
 from .signals import noting_signals
 
@@ -92,6 +93,19 @@ def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder)
     patch(module.TestClient, "open", opening)
 
 
+def _django(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+    apps: dict[object, HandlerApp] = {}
+
+    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def request(self: Any, **request: Any) -> Any:
+            app = apps.setdefault(self.handler, HandlerApp(self.handler, module.FakePayload))
+            return await app.asked(self, request, original, recorder)
+
+        return request
+
+    patch(module.AsyncClient, "request", asking)
+
+
 # By the name of the module that has the classes.
 CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
     "httpx": _httpx,
@@ -101,6 +115,7 @@ CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
     "litestar.testing.client.sync_client": _litestar_client,
     "quart.testing.connections": _quart,
     "async_asgi_testclient.testing": _async_asgi_testclient,
+    "django.test.client": _django,
 }
 
 
