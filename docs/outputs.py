@@ -1,11 +1,11 @@
-"""Regenerate the outputs of pytest in the tutorial, the examples' pages and README.
+"""Regenerate the outputs of pytest and of `mwbudget measure` in the tutorial, the examples' pages and README.
 
     python docs/outputs.py [PAGE ...]
 
 In the tutorial, a code block whose first line is a comment with a file name is written to that file. In every page, the
-text below `$ pytest …` in a console block is replaced by the output of the command. The tutorial runs in a temporary
-folder, an example in the repository. README's output is an excerpt from the page of litellm_story. Needs the packages
-of the tests, and a quiet machine.
+text below `$ pytest …` or `$ mwbudget measure …` in a console block is replaced by the output of the command. The
+tutorial runs in a temporary folder, an example in the repository. README's outputs are excerpts from the page of
+litellm_story. Needs the packages of the tests, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ TUTORIAL = ROOT / "docs" / "get-started.md"
 README = ROOT / "README.md"
 STORY = ROOT / "examples" / "litellm_story" / "README.md"
 # The parts of a failure report to show: the headline with the table of times, and the excess.
-EXCERPT = re.compile(r"^(GET .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL)
+EXCERPT = re.compile(r"^(GET \S+: .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL)
+# The counts of every route, at the begin of the output of `mwbudget measure`.
+COUNTED = re.compile(r"^```console\n(\$ mwbudget measure .*?\n\n)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w./]+\.\w+)\n")
 # Lines of pytest's header on the machine and on other plugins.
 HEADER = re.compile(
     r"^(platform|rootdir|configfile|plugins|asyncio|benchmark|cachedir|hypothesis profile)\b.*\n", re.MULTILINE
 )
-COMMAND = "$ pytest "
+COMMANDS = {"$ pytest ": ("pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-W", "ignore")}
+COMMANDS["$ mwbudget "] = ("pytest_mwbudget",)
 
 
 def main() -> None:
@@ -44,12 +47,20 @@ def main() -> None:
 
 
 def with_excerpt(readme: str) -> str:
-    """Return README with the first failure of litellm_story, shortened."""
-    found = EXCERPT.search(STORY.read_text(encoding="utf-8"))
+    """Return README with the first failure and the first counts of litellm_story, shortened."""
+    story = STORY.read_text(encoding="utf-8")
+    found, counted = EXCERPT.search(story), COUNTED.search(story)
     assert found is not None
+    assert counted is not None
     excerpt = f"{found[1]}\n\n{found[2]}"
+    readme = re.sub(
+        r"(```console\n\$ pytest .*?\n).*?(```)", lambda block: block[1] + excerpt + block[2], readme, flags=re.DOTALL
+    )
     return re.sub(
-        r"(```console\n\$ .*?\n).*?(```)", lambda block: block[1] + excerpt + block[2], readme, flags=re.DOTALL
+        r"(```console\n)\$ mwbudget .*?(```)",
+        lambda block: block[1] + counted[1].rstrip("\n") + "\n" + block[2],
+        readme,
+        flags=re.DOTALL,
     )
 
 
@@ -61,20 +72,20 @@ def renewed(text: str, folder: Path, place: Path) -> str:
         name = NAMED.match(code)
         if name and place == folder:
             (folder / name[1]).write_text(code, encoding="utf-8")
-        if found[1] != "console" or not code.startswith(COMMAND):
-            return found[0]
         command = code.partition("\n")[0]
-        return f"```console\n{command}\n{output(command.removeprefix(COMMAND), place)}```"
+        begin = next((one for one in COMMANDS if code.startswith(one)), None)
+        if found[1] != "console" or begin is None:
+            return found[0]
+        return f"```console\n{command}\n{output(COMMANDS[begin], command.removeprefix(begin), place)}```"
 
     return BLOCK.sub(block, text)
 
 
-def output(arguments: str, place: Path) -> str:
-    """Return the output of pytest without `HEADER`."""
-    quiet = ("-p", "no:cacheprovider", "-p", "no:randomly", "-W", "ignore")
+def output(module: tuple[str, ...], arguments: str, place: Path) -> str:
+    """Return the output of a module with its options, without `HEADER`."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     environment |= {"COLUMNS": "80", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = (sys.executable, "-m", "pytest", *quiet, *shlex.split(arguments))
+    command = (sys.executable, "-m", *module, *shlex.split(arguments))
     run = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if run.returncode not in (0, 1):
         sys.exit(run.stdout + run.stderr)

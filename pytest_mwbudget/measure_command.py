@@ -113,7 +113,9 @@ class Measuring:
             name = f"{shortened(wanted.name, width):{width}}"
             result = self._tried(place, replace(_settings(wanted), timed=False))
             if result is None:
-                self._print(f"{name}  not measured: {self.left_out[place]}")
+                # The row has the request already; the whole reason is in the files.
+                reason = self.left_out[place].removeprefix(f"{wanted.method} {wanted.url}").lstrip(" :")
+                self._print(f"{name}  not measured: {reason.partition('; ')[0]}")
             else:
                 self.results[place] = result
                 self._print(f"{name}{_counts(result)}")
@@ -139,12 +141,11 @@ class Measuring:
                 self.results[place] = timed
 
     def close(self) -> None:
-        """Shut the app down."""
+        """Shut the app down. All figures are known by now, so a failure is only told."""
         try:
             self.host.close()
         except LifespanError as error:
-            self.failed = True
-            self._print(f"error: {report_of(error)}")
+            self._print(f"warning: {report_of(error)}\n")
 
     def _tried(self, place: int, settings: Settings, turns: Turns | None = None) -> Result | None:
         """Measure a request; None if that fails, with the reason in `left_out`."""

@@ -41,7 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
         " the marker closest to the test wins, and None removes an inherited value",
     )
     if _addressed(config):
-        from .session.collection import configure as configure_requests
         from .session.gate import configure as configure_gate
         from .session.summary import configure as configure_summary
 
@@ -51,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
             configure_survey(config)
         configure_summary(config)
+    said = vars(config.option)
+    if said.get("mw_budget_app") is not None or said.get("mw_budget_request") is not None:
+        from .session.collection import configure as configure_requests
+
         configure_requests(config)
 
 

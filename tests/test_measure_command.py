@@ -91,18 +91,19 @@ def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
     app = f"{shop}:create_app('private', 'events', 'health')"
     assert main(["measure", app, "--time=0.1", "--json=out.json"]) == 0
     out = capsys.readouterr().out
-    assert "GET /private     not measured: GET /private answered 401; nothing was measured." in out
-    assert "GET /events      not measured: GET /events: the response did not end within 0.2 s; an endless" in out
+    assert "GET /private     not measured: answered 401\n" in out
+    assert "GET /events      not measured: the response did not end within 0.2 s\n" in out
     assert "GET /health no budget" in out
     left_out = json.loads(Path("out.json").read_text())["left_out"]
     assert [one["request"]["url"] for one in left_out] == ["/private", "/events"]
+    assert left_out[0]["reason"].startswith("GET /private answered 401; nothing was measured. Correct the request")
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("broken", "the app raised LookupError: no such shelf ("),
-        ("leaves", "GET /leaves: the app called sys.exit(3) ("),
+        ("leaves", "the app called sys.exit(3) ("),
     ],
 )
 def test_a_request_that_fails_is_status_1(
@@ -154,6 +155,19 @@ def test_an_app_that_does_not_start_is_status_2_and_shows_what_it_printed(
     err = capsys.readouterr().err
     assert "the app's lifespan startup failed with OSError: no database" in err
     assert "The app printed:\nconnecting" in err
+
+
+def test_a_shutdown_that_fails_is_told(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ending_app.py").write_text(
+        f"import os\nfrom {shop} import *\n\n\n@contextlib.asynccontextmanager\nasync def ends(app):\n"
+        "    yield {'word': 'ok'}\n    os._exit(0)\n\n\napp = create_app('health', startup=ends)\n"
+    )
+    assert main(["measure", "ending_app:app", "/health", "--time=0.1"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "warning: the app's lifespan shutdown failed with LifespanError: the app's lifespan called os._exit(0)" in out
+    )
+    assert "GET /health no budget" in out
 
 
 def test_an_interrupt_leaves_what_is_known(

@@ -774,8 +774,8 @@ def test_the_app_can_be_named_in_the_configuration(pytester: pytest.Pytester) ->
         ("shop:ap", "mw_budget_app is 'shop:ap', but 'shop' has no 'ap'.*The names that it has are: *app*"),
         ("shop:app.state.shop", "*'shop.app.state' has no 'shop'*"),
         ("shop", "mw_budget_app is 'shop'; write 'package.module:app'"),
-        ("shop:calls", "the app under test is *, which is not an ASGI app*"),
-        ("shop:create_app", "*does not take (scope, receive, send), it looks like a factory*"),
+        ("shop:calls", "mw_budget_app is 'shop:calls', and that is [[][]], which is not an ASGI app*"),
+        ("shop:Spin.__call__", "*does not take (scope, receive, send)*"),
         ("", "mw_budget has no app to measure*"),
     ],
 )

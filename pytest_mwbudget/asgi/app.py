@@ -116,10 +116,14 @@ def import_app(reference: str, said: str) -> object:
     try:
         found: object = importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        raise AppError(
-            f"{said}, but importing {place!r} {_how_ended(error)}; correct the module's name, or make it importable"
-            f" from the directory in which this runs (pytest's setting `pythonpath` helps)"
-        ) from error
+        missing = isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}.")
+        remedy = (
+            "correct the module's name, or make it importable from the directory in which this runs (pytest's setting"
+            " `pythonpath` helps)"
+            if missing
+            else "correct the module, or what it needs to be imported"
+        )
+        raise AppError(f"{said}, but importing {place!r} {_how_ended(error)}; {remedy}") from error
     for name in path.split("."):
         try:
             found = getattr(found, name)

@@ -17,10 +17,8 @@ NAME = "mw-budget"
 
 
 def configure(config: pytest.Config) -> None:
-    """Register the collector of requests if the command line asks for it and names no test."""
+    """Register the collector of requests, unless the command line names a test. It names an app or a request."""
     lines = config.getoption("mw_budget_request")
-    if lines is None and config.getoption("mw_budget_app") is None:
-        return
     try:
         paths, chosen = _arguments(config)
         if lines is not None:
