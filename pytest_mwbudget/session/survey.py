@@ -24,7 +24,7 @@ from ..model.estimate import Seconds
 from ..model.results import RepeatedTest, RequestLine, SurveyRun, Turn
 from ..recording.recorder import Recorded
 from ..timing.run import NS_PER_S, Environment
-from .claims import CLAIMS, Claims
+from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, survey_time_s, surveying
 from .gate import environment_of
 from .own_requests import OwnRequests, identity_of
@@ -155,7 +155,7 @@ class Survey:
         self.left_out: list[dict[str, Any]] = []
         self.repeated: list[RepeatedTest] = []
         self.unknown_clients: set[str] = set()
-        self._requests: SurveyedRequests | None = None
+        self._spent_in_test_s: Seconds = 0.0
         self._unrecorded: set[str] = set()
         self._looked: dict[str, int] = {}
 
@@ -172,10 +172,11 @@ class Survey:
         known = identity_of(request)
         if self._looked.get(known, 0) >= LOOKS:
             return None
-        if self._left_s() <= 0:
+        sums = self.claims.sums()
+        if sums.seconds >= self.limit_s:
             over = f"the {self.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
             return over if self.claims.claim(f"named {known}") else None
-        share_s = min(MOST_S, self._share_s())
+        share_s = share_of(self.limit_s - sums.seconds, sums, self.tests)
         limit_s = time_limit_s(item)
         if limit_s is not None:
             room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
@@ -185,15 +186,6 @@ class Survey:
         self._looked[known] = self._looked.get(known, 0) + 1
         self.claims.claim(f"named {known}")
         return Plan(share_s)
-
-    def _left_s(self) -> Seconds:
-        return self.limit_s - self.claims.sums().seconds
-
-    def _share_s(self) -> Seconds:
-        """Divide the rest of the time by the requests that are expected: as many in a test as in the tests before."""
-        sums = self.claims.sums()
-        expected = 1 + max(0, self.tests - sums.tests - 1) * (sums.requests + 1) / (sums.tests + 1)
-        return (self.limit_s - sums.seconds) / expected
 
     def _ended(self, seconds: Seconds, measured: bool) -> None:
         self._spent_in_test_s += seconds
@@ -307,6 +299,15 @@ class Survey:
         """Remove the folder of the run."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def share_of(left_s: Seconds, sums: Sums, tests: int) -> Seconds:
+    """Divide the time that is left by the requests that are expected: as many in each test as in the tests before.
+
+    Before the first test, one in each test. At most MOST_S.
+    """
+    expected = 1 + max(0, tests - sums.tests - 1) * (sums.requests + 1) / (sums.tests + 1)
+    return min(MOST_S, left_s / expected)
 
 
 # ---- what a test is -------------------------------------------------------------------------------------------------
