@@ -6,6 +6,8 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import starlette.middleware.base  # noqa: F401
 
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.model.results import Turn
 from pytest_mwbudget.session.claims import Sums
-from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, Plan, share_of, time_limit_s
+from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, WAIT_S, Plan, Waiting, share_of, time_limit_s
 from pytest_mwbudget.timing.run import Environment
 
 from .apps import FAST, LEAN, Scheduled
@@ -466,6 +469,22 @@ def test_the_time_that_is_left_is_divided_by_the_requests_that_are_expected() ->
     # 600 tests brought 30 requests: some 30 more are expected, and the last test of all has all that is left.
     assert share_of(60, Sums(60, 30, 600), 1200) == pytest.approx(60 / 31.9, rel=0.01)
     assert share_of(0.5, Sums(119.5, 900, 1199), 1200) == 0.5
+
+
+def test_waiting_for_other_processes_ends_after_a_while_and_in_all() -> None:
+    waits: list[float] = []
+
+    @contextmanager
+    def measuring(wait_s: float) -> Iterator[Turn]:
+        waits.append(wait_s)
+        waiting.waited_s += wait_s  # the clock does not run here
+        yield Turn()
+
+    waiting = Waiting(measuring, 25)
+    for _ in range(4):
+        with waiting.turns():
+            pass
+    assert waits == [WAIT_S, WAIT_S, pytest.approx(25 - 2 * WAIT_S, abs=0.1), 0]
 
 
 def test_a_request_with_little_time_is_only_counted_and_keeps_its_budgets_of_counts() -> None:
