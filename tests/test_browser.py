@@ -18,6 +18,7 @@ from pytest_mwbudget.report.json import document, to_json
 
 from .browser import DESKTOP, PHONE, Browser
 from .test_report_html import HOSTILE, everything, spoiled, stacked
+from .test_report_survey import DATA as SURVEY
 
 pytestmark = pytest.mark.browser
 
@@ -292,3 +293,34 @@ def test_what_got_in_all_the_same_could_neither_run_nor_ask_for_anything(browser
     assert browser.run("return typeof hacked") == "undefined"
     assert sum("Content Security Policy" in complaint for complaint in browser.complaints()) >= 2
     assert browser.run("return document.querySelector('img').naturalWidth") == 0
+
+
+# ---- layers and routes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def surveyed(tmp_path: Path) -> Path:
+    """A report of a survey."""
+    path = tmp_path / "survey.html"
+    path.write_text(render(SURVEY), encoding="utf-8")
+    return path
+
+
+def test_a_route_sorts_the_layers_and_the_total_stays_below(page: Opener, surveyed: Path) -> None:
+    opened = page(surveyed)
+    before = layers(opened, "table.matrix")
+    opened.all("table.matrix thead button")[2].click()
+    assert layers(opened, "table.matrix") == sorted(before, key=["Auth", "(endpoint)", "GZip", "(outside)"].index)
+    assert opened.texts("table.matrix tfoot th") == ["(total)"]
+    assert opened.style("table.matrix tbody tr:first-child td:nth-child(3)", "font-weight") == "600"
+    opened.all("table.classes thead button")[4].click()
+    assert layers(opened, "table.classes") == ["Auth", "GZip"]
+
+
+def test_on_a_phone_the_tables_of_a_survey_scroll_in_their_boxes_beside_the_names(page: Opener, surveyed: Path) -> None:
+    opened = page(surveyed, size=PHONE)
+    assert opened.overflow() <= 0
+    box = "document.querySelector('table.matrix').parentElement"
+    assert opened.run(f"{box}.scrollLeft = 999; return {box}.scrollLeft") > 0
+    at = opened.run("return document.querySelector('table.matrix tbody th').getBoundingClientRect().left")
+    assert 0 <= at < PHONE[0] / 4

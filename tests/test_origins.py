@@ -65,6 +65,14 @@ def test_a_closure_has_the_place_of_its_function_too() -> None:
     assert origin_of(outer(hello).__code__).file == found.file
 
 
+def test_a_working_directory_that_is_gone_shortens_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert origin_of(outer(hello)).file == hello.__code__.co_filename
+
+
 class Dispatch:
     async def __call__(self, request: Any, call_next: Any) -> Any:
         return await call_next(request)

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ from typing import Any
 import pytest
 import starlette.middleware.base  # noqa: F401
 
-from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, Plan, time_limit_s
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.model.results import Turn
+from pytest_mwbudget.session.claims import Sums
+from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, WAIT_S, Plan, Waiting, share_of, time_limit_s
+from pytest_mwbudget.timing.run import Environment
 
 from .apps import FAST, LEAN, Scheduled
 from .conftest import needs
@@ -456,9 +463,39 @@ def test_many(number):
     assert "1 of them were only counted, because there was little time for each [survey-time]" in said(result)
 
 
-def test_the_plan_gives_more_time_to_few_requests() -> None:
-    assert not Plan(LEAST_S / 2).timed
-    assert Plan(MOST_S).timed
+def test_the_time_that_is_left_is_divided_by_the_requests_that_are_expected() -> None:
+    assert share_of(120, Sums(), 10) == MOST_S
+    assert share_of(120, Sums(), 1200) == pytest.approx(0.1)
+    # 600 tests brought 30 requests: some 30 more are expected, and the last test of all has all that is left.
+    assert share_of(60, Sums(60, 30, 600), 1200) == pytest.approx(60 / 31.9, rel=0.01)
+    assert share_of(0.5, Sums(119.5, 900, 1199), 1200) == 0.5
+
+
+def test_waiting_for_other_processes_ends_after_a_while_and_in_all() -> None:
+    waits: list[float] = []
+
+    @contextmanager
+    def measuring(wait_s: float) -> Iterator[Turn]:
+        waits.append(wait_s)
+        waiting.waited_s += wait_s  # the clock does not run here
+        yield Turn()
+
+    waiting = Waiting(measuring, 25)
+    for _ in range(4):
+        with waiting.turns():
+            pass
+    assert waits == [WAIT_S, WAIT_S, pytest.approx(25 - 2 * WAIT_S, abs=0.1), 0]
+
+
+def test_a_request_with_little_time_is_only_counted_and_keeps_its_budgets_of_counts() -> None:
+    settings = Settings(Budgets({"us": 50, "tasks": 0}, {"A": {"us": 9}, "B": {"us": 9, "objects": None}}))
+    little, more = Plan(LEAST_S / 2), Plan(LEAST_S * 2)
+    assert not little.timed
+    assert little.settings(settings).budgets == Budgets({"tasks": 0}, {"B": {"objects": None}})
+    assert more.timed
+    assert more.settings(settings) == settings  # a failure needs patience
+    assert more.settings(Settings()).max_time_s == more.seconds
+    assert more.environment(Environment()).schedule.precision_time_s == more.seconds
 
 
 def test_a_request_that_was_looked_at_often_is_not_called_again(suite: pytest.Pytester) -> None:

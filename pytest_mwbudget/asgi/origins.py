@@ -46,7 +46,10 @@ def _file_of_module(name: str) -> str:
 
 def _short(file: str) -> str:
     """Return a file below the working directory relative to it, another one as it is."""
-    return file.removeprefix(os.getcwd() + os.sep)
+    try:
+        return file.removeprefix(os.getcwd() + os.sep)
+    except OSError:  # the test has removed it
+        return file
 
 
 # ---- distributions --------------------------------------------------------------------------------------------------

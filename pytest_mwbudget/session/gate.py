@@ -158,6 +158,11 @@ def environment_of(config: pytest.Config) -> Environment:
     return replace(environment, turns=config.stash[_turns].measuring) if enforced(config) else environment
 
 
+def turns_of(config: pytest.Config) -> Turns:
+    """Return the turns of a run that measures."""
+    return config.stash[_turns]
+
+
 def _shared_machine(config: pytest.Config) -> Machine:
     from .remembered_speed import machine
 

@@ -24,13 +24,15 @@ from ..model.estimate import Seconds
 from ..model.results import RepeatedTest, RequestLine, SurveyRun, Turn
 from ..recording.recorder import Recorded
 from ..timing.run import NS_PER_S, Environment
-from .claims import CLAIMS, Claims
+from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, survey_time_s, surveying
-from .gate import environment_of
+from .gate import environment_of, turns_of
 from .own_requests import OwnRequests, identity_of
 
 # A request is timed for at most this long, which gives good intervals, and for at least this long or not at all.
 MOST_S, LEAST_S = 2.0, 0.15
+# How long a request waits for its turn: as long as a few other processes take.
+WAIT_S: Seconds = 10.0
 # The share of a request's time for warming up.
 WARM_SHARE = 0.2
 # What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
@@ -84,19 +86,23 @@ class Plan:
         return replace(environment, precise=True, schedule=brief, progress=lambda share: None)
 
 
-class _Waited:
-    """Notes for how long a measurement waits for its turn, which is no time of the survey."""
+class Waiting:
+    """Waits for the turns of measurements, for at most WAIT_S each and `most_s` in all, which is no time of the survey.
 
-    def __init__(self, turns: Callable[[], AbstractContextManager[Turn]]) -> None:
+    A suite beside another run that measures would otherwise wait at each request.
+    """
+
+    def __init__(self, turns: Callable[[Seconds], AbstractContextManager[Turn]], most_s: Seconds) -> None:
         self.usual = turns
-        self.ns = 0
+        self.most_s = most_s
+        self.waited_s: Seconds = 0.0
 
     @contextmanager
     def turns(self) -> Iterator[Turn]:
-        """Wait as usual."""
+        """Wait for a turn."""
         begin = perf_counter_ns()
-        with self.usual() as turn:
-            self.ns += perf_counter_ns() - begin
+        with self.usual(max(0.0, min(WAIT_S, self.most_s - self.waited_s))) as turn:
+            self.waited_s += (perf_counter_ns() - begin) / NS_PER_S
             yield turn
 
 
@@ -104,11 +110,12 @@ class _Waited:
 class SurveyedRequests(OwnRequests):
     """Measures the requests of one test that nobody in the run has measured yet.
 
-    `plan` says how long to time the next request, or why it is not measured. `ended` is told the seconds that an
-    attempt took, and whether it brought a result.
+    `plan` says how long to time the next request, or why it is not measured. `waiting` waits for turns. `ended` is told
+    the seconds that an attempt took, and whether it brought a result.
     """
 
     plan: Callable[[Recorded], Plan | str | None] = field(kw_only=True)
+    waiting: Waiting = field(kw_only=True)
     ended: Callable[[Seconds, bool], None] = field(kw_only=True)
 
     async def _measured(self, request: Recorded) -> None:
@@ -119,8 +126,8 @@ class SurveyedRequests(OwnRequests):
             self._leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
             return
         usual, known = self.current, len(self.results)
-        environment, waited = self.environment, _Waited(self.environment.turns)
-        self.environment = replace(plan.environment(environment), turns=waited.turns)
+        environment, waited_s = self.environment, self.waiting.waited_s
+        self.environment = replace(plan.environment(environment), turns=self.waiting.turns)
         self.current = lambda: plan.settings(usual())
         begin = perf_counter_ns()
         try:
@@ -128,7 +135,8 @@ class SurveyedRequests(OwnRequests):
         finally:
             self.current, self.environment = usual, environment
             self.results[known:] = [replace(result, surveyed=True) for result in self.results[known:]]
-            self.ended((perf_counter_ns() - begin - waited.ns) / NS_PER_S, len(self.results) > known)
+            waited_s = self.waiting.waited_s - waited_s
+            self.ended((perf_counter_ns() - begin) / NS_PER_S - waited_s, len(self.results) > known)
 
     def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
         assert self.claims is not None
@@ -150,12 +158,13 @@ class Survey:
         self.folder: Path | None = None
         shared = getattr(config, "workerinput", {}).get(SHARED)
         self.claims = config.stash[CLAIMS] = Claims(Path(shared) if shared else None)
+        self.waiting = Waiting(turns_of(config).measuring, self.limit_s)
         self.tests = 0
         self.measurements: list[dict[str, Any]] = []
         self.left_out: list[dict[str, Any]] = []
         self.repeated: list[RepeatedTest] = []
         self.unknown_clients: set[str] = set()
-        self._requests: SurveyedRequests | None = None
+        self._spent_in_test_s: Seconds = 0.0
         self._unrecorded: set[str] = set()
         self._looked: dict[str, int] = {}
 
@@ -172,10 +181,11 @@ class Survey:
         known = identity_of(request)
         if self._looked.get(known, 0) >= LOOKS:
             return None
-        if self._left_s() <= 0:
+        sums = self.claims.sums()
+        if sums.seconds >= self.limit_s:
             over = f"the {self.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
             return over if self.claims.claim(f"named {known}") else None
-        share_s = min(MOST_S, self._share_s())
+        share_s = share_of(self.limit_s - sums.seconds, sums, self.tests)
         limit_s = time_limit_s(item)
         if limit_s is not None:
             room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
@@ -185,15 +195,6 @@ class Survey:
         self._looked[known] = self._looked.get(known, 0) + 1
         self.claims.claim(f"named {known}")
         return Plan(share_s)
-
-    def _left_s(self) -> Seconds:
-        return self.limit_s - self.claims.sums().seconds
-
-    def _share_s(self) -> Seconds:
-        """Divide the rest of the time by the requests that are expected: as many in a test as in the tests before."""
-        sums = self.claims.sums()
-        expected = 1 + max(0, self.tests - sums.tests - 1) * (sums.requests + 1) / (sums.tests + 1)
-        return (self.limit_s - sums.seconds) / expected
 
     def _ended(self, seconds: Seconds, measured: bool) -> None:
         self._spent_in_test_s += seconds
@@ -257,6 +258,7 @@ class Survey:
             lambda: True,
             self.claims,
             plan=lambda request: self._plan(request, item),
+            waiting=self.waiting,
             ended=self._ended,
         )
 
@@ -307,6 +309,15 @@ class Survey:
         """Remove the folder of the run."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def share_of(left_s: Seconds, sums: Sums, tests: int) -> Seconds:
+    """Divide the time that is left by the requests that are expected: as many in each test as in the tests before.
+
+    Before the first test, one in each test. At most MOST_S.
+    """
+    expected = 1 + max(0, tests - sums.tests - 1) * (sums.requests + 1) / (sums.tests + 1)
+    return min(MOST_S, left_s / expected)
 
 
 # ---- what a test is -------------------------------------------------------------------------------------------------

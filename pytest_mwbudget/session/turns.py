@@ -67,12 +67,12 @@ class Turns:
             self.end()
 
     @contextmanager
-    def measuring(self) -> Iterator[Turn]:
+    def measuring(self, wait_s: Seconds = WAIT_IN_TEST_S) -> Iterator[Turn]:
         """Use the turn for which the test has waited; without one, wait for a turn for this measurement."""
         if self.turn is not None:
             yield self.turn
             return
-        with self.taken(WAIT_IN_TEST_S) as turn:
+        with self.taken(wait_s) as turn:
             yield turn
 
     def end(self) -> None:
