@@ -836,22 +836,29 @@ SWALLOW = """try:
 
 @pytest.mark.parametrize("outside", ["", "Header, "], ids=["same task", "inner task"])
 @pytest.mark.parametrize(
-    ("backend", "answers", "wait"),
-    [("asyncio", 1, WAIT), ("asyncio", 40, WAIT), ("trio", 3, WAIT), ("asyncio", 3, SWALLOW)],
-    ids=["at once", "while counted", "trio", "swallows cancellation"],
+    ("budget", "backend", "answers", "wait"),
+    [
+        ("tasks=9", "asyncio", 1, WAIT),
+        ("tasks=9", "asyncio", 40, WAIT),
+        ("us=0.01", "asyncio", 100, WAIT),
+        ("tasks=9", "trio", 3, WAIT),
+        ("tasks=9", "asyncio", 3, SWALLOW),
+    ],
+    ids=["at once", "while counted", "while timed", "trio", "swallows cancellation"],
 )
 def test_an_app_that_stops_answering_is_named_with_the_layer(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, backend: str, answers: int, wait: str, outside: str
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, budget: str, backend: str, answers: int, wait: str, outside: str
 ) -> None:
     monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.2)
     found = suite.run(
         HANGING.format(answers=answers, wait=wait)
         + f"""
-pytestmark = pytest.mark.mw_budget(tasks=9)
+pytestmark = pytest.mark.mw_budget({budget})
 
 def test_it():
     assert TestClient(make({outside}Pool, Noop), backend="{backend}").get("/health").text == "ok"
 
+@pytest.mark.mw_budget(us=None, tasks=0)
 def test_next():
     assert TestClient(app).get("/health").text == "ok"
 """
@@ -1030,6 +1037,68 @@ def test_a_client_used_from_threads(suite: Suite) -> None:
     )
     found.assert_outcomes(passed=1)
     assert found.reports.reasons == [OVERLAPPED]
+
+
+def test_a_worker_thread_that_does_not_end_in_time(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.1)
+    found = suite.run(
+        """
+        import time
+        calls = []
+
+        def slow(request):
+            calls.append(1)
+            if len(calls) == 3:
+                time.sleep(0.5)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.mw_budget(tasks=9)
+        def test_it():
+            assert TestClient(make(endpoint=slow)).get("/").text == "ok"
+            assert len(calls) == 3
+        """
+    )
+    found.assert_outcomes(passed=1, warnings=1)
+    assert "inside Starlette > ServerErrorMiddleware > Noop > ExceptionMiddleware > " in found.reports.reasons[0]
+
+
+def test_tests_of_other_kinds(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import unittest
+        from unittest import mock
+
+        async def uses_the_tests_loop(request):
+            assert await request.app.state.queue.get() == 1
+            await request.app.state.queue.put(1)
+            await asyncio.sleep(1)
+            return PlainTextResponse("ok")
+
+        class TestOld(unittest.IsolatedAsyncioTestCase):
+            @pytest.mark.mw_budget(tasks=0)
+            async def test_it(self):
+                app = make(endpoint=uses_the_tests_loop)
+                app.state.queue = asyncio.Queue()
+                await app.state.queue.put(1)
+                with mock.patch("asyncio.sleep", mock.AsyncMock()) as sleep:
+                    self.assertEqual((await client_of(app).get("/")).text, "ok")
+                assert all(call == mock.call(1) for call in sleep.mock_calls)
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_sync_client_in_an_async_test():
+            assert TestClient(app).get("/health").text == "ok"
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_task_group():
+            async with asyncio.TaskGroup() as group:
+                response = group.create_task(client_of().get("/health"))
+            assert response.result().text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=3)
+    assert found.reports.lines == ["GET /", "GET /health", "GET /health"]
 
 
 def test_frozen_time(suite: Suite) -> None:
