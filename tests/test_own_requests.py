@@ -135,13 +135,17 @@ from starlette.responses import PlainTextResponse
 from shop import *
 """
 
+# Old versions of pytest-asyncio leave a loop of the inner run open.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <(socket|function BaseEventLoop):pytest.PytestUnraisableExceptionWarning"
+)
 # Starlette's warning that its client runs on httpx.
 QUIET = ("-W", "ignore:Using .httpx. with .starlette")
 SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
 QUICKLY = Scheduled(**FAST, profile_least_s=0.02, profile_chunk_s=0.02, profile_samples=5, profile_events=1)
 
 
-@dataclass
+@dataclass(eq=False)
 class Reports:
     """A pytest plugin that keeps what a run measured and what it left out."""
 
@@ -871,7 +875,8 @@ def test_next():
         "Starlette > ServerErrorMiddleware > Header > Pool" if outside else "Starlette > ServerErrorMiddleware > Pool"
     )
     assert "it waited at Pool.__call__ (test_shop.py:" in reason
-    assert reason.endswith(f"inside {path}")
+    bypassed = path.replace("Header > ", "")  # a timed request may go past a layer that spawns a task
+    assert reason.endswith(f"inside {path}") or ("us=" in budget and reason.endswith(f"inside {bypassed}"))
 
 
 # ---- the test is as it would be without us --------------------------------------------------------------------------
@@ -959,16 +964,16 @@ def test_tasks_that_the_app_leaves_end_with_the_loop(suite: Suite) -> None:
             left.append(asyncio.create_task(asyncio.sleep(60)))
             return PlainTextResponse("ok")
 
-        @pytest.mark.asyncio
         @pytest.mark.mw_budget(tasks=1)
-        async def test_it():
-            assert (await client_of(make(endpoint=leaves)).get("/")).text == "ok"
+        def test_it():
+            with TestClient(make(endpoint=leaves)) as client:
+                assert client.get("/").text == "ok"
 
         def test_next():
             assert len(left) > 20 and all(task.cancelled() for task in left)
         """,
         "-Werror",
-        "-Wignore:Using .httpx. with .starlette",
+        *QUIET,
     )
     found.assert_outcomes(passed=2)
 
@@ -1173,7 +1178,7 @@ def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
         f"--timeout-method={method}",
     )
     found.assert_outcomes(passed=1, failed=2)
-    found.says("Timeout (>0.5s) from pytest-timeout")
+    found.says("Failed: Timeout *>0.5s")
     assert found.reports.measured[-1] == ("test_next", "GET /health", "pass")
 
 

@@ -93,7 +93,10 @@ def line_of(scope: Scope) -> RequestLine:
 
 
 def route_of(scope: Scope) -> str:
-    """Return the route's template if the router has noted it in the scope, else the path."""
+    """Return the route's template if the router has noted it in the scope, else the path.
+
+    Where only the parameters are noted, their names take the place of their values in the path.
+    """
     route = scope.get("route")
     templates: Iterable[object] = (
         getattr(route, "path_format", None),  # Starlette and FastAPI
@@ -101,4 +104,10 @@ def route_of(scope: Scope) -> str:
         scope.get("path_template"),  # Litestar
     )
     template = next((one for one in templates if isinstance(one, str) and one), None)
-    return scope["path"] if template is None else f"{scope.get('root_path', '')}{template}"
+    if template is not None:
+        return f"{scope.get('root_path', '')}{template}"
+    segments = scope["path"].split("/")
+    for name, value in (scope.get("path_params") or {}).items():
+        if segments.count(str(value)) == 1:
+            segments[segments.index(str(value))] = f"{{{name}}}"
+    return "/".join(segments)
