@@ -153,6 +153,16 @@ def test_a_body_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     assert seen.reasons == ["its client had not sent the whole body when the app answered"]
 
 
+def test_what_the_client_raises_for_the_unread_body_does_not_reach_the_test() -> None:
+    async def broken() -> Any:
+        yield b"a"
+        raise LookupError("its own")
+
+    seen = Seen()
+    assert asyncio.run(asked(seen, hello, content=broken())).text == "ok"
+    assert seen.reasons == ["its client raised LookupError for the part of the body that was not read"]
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
 def test_methods_that_change_nothing_are_repeated(method: str) -> None:
     seen = Seen()
