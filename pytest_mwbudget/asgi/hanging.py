@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 
-from ..interpreter.code_patching import Parameters
+from ..interpreter.code_patching import PROBE_FILE, Parameters
 from .app import Scope
 from .callables import held_values, method_name
 from .calls import call_in
@@ -103,7 +103,8 @@ def _callee(frame: FrameType, own: set[int]) -> tuple[str, object] | None:
 
 
 def _only_waits(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in WAITING
+    ours = frame.f_code.co_filename == PROBE_FILE
+    return ours or str(frame.f_globals.get("__name__")).partition(".")[0] in WAITING
 
 
 def _frames(coroutine: object) -> Iterator[FrameType]:

@@ -26,6 +26,8 @@ Event: TypeAlias = "asyncio.Event | trio.Event"
 Extend: TypeAlias = Callable[[Seconds], None]
 
 _T = TypeVar("_T")
+# A test may patch asyncio.sleep, and count its calls.
+_sleep = asyncio.sleep
 
 
 class OutOfTimeError(Exception):
@@ -74,7 +76,7 @@ class AsyncioLoop:
 
     async def settle(self) -> None:
         """Let everything run once that is ready to run."""
-        await asyncio.sleep(0)
+        await _sleep(0)
 
     def coroutines(self) -> Iterator[object]:
         """Yield the coroutines of all tasks."""

@@ -149,6 +149,9 @@ class Recorder:
         except loops.OutOfTimeError:
             self.left_out(line, "its client had not sent the whole body when the app answered")
             return
+        except Exception as error:  # of the client: the app did not ask for this part
+            self.left_out(line, f"its client raised {type(error).__name__} for the part of the body that was not read")
+            return
         caller = Caller(
             app,
             RecordedRequest(line, body, context, recorded_scope),

@@ -34,6 +34,7 @@ def _note_signal(name: str, note: Callable[[str], None], undo: ExitStack) -> Non
     passed_on = before
 
     def handler(number: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True
         note(name)
         passed_on(number, frame)
 
