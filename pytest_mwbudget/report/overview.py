@@ -207,8 +207,16 @@ def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
 
 
 def _left_out(shown: Survey, many: bool) -> Iterator[str]:
-    """Yield for each reason how many requests were not measured, and the first of them."""
+    """Yield for each reason how many requests were not measured, and the first of them.
+
+    Reasons without their remedies and first requests, unless all is asked for.
+    """
+    grouped: dict[str, list[str]] = {}
     for reason, requests in shown.left_out.items():
+        grouped.setdefault(reason if many else reason.partition("; ")[0], []).extend(requests)
+    for reason, requests in grouped.items():
         named = requests if many else requests[:MOST_NAMES]
         more = f" and {len(requests) - len(named)} more" if len(named) < len(requests) else ""
         yield f"not measured: {printable(', '.join(named))}{more}: {reason}"
+    if grouped and not many:
+        yield "-v says what to do about requests that were not measured"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+from ..asgi import loops
 from ..asgi.naming import qualname_of
 from ..asgi.stack import Stack
 from ..config.budgets import Budgets, no_such_layer, unmatched
@@ -145,7 +146,8 @@ class OwnRequests(MeasuredRequests):
             return False
         self._known[key] = caller.app
         if self.claims is not None:
-            self.claims.claim(identity_of(request, entered))
+            with loops.unwatched():
+                self.claims.claim(identity_of(request, entered))
         return True
 
     def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
