@@ -195,7 +195,8 @@ def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
         texts.append(tagged(f"{shown.undecided} {were} undecided", "undecided"))
     texts += _left_out(shown, many)
     for one in shown.run.repeated if many else shown.run.repeated[:MOST_NAMES]:
-        because = f"{one.nodeid} failed while the survey recorded it, and passed when it ran again without: {one.cause}"
+        cause = one.cause if many else shortened(one.cause, width)
+        because = f"{one.nodeid} failed while the survey recorded it, and passed when it ran again without: {cause}"
         texts.append(tagged(because, "survey-repeated"))
     if len(shown.run.repeated) > MOST_NAMES and not many:
         texts.append(f"{len(shown.run.repeated) - MOST_NAMES} more tests ran twice; -v lists them")
