@@ -39,6 +39,7 @@ REASONS = (
     "merged",
     "not-entered",
     "no-budget",
+    "left-out",
     "active-tool",
     "uncountable",
 )

@@ -14,7 +14,7 @@ import httpx
 
 from .analysis.rows import Bounded
 from .asgi import loops, server
-from .asgi.app import ASGIApp
+from .asgi.app import ASGIApp, Observer
 from .asgi.discovery import discover
 from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
@@ -95,6 +95,7 @@ async def measure_again(
     __tracebackhide__ = True
     with (
         _alone(),
+        exit_refused(),
         threads_untraced() as hooks,
         _turn(settings, environment) as environment,
         _undisturbed(caller, environment, hooks) as foreign_tools,
@@ -241,15 +242,17 @@ class _Run:
         __tracebackhide__ = True
         schedule = self.environment.schedule
         run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
-        limit_s = self.settings.startup_timeout_s
-        message = (
-            f"the app stopped answering while it was counted: {schedule.uncounted_requests} to"
-            f" {schedule.counted_requests + schedule.uncounted_requests} requests did not end within {limit_s:g} s;"
-            " raise mw_budget_startup_timeout if they need longer"
-        )
-        async with self.caller.limited(limit_s, message):
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
+        slow = "" if self.caller.limit_s else "; raise mw_budget_startup_timeout if a request needs longer"
+        message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
+        async with self.caller.limited(limit_s, message) as extend:
+
+            async def call(observer: Observer | None = None) -> None:
+                await self.caller.settled(observer)
+                extend(limit_s)
+
             charges = await run.count(
-                self.caller.settled,
+                call,
                 schedule.counted_requests,
                 schedule.uncounted_requests,
                 schedule.counting_ns,
@@ -316,7 +319,8 @@ class _Run:
         try:
             found = await self._profile(result)
         except loops.OutOfTimeError:
-            why = f"under the profiler a request did not end within {self.settings.startup_timeout_s:g} s"
+            limit_s = self.caller.limit_s or self.settings.startup_timeout_s
+            why = f"under the profiler a request did not end within {limit_s:g} s"
             return _without_profile(result, why)
         except Exception as raised:  # the app's or the profiler's
             error = of_the_app(raised)
@@ -330,7 +334,7 @@ class _Run:
         from .profiling.sampling import profile
 
         plain_us = result.books.total.estimate if result.books else self.request_ns / 1000
-        limit_s = self.settings.startup_timeout_s
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         async with self.caller.loop.limited(limit_s) as extend:
             return await profile(
                 self.stack,

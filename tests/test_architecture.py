@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def test_the_plugin_imports_nothing_but_the_table_of_settings() -> None:
         "pytest_mwbudget.config.table",
         "pytest_mwbudget.plugin",
     }
+
+
+def test_every_folder_is_in_the_wheel() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = {path.parent.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py")}
+    assert {".".join(folder.parts) for folder in folders} <= set(project["tool"]["setuptools"]["packages"])
 
 
 def test_the_table_of_settings_imports_nothing_that_pytest_does_not() -> None:

@@ -550,10 +550,17 @@ def test_an_exception_of_the_first_call_is_the_apps_own(loop: LoopName, after: b
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_run_ends_it_in_a_repeated_call_as_well(error: type[BaseException]) -> None:
-    with pytest.raises(error):
-        called(Raises(3, error=error), "asyncio", calls=10)
+def test_ctrl_c_in_a_repeated_call_ends_the_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        called(Raises(3, error=KeyboardInterrupt), "asyncio", calls=10)
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_what_would_end_the_loop_or_the_test_is_an_error_in_a_repeated_call(
+    loop: LoopName, error: type[BaseException]
+) -> None:
+    with pytest.raises(RepetitionError, match=f"call 4 raised {error.__name__}"):
+        called(Raises(3, error=error), loop, calls=10)
 
 
 def test_a_measurement_says_that_its_request_was_repeated() -> None:

@@ -28,6 +28,7 @@ def field_of(settings: Settings, key: str) -> object:
     return {
         "total_us": budgets.total_us,
         "expect_status": settings.expect_status,
+        "repeat": settings.repeat,
         "lifespan": settings.lifespan,
         "loop": settings.loop,
         "max_time": settings.max_time_s,
@@ -43,6 +44,7 @@ LADDER: list[tuple[str, object, object, object, object]] = [
     *((quantity, 0, 2, 3, None) for quantity in COUNTED),
     ("total_us", 100, 200, 300, None),
     ("expect_status", 401, 404, 500, None),
+    ("repeat", ("POST",), ("PUT",), ("PATCH", "PUT"), ()),
     ("lifespan", False, True, True, True),
     ("loop", "trio", "uvloop", "asyncio", None),
     ("max_time", 1.0, 2.0, 3.0, 5.0),

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import Settings, merge
-from pytest_mwbudget.config.table import INI, MARKER, OPTION, SETTINGS, Setting
+from pytest_mwbudget.config.table import INI, LISTS, MARKER, OPTION, SETTINGS, Setting
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.results import QUANTITIES
 
@@ -143,4 +143,4 @@ def test_help_shows_every_setting(pytester: pytest.Pytester) -> None:
         if OPTION in setting.places:
             assert f"{setting.flag}={setting.kind}" in told
         if INI in setting.places:
-            assert f"{setting.key} ({'linelist' if setting.kind == 'LINES' else 'string'})" in told
+            assert f"{setting.key} ({'linelist' if setting.kind in LISTS else 'string'})" in told

@@ -26,6 +26,8 @@ Event: TypeAlias = "asyncio.Event | trio.Event"
 Extend: TypeAlias = Callable[[Seconds], None]
 
 _T = TypeVar("_T")
+# A test may patch asyncio.sleep, and count its calls.
+_sleep = asyncio.sleep
 
 
 class OutOfTimeError(Exception):
@@ -74,13 +76,21 @@ class AsyncioLoop:
 
     async def settle(self) -> None:
         """Let everything run once that is ready to run."""
-        await asyncio.sleep(0)
+        await _sleep(0)
+
+    def coroutines(self) -> Iterator[object]:
+        """Yield the coroutines of all tasks."""
+        yield from (task.get_coro() for task in asyncio.all_tasks(self.loop))
 
     @asynccontextmanager
-    async def limited(self, seconds: Seconds) -> AsyncIterator[Extend]:
-        """Cancel the block after `seconds`. Raises OutOfTimeError then."""
+    async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
+        """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
         limit, deadline = asyncio.timeout(None), Deadline(seconds)
+
+        def ring() -> None:
+            due()
+            limit.reschedule(-math.inf)
 
         def extend(seconds: Seconds) -> None:
             if limit.expired():  # and the app has swallowed the cancellation
@@ -89,7 +99,7 @@ class AsyncioLoop:
 
         try:
             async with limit:
-                alarm = AsyncioAlarm(self.loop, deadline, lambda: limit.reschedule(-math.inf))
+                alarm = AsyncioAlarm(self.loop, deadline, ring)
                 try:
                     yield extend
                 finally:
@@ -174,14 +184,28 @@ class TrioLoop:
         """Let everything run once that is ready to run."""
         await self.trio.lowlevel.checkpoint()
 
+    def coroutines(self) -> Iterator[object]:
+        """Yield the coroutines of all tasks."""
+        root = self.trio.lowlevel.current_root_task()
+        tasks = [root] if root is not None else []
+        while tasks:
+            task = tasks.pop()
+            yield task.coro
+            tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+
     @asynccontextmanager
-    async def limited(self, seconds: Seconds) -> AsyncIterator[Extend]:
-        """Cancel the block after `seconds`. Raises OutOfTimeError then."""
+    async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
+        """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
         deadline, token = Deadline(seconds), self.trio.lowlevel.current_trio_token()
         with self.trio.CancelScope() as scope:
+
+            def ring() -> None:
+                due()
+                scope.cancel()
+
             # A test can freeze trio's clock, or run trio with another clock.
-            sleeper = Sleeper(deadline, lambda: token.run_sync_soon(scope.cancel))
+            sleeper = Sleeper(deadline, lambda: token.run_sync_soon(ring))
             try:
                 yield deadline.extend
             finally:

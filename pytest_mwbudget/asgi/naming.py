@@ -12,7 +12,7 @@ from .origins import dispatch_of
 
 def names_of(callees: Sequence[object]) -> list[str]:
     """Return a unique name for each callee. Equal names get numbers, outermost first: `Noop#1`, `Noop#2`."""
-    names = list(map(_display_name, callees))
+    names = list(map(display_name, callees))
     count, number = Counter(names), Counter[str]()
     unique: list[str] = []
     for name in names:
@@ -31,13 +31,14 @@ def qualname_of(callee: object) -> str:
     """Return `module.Class` for an instance; for a function the module and its maker, or its own name."""
     if type(callee) is FunctionType:
         # The name in the code: functools.wraps may have given the function the name of the wrapped function.
-        return f"{callee.__globals__.get('__name__', '?')}.{_maker(callee.__code__)}"
+        return f"{callee.__globals__.get('__name__', '?')}.{name_of_code(callee.__code__)}"
     if type(callee) is CodeType:
-        return f"{callee.co_filename}.{_maker(callee)}"
+        return f"{callee.co_filename}.{name_of_code(callee)}"
     return f"{type(callee).__module__}.{type(callee).__qualname__}"
 
 
-def _display_name(callee: object) -> str:
+def display_name(callee: object) -> str:
+    """Return the name of a callee in the table, without a number."""
     if is_function(callee):
         return f"function[{qualname_of(callee)}]"
     dispatch = _dispatch_name(callee)
@@ -53,7 +54,7 @@ def _dispatch_name(callee: object) -> str | None:
     return name if isinstance(name, str) else type(dispatch).__name__
 
 
-def _maker(code: CodeType) -> str:
+def name_of_code(code: CodeType) -> str:
     """Return the name of the function that made this closure, or else the code's own name."""
     maker, dot, _ = code.co_qualname.rpartition(".<locals>.")
     return (maker if dot else code.co_qualname).replace(".<locals>", "")

@@ -7,6 +7,7 @@ out of order. Nothing of httpx runs while a call is timed.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 import traceback
@@ -22,6 +23,7 @@ from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
 from .app import ASGIApp, Message, Observer, Scope
+from .hanging import where
 from .request import RequestTemplate
 
 BODY_EXCERPT_CHARS = 500
@@ -118,19 +120,21 @@ class Caller:
     check: Callable[[], None] = lambda: None
     calls: int = 0
     status: int = 0
+    # The scope of the latest call.
+    scope: Scope = field(default_factory=dict)
 
     async def __call__(self, observer: Observer | None = None) -> Exchange:
         """Make one request in a task and a context of its own; `elapsed_ns` is the time inside the app.
 
         Raises ResponseError when the response is incomplete or not the expected one. Raises the app's exception in the
-        first call, and RepetitionError for an exception in a later call.
+        first call, and RepetitionError for an exception, or SystemExit, in a later call.
         """
         __tracebackhide__ = True
         self.check()
         exchange = Exchange(self.template, self.loop.event())
         try:
-            scope = self.template.scope(self.state)
-            await self.loop.in_task(self.template.context, self._run, exchange, scope, observer)
+            self.scope = self.template.scope(self.state)
+            await self.loop.in_task(self.template.context, self._run, exchange, self.scope, observer)
         except MwBudgetError:
             raise
         except Exception as error:
@@ -143,13 +147,25 @@ class Caller:
 
     @asynccontextmanager
     async def limited(self, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
-        """Raise MeasurementError with the message when the block takes longer than the limit."""
+        """Raise MeasurementError with the message when the block takes longer than the limit.
+
+        The message also says where the request hangs.
+        """
         __tracebackhide__ = True
+        over: list[str | None] = []
+
+        def note_place() -> None:
+            over.append(where(self.scope, self.loop.coroutines()))
+
         try:
-            async with self.loop.limited(limit_s) as extend:
+            async with self.loop.limited(limit_s, note_place) as extend:
                 yield extend
-        except loops.OutOfTimeError:
-            raise MeasurementError(message, message_id="stopped-answering") from None
+        except (loops.OutOfTimeError, ResponseError):
+            if not over:
+                raise
+            # An app that swallows the cancellation returns without a response.
+            place = f"; {over[0]}" if over[0] is not None else ""
+            raise MeasurementError(f"{message}{place}", message_id="stopped-answering") from None
 
     async def settled(self, observer: Observer | None = None) -> None:
         """Make one request, and let the event loop do what the request left to do."""
@@ -158,15 +174,21 @@ class Caller:
 
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
-        if observer is not None:
-            await observer(self.app, scope, exchange.receive, exchange.send)
-            return
-        begin = self.clock()
-        if not self.calls:
-            await self._first(scope, exchange)
-        else:
-            await self.app(scope, exchange.receive, exchange.send)
-        exchange.elapsed_ns = self.clock() - begin
+        try:
+            if observer is not None:
+                await observer(self.app, scope, exchange.receive, exchange.send)
+                return
+            begin = self.clock()
+            if not self.calls:
+                await self._first(scope, exchange)
+            else:
+                await self.app(scope, exchange.receive, exchange.send)
+            exchange.elapsed_ns = self.clock() - begin
+        except (SystemExit, asyncio.CancelledError) as error:
+            if not self.calls or (isinstance(error, asyncio.CancelledError) and self.loop.cancelling()):
+                raise
+            # SystemExit would end the event loop, and CancelledError would cancel who awaits this task.
+            raise self._repetition_error(error, exchange, observed=observer is not None) from error
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""
@@ -199,7 +221,7 @@ class Caller:
         if malformed:  # the app may have handled the exception, or replaced it
             raise malformed[0]
 
-    def _repetition_error(self, error: Exception, exchange: Exchange, *, observed: bool) -> MwBudgetError:
+    def _repetition_error(self, error: BaseException, exchange: Exchange, *, observed: bool) -> MwBudgetError:
         """Return the error for an exception of the app in a later call than the first."""
         if isinstance(error, RecursionError) and observed:
             return MeasurementError(
@@ -274,7 +296,7 @@ def _is_pair_of_bytes(header: object) -> bool:
     return len(pair) == 2 and all(isinstance(part, (bytes, bytearray, memoryview)) for part in pair)
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Return file and line of the raise in brackets, or an empty string without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

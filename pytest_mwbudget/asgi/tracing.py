@@ -162,7 +162,7 @@ class Trace:
         _current.set(call)
         self.calls.append(call)
         self._call_of[frame] = call
-        self._own |= {id(one): one for one in (found.receive, found.send, *_held_by_scope(found.scope))}
+        self._own |= {id(one): one for one in (found.receive, found.send, *held_by_scope(found.scope))}
         send = next(functions_called(found.send), None)
         if send is not None:
             self._senders.setdefault(send.__code__, []).append(call)
@@ -202,7 +202,7 @@ class Trace:
             return True
         if scope.get("type") != "http":
             return False
-        return any(id(one) in self._own for one in (receive, send, *_held_by_scope(scope)))
+        return any(id(one) in self._own for one in (receive, send, *held_by_scope(scope)))
 
     # ---- returns ----------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Trace:
             call.unawaited = not inspect.isawaitable(answer)
 
 
-def _held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
+def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     """Yield the objects of a scope that no scope of another request holds."""
     for key in REQUEST_KEYS:
         value = scope.get(key)

@@ -10,16 +10,16 @@ import asyncio
 import functools
 import importlib.abc
 import importlib.util
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias
 
+from .django_client import HandlerApp
 from .recorder import Recorder, streaming
+from .signals import noting_signals
 
 # Replaces a method of a class by a function that takes the original method.
 Patch: TypeAlias = Callable[[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]], None]
@@ -93,6 +93,19 @@ def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder)
     patch(module.TestClient, "open", opening)
 
 
+def _django(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+    apps: dict[object, HandlerApp] = {}
+
+    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def request(self: Any, **request: Any) -> Any:
+            app = apps.setdefault(self.handler, HandlerApp(self.handler, module.FakePayload))
+            return await app.asked(self, request, original, recorder)
+
+        return request
+
+    patch(module.AsyncClient, "request", asking)
+
+
 # By the name of the module that has the classes.
 CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
     "httpx": _httpx,
@@ -102,6 +115,7 @@ CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
     "litestar.testing.client.sync_client": _litestar_client,
     "quart.testing.connections": _quart,
     "async_asgi_testclient.testing": _async_asgi_testclient,
+    "django.test.client": _django,
 }
 
 
@@ -119,7 +133,7 @@ class Instead:
         setattr(self._stands_for, name, value)
 
 
-# ---- streams and interrupts -------------------------------------------------------------------------------------
+# ---- streams -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -133,7 +147,8 @@ def _streamed(stream: bool) -> Iterator[None]:
 
 def _noting_streams(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        with _streamed(stream), _noting_interrupts(recorder):
+        # The client runs the app in another thread and waits there until its end.
+        with _streamed(stream), noting_signals(recorder.interrupt):
             return original(self, request, stream=stream, **options)
 
     return send
@@ -145,27 +160,6 @@ def _noting_streams_async(original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(self, request, stream=stream, **options)
 
     return send
-
-
-@contextmanager
-def _noting_interrupts(recorder: Recorder) -> Iterator[None]:
-    """Tell the recorder of Ctrl-C, because a client that runs the app in another thread waits there until the end."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    passed_on = before
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        recorder.interrupted = True
-        passed_on(number, frame)
-
-    signal.signal(signal.SIGINT, interrupted)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is interrupted:  # else the test has set its own
-            signal.signal(signal.SIGINT, before)
 
 
 # ---- all clients ------------------------------------------------------------------------------------------------
@@ -195,7 +189,10 @@ def recorded(recorder: Recorder) -> Iterator[None]:
         finder = _WhenImported(patch_module)
         sys.meta_path.insert(0, finder)
         undo.callback(sys.meta_path.remove, finder)
-        yield
+        try:
+            yield
+        finally:
+            recorder.over = True  # a test may have kept a patched method
 
 
 def _restore(owner: type, name: str, replaced: object, before: object) -> None:

@@ -21,6 +21,7 @@ from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
 from .request import Passage, RecordedRequest, copied, endpoint_of, line_of, route_of
+from .signals import noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
 REPEATABLE = ("GET", "HEAD", "OPTIONS")
@@ -66,7 +67,7 @@ class Recorder:
 
     `repeat` are the methods to repeat besides REPEATABLE. `measure` is awaited for each request that can be repeated.
     `left_out` is told each request that is not, with the reason. `seen` is whether any client has made a request,
-    `unknown` names the modules of clients whose requests cannot be recorded.
+    `unknown` names the modules of clients whose requests cannot be recorded. When it is `over`, requests only pass.
     """
 
     def __init__(self, repeat: Collection[str], measure: Measure, left_out: LeaveOut) -> None:
@@ -75,9 +76,15 @@ class Recorder:
         self.left_out = left_out
         self.seen = False
         self.unknown: list[str] = []
-        self.interrupted = False
+        # The name of the signal that came during a request.
+        self.interrupted: str | None = None
+        self.over = False
         self._open: set[_Open] = set()
         self._lock = threading.Lock()
+
+    def interrupt(self, signal: str) -> None:
+        """End the measurement that is under way, because this signal came."""
+        self.interrupted = signal
 
     def around(self, app: Any, finished: Callable[[], None] = lambda: None) -> RecordedApp:
         """Return an app that records what `app` is asked. `finished` is called after each request."""
@@ -85,6 +92,9 @@ class Recorder:
 
     async def called(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call of a client on to the app, and have it measured if it can be repeated."""
+        if self.over:
+            await app(scope, receive, send)
+            return
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 self.seen = True
@@ -139,6 +149,9 @@ class Recorder:
         except loops.OutOfTimeError:
             self.left_out(line, "its client had not sent the whole body when the app answered")
             return
+        except Exception as error:  # of the client: the app did not ask for this part
+            self.left_out(line, f"its client raised {type(error).__name__} for the part of the body that was not read")
+            return
         caller = Caller(
             app,
             RecordedRequest(line, body, context, recorded_scope),
@@ -148,7 +161,8 @@ class Recorder:
             calls=1,
             status=passage.status,
         )
-        await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
+        with noting_signals(self.interrupt):
+            await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage) -> str | None:
         if line.method not in self.methods:
@@ -170,7 +184,7 @@ class Recorder:
         if this.overlapped:
             raise MeasurementError(OVERLAPPED, message_id="left-out")
         if self.interrupted:
-            raise MeasurementError("the run was interrupted", message_id="left-out")
+            raise MeasurementError(f"{self.interrupted} interrupted it", message_id="left-out")
 
 
 OVERLAPPED = "another request of the test ran at the same time"

@@ -87,12 +87,17 @@ def line_of(scope: Scope) -> RequestLine:
     """Return method and URL of a scope: the path with the query."""
     raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = raw_path.partition(b"?")[0].decode("ascii", "replace")
-    query = scope.get("query_string", b"").decode("ascii", "replace")
+    query = scope.get("query_string", b"")
+    if isinstance(query, bytes):
+        query = query.decode("ascii", "replace")
     return RequestLine(scope["method"], f"{path}?{query}" if query else path)
 
 
 def route_of(scope: Scope) -> str:
-    """Return the route's template if the router has noted it in the scope, else the path with its parameters' names."""
+    """Return the route's template if the router has noted it in the scope, else the path.
+
+    Where only the parameters are noted, their names take the place of their values in the path.
+    """
     route = scope.get("route")
     templates: Iterable[object] = (
         getattr(route, "path_format", None),  # Starlette and FastAPI
@@ -102,13 +107,12 @@ def route_of(scope: Scope) -> str:
     template = next((one for one in templates if isinstance(one, str) and one), None)
     if template is not None:
         return f"{scope.get('root_path', '')}{template}"
-    return _without_values(scope["path"], scope.get("path_params") or {})
-
-
-def _without_values(path: str, parameters: Mapping[str, object]) -> str:
-    """Put the name of each parameter in place of its value: Starlette's router notes only these."""
-    for name, value in parameters.items():
-        path = re.sub(rf"(?<=/){re.escape(str(value))}(?=/|$)", "{" + name + "}", path, count=1)
+    path: str = scope["path"]
+    for name, value in (scope.get("path_params") or {}).items():
+        # A value between two slashes or at the end; a path parameter may contain slashes.
+        there = re.compile(rf"(?<=/){re.escape(str(value))}(?=/|$)")
+        if len(there.findall(path)) == 1:
+            path = there.sub("{" + name + "}", path)
     return path
 
 

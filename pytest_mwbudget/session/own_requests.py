@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from ..asgi import loops
 from ..asgi.naming import qualname_of
 from ..asgi.stack import Stack
@@ -21,6 +23,8 @@ from ..timing.run import Environment
 from .claims import Claims
 from .measured import LeftOut, MeasuredRequests
 
+# What stand-ins raise that allow one call only; pytest-timeout raises it too, in the handler of a signal.
+OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
 # How long a request is sampled that no budget applies to, if no report shows its figures.
 UNJUDGED_TIME_S = 0.5
 
@@ -104,9 +108,16 @@ class OwnRequests(MeasuredRequests):
         try:
             await self._measured(request)
         except MwBudgetError as error:
-            self._leave_out(line, str(error))
+            self._leave_out(line, str(error).removeprefix(f"{line}: "))
         except Exception as error:  # a fault of the measurement must not fail the user's test
             self._leave_out(line, f"the measurement failed with {type(error).__name__}: {error}")
+        except BaseException as error:
+            if isinstance(error, OUTCOMES) and self.recorder.interrupted is None:
+                self._leave_out(line, f"a repetition raised {type(error).__name__}: {error}")
+                return
+            why = "it was cancelled while it was measured; a time limit in the test counts the repetitions too"
+            self._leave_out(line, why)
+            raise
 
     async def _measured(self, request: Recorded) -> None:
         caller, settings = request.caller, self.current()

@@ -193,7 +193,7 @@ class Timing:
     @asynccontextmanager
     async def _sampling(self) -> AsyncIterator[loops.Extend]:
         __tracebackhide__ = True
-        limit_s = self.settings.startup_timeout_s
+        limit_s = self._request_limit_s
         message = (
             "the app stopped answering while it was measured: a request did not end within"
             f" {limit_s:g} s although requests before it did"
@@ -204,6 +204,11 @@ class Timing:
         finally:
             self.environment.progress(None)
             self.environment.machine.saw(self.sampler.samples.quick_ns(), self.seconds)
+
+    @property
+    def _request_limit_s(self) -> Seconds:
+        """The longest time of a request."""
+        return self.caller.limit_s or self.settings.startup_timeout_s
 
     @property
     def patience_s(self) -> Seconds:
@@ -220,7 +225,7 @@ class Timing:
 
         def tick() -> None:
             # The app answers, so its time to answer begins anew.
-            extend(self.settings.startup_timeout_s)
+            extend(self._request_limit_s)
             self.environment.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
         self.looks += 1

@@ -1,0 +1,1319 @@
+"""Requests of a marked test's own clients in whole pytest runs: which are measured, which are left out, and why."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
+import starlette.applications
+import starlette.middleware.base
+import starlette.testclient  # noqa: F401
+
+import pytest_mwbudget.engine
+import pytest_mwbudget.recording.clients
+import pytest_mwbudget.report.html
+import pytest_mwbudget.report.json
+import pytest_mwbudget.report.markdown
+import pytest_mwbudget.report.terminal
+import pytest_mwbudget.session.own_requests
+import pytest_mwbudget.session.summary
+from pytest_mwbudget.recording.recorder import OVERLAPPED
+
+from .apps import FAST, LEAN, Scheduled
+
+APP = """
+import asyncio
+import contextlib
+
+import httpx
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+
+
+class Noop:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        await self.app(scope, receive, send)
+
+
+class Header(BaseHTTPMiddleware):  # spawns a task
+    async def dispatch(self, request, call_next):
+        return await call_next(request)
+
+
+async def ok(request):
+    return PlainTextResponse("ok")
+
+
+async def item(request):
+    return PlainTextResponse(request.path_params["n"])
+
+
+async def echo(request):
+    return PlainTextResponse(await request.body())
+
+
+async def broken(request):
+    raise LookupError("no such shelf")
+
+
+async def ticks(request):
+    async def pieces():
+        for n in range(3):
+            yield f"{n} "
+    return StreamingResponse(pieces())
+
+
+async def greet(websocket):
+    await websocket.accept()
+    await websocket.send_text("hi")
+    await websocket.close()
+
+
+routes = [
+    Route("/", ok),
+    Route("/health", ok),
+    Route("/items/{n}", item),
+    Route("/echo", echo, methods=["GET", "POST"]),
+    Route("/broken", broken),
+    Route("/ticks", ticks),
+    WebSocketRoute("/ws", greet),
+]
+
+
+def make(*layers, endpoint=None, **options):
+    used = [Route("/", endpoint, methods=["GET", "POST"])] if endpoint else routes
+    return Starlette(routes=used, middleware=[Middleware(layer) for layer in layers or (Noop,)], **options)
+
+
+def once_then(then, answers=1):
+    # An endpoint that answers some requests with ok, and every later one with what `then` returns.
+    seen = []
+
+    async def endpoint(request):
+        seen.append(1)
+        if len(seen) > answers:
+            answer = then(request)
+            return await answer if asyncio.iscoroutine(answer) else answer
+        return PlainTextResponse("ok")
+
+    return endpoint
+
+
+app = make()
+
+
+def client_of(app=app):
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop")
+"""
+
+HEAD = """
+import asyncio
+import contextvars
+import sys
+import threading
+
+import anyio
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from shop import *
+"""
+
+# Old versions of pytest-asyncio leave a loop of the inner run open.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <(socket|function BaseEventLoop):pytest.PytestUnraisableExceptionWarning"
+)
+# Starlette's warning that its client runs on httpx.
+QUIET = ("-W", "ignore:Using .httpx. with .starlette")
+SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
+QUICKLY = Scheduled(**FAST, profile_least_s=0.02, profile_chunk_s=0.02, profile_samples=5, profile_events=1)
+
+
+@dataclass(eq=False)
+class Reports:
+    """A pytest plugin that keeps what a run measured and what it left out."""
+
+    measured: list[tuple[str, str, str | None]] = field(default_factory=list)
+    left_out: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for one in getattr(report, "mw_budget", ()):
+            self.measured.append((_name(one["nodeid"]), _line(one["request"]), one["verdict"]))
+        for one in getattr(report, "mw_budget_left_out", ()):
+            self.left_out.append((_name(one["nodeid"]), _line(one["request"]), one["reason"]))
+
+    @property
+    def verdicts(self) -> list[str | None]:
+        return [verdict for *_, verdict in self.measured]
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for _, line, _ in self.measured]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [reason for *_, reason in self.left_out]
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.partition("::")[2]
+
+
+def _line(request: dict[str, str]) -> str:
+    return f"{request['method']} {request['url']}"
+
+
+@dataclass
+class Outcome:
+    """A finished run and its reports."""
+
+    result: pytest.RunResult
+    reports: Reports
+
+    def assert_outcomes(self, **numbers: int) -> None:
+        self.result.assert_outcomes(**numbers)
+
+    def says(self, *patterns: str) -> None:
+        """Check that the output has texts like these, in which `*` stands for any text, across lines too."""
+        output = " ".join(self.result.stdout.str().split())
+        for pattern in patterns:
+            assert _matches(output, f"*{pattern}"), (pattern, self.result.stdout.str())
+
+
+class Suite:
+    """Runs tests in a directory with an app of one layer, under --mw-budget."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        pytester.makepyfile(shop=APP)
+
+    def run(self, tests: str, *arguments: str, measure: bool = True) -> Outcome:
+        self.pytester.makepyfile(test_shop=HEAD + dedent(tests))
+        reports = Reports()
+        options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *QUIET, *SHOWN, *arguments]
+        options += ["--mw-budget"] if measure else []
+        result = self.pytester.runpytest_inprocess(*options, plugins=[QUICKLY, reports])
+        return Outcome(result, reports)
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+    return Suite(pytester)
+
+
+# ---- which tests ----------------------------------------------------------------------------------------------------
+
+
+def test_a_mark_on_a_test_that_exists_measures_its_requests(suite: Suite) -> None:
+    found = suite.run(
+        """
+        client = TestClient(make(Header))
+
+        @pytest.mark.mw_budget(tasks=1)
+        def test_kept():
+            assert client.get("/health").text == "ok"
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_broken_budget():
+            assert client.get("/health").text == "ok"
+
+        def test_unmarked():
+            assert client.get("/health").text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=2, failed=1)
+    assert found.reports.measured == [
+        ("test_kept", "GET /health", "pass"),
+        ("test_broken_budget", "GET /health", "fail"),
+    ]
+    found.says("GET /health: Header 1 task, budget 0", "mwbudget explain over-budget")
+
+
+def test_without_the_option_only_the_keywords_are_checked(suite: Suite) -> None:
+    tests = """
+        @pytest.mark.mw_budget(us=50)
+        def test_marked():
+            before = httpx.ASGITransport.handle_async_request, TestClient.send
+            assert TestClient(app).get("/health").text == "ok"
+            assert "pytest_mwbudget" not in httpx.ASGITransport.handle_async_request.__module__
+
+        @pytest.mark.mw_budget(us=50)
+        def test_without_a_request():
+            pass
+
+        @pytest.mark.mw_budget(micros=50)
+        def test_misspelt():
+            pass
+
+        @pytest.mark.mw_budget(repeat="P OST")
+        def test_no_method():
+            pass
+    """
+    found = suite.run(tests, measure=False)
+    found.assert_outcomes(passed=2, failed=2)
+    found.says("unknown keyword 'micros'", "repeat*is 'P OST'; give a list of HTTP methods, for example ['POST']")
+    assert not found.reports.measured
+    assert not found.reports.left_out
+
+
+def test_a_marked_test_without_a_request_fails(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(us=50)
+        def test_it():
+            pass
+
+        @pytest.mark.mw_budget(us=50)
+        def test_lifespan_only():
+            with TestClient(app):
+                pass
+        """
+    )
+    found.assert_outcomes(failed=2)
+    found.says("marked with mw_budget but made no request to an ASGI app in this process", "explain no-request")
+
+
+def test_a_mark_on_a_class_or_a_module_measures_and_requires_no_request(suite: Suite) -> None:
+    found = suite.run(
+        """
+        pytestmark = pytest.mark.mw_budget(tasks=0)
+
+        def test_module():
+            TestClient(app).get("/health")
+
+        def test_no_request():
+            pass
+
+        @pytest.mark.mw_budget(tasks=1)
+        class TestClass:
+            def test_inside(self):
+                TestClient(make(Header)).get("/health")
+
+            def test_no_request(self):
+                pass
+
+            def test_post_only(self):
+                TestClient(app).post("/echo", content=b"x")
+
+        class TestUnittest(__import__("unittest").TestCase):
+            def test_old(self):
+                self.assertEqual(TestClient(app).get("/").text, "ok")
+        """,
+        "-Werror::pytest_mwbudget.errors.BudgetWarning",
+    )
+    found.assert_outcomes(passed=6)
+    assert found.reports.measured == [
+        ("test_module", "GET /health", "pass"),
+        ("TestClass::test_inside", "GET /health", "pass"),
+        ("TestUnittest::test_old", "GET /", "pass"),
+    ]
+    assert [line for _, line, _ in found.reports.left_out] == ["POST /echo"]
+
+
+def test_the_fixture_measures_in_place_of_the_clients(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.fixture
+        def mw_budget_app():
+            return app
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_both(mw_budget):
+            assert TestClient(app).get("/items/1").text == "1"
+            mw_budget.get("/health")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_asked_for_at_run_time(request):
+            client = request.getfixturevalue("mw_budget")
+            assert TestClient(app).get("/items/1").text == "1"
+            client.get("/health")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_fixture_unused(mw_budget):
+            assert TestClient(app).get("/items/1").text == "1"
+        """
+    )
+    found.assert_outcomes(passed=2, failed=1)
+    assert found.reports.lines == ["GET /health"] * 2
+    assert not found.reports.left_out
+    found.says("made no request through the fixture mw_budget")
+
+
+@pytest.mark.parametrize("scope", ["function", "class", "module", "session"])
+def test_client_fixtures_of_each_scope(suite: Suite, scope: str) -> None:
+    found = suite.run(
+        f"""
+        @pytest.fixture(scope="{scope}")
+        def client():
+            with TestClient(make()) as client:
+                client.get("/items/of-the-fixture")  # not a request of the test
+                yield client
+                client.get("/items/of-the-teardown")
+
+        @pytest.mark.mw_budget(tasks=0)
+        class TestIt:
+            def test_first(self, client):
+                assert client.get("/health").text == "ok"
+
+            def test_second(self, client):
+                assert client.get("/health").text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.lines == ["GET /health"] * 2
+
+
+def test_async_tests_of_each_plugin_and_loop(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import pytest_asyncio
+
+        @pytest_asyncio.fixture
+        async def client():
+            async with client_of() as client:
+                yield client
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_asyncio(client):
+            assert (await client.get("/health")).text == "ok"
+
+        @pytest.mark.anyio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_anyio(anyio_backend_name):
+            async with client_of() as client:
+                assert (await client.get("/items/1")).text == "1"
+                assert (await client.get("/health")).text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=3)
+    assert found.reports.lines == ["GET /health", *["GET /items/1", "GET /health"] * 2]
+    assert found.reports.verdicts == ["pass"] * 5
+
+
+def test_settings_that_the_test_adds_while_it_runs(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it(request):
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+            TestClient(make(Header)).get("/health")
+        """
+    )
+    found.assert_outcomes(passed=1)
+
+
+# ---- which requests -------------------------------------------------------------------------------------------------
+
+
+def test_each_distinct_request_is_measured_once(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=1)
+        def test_it():
+            client = TestClient(app)
+            for path in ("/items/1", "/items/2", "/health?a=1", "/health?a=2", "/", "/nowhere"):
+                for _ in range(2):
+                    client.get(path)
+            client.head("/health")
+            client.get("/health", headers={"x": "1"})
+            TestClient(make(Header)).get("/health")
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.measured == [
+        ("test_it", "GET /items/1", "pass"),
+        ("test_it", "GET /health?a=1", "pass"),
+        ("test_it", "GET /", "pass"),
+        ("test_it", "GET /nowhere", None),
+        ("test_it", "HEAD /health", "pass"),
+        ("test_it", "GET /health", "pass"),  # of the other app
+    ]
+
+
+def test_the_layers_that_a_request_enters_tell_it_from_others(suite: Suite) -> None:
+    found = suite.run(
+        """
+        class Gate(Noop):
+            async def __call__(self, scope, receive, send):
+                if dict(scope.get("headers", ())).get(b"x-short"):
+                    await PlainTextResponse("ok")(scope, receive, send)
+                else:
+                    await self.app(scope, receive, send)
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            client = TestClient(make(Gate, Noop))
+            for headers in ({}, {"x-short": "1"}, {}):
+                assert client.get("/health", headers=headers).text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=1)
+    # By route the second request is another one as well: it never came to the router.
+    assert found.reports.lines == ["GET /health"] * 2
+
+
+def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite) -> None:
+    found = suite.run(
+        """
+        calls = []
+
+        async def create(request):
+            calls.append(await request.body())
+            return PlainTextResponse("made", 201)
+
+        def ask():
+            calls.clear()
+            assert TestClient(make(endpoint=create)).post("/", content=b"tea").status_code == 201
+
+        @pytest.mark.mw_budget(tasks=0, undecided="pass")
+        def test_left_out():
+            ask()
+            assert calls == [b"tea"]
+
+        @pytest.mark.mw_budget(tasks=0, repeat=["post"])
+        def test_repeated():
+            ask()
+            assert len(calls) > 20 and set(calls) == {b"tea"}
+        """
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.measured == [("test_repeated", "POST /", "pass")]
+    assert [(name, line) for name, line, _ in found.reports.left_out] == [("test_left_out", "POST /")]
+    assert "repeat=['POST'] in its mw_budget marker measures it" in found.reports.reasons[0]
+
+
+def test_repeat_in_the_configuration(suite: Suite) -> None:
+    suite.pytester.makeini("[pytest]\nmw_budget_repeat =\n    POST\n    put\n")
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            assert TestClient(app).post("/echo", content=b"tea").text == "tea"
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.lines == ["POST /echo"]
+
+
+def test_an_error_status_is_measured_and_not_judged(suite: Suite) -> None:
+    found = suite.run(
+        """
+        client = TestClient(make(Header))
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_error():
+            assert client.get("/nowhere").status_code == 404
+
+        @pytest.mark.mw_budget(tasks=0, expect_status=404)
+        def test_expected():
+            assert client.get("/nowhere").status_code == 404
+            assert client.get("/health").status_code == 200
+        """,
+        "-v",
+    )
+    found.assert_outcomes(passed=1, failed=1, warnings=1)
+    assert found.reports.measured == [
+        ("test_error", "GET /nowhere", None),
+        ("test_expected", "GET /nowhere", "fail"),
+        ("test_expected", "GET /health", None),
+    ]
+    found.says("Not judged: it answered 404; expect_status=404 in the marker judges it. [not-judged]")
+    found.says("Not judged: it answered 200, not 404. [not-judged]")
+    found.says("none of its requests was judged (GET /nowhere: it answered 404; *) [left-out]")
+
+
+@pytest.mark.parametrize(
+    ("undecided", "outcomes"),
+    [("warn", {"passed": 1, "warnings": 1}), ("fail", {"failed": 1}), ("pass", {"passed": 1})],
+)
+def test_a_marked_test_none_of_whose_requests_was_measured_is_undecided(
+    suite: Suite, undecided: str, outcomes: dict[str, int]
+) -> None:
+    found = suite.run(
+        f"""
+        @pytest.mark.mw_budget(tasks=0, undecided="{undecided}")
+        def test_it():
+            TestClient(app).post("/echo")
+        """
+    )
+    found.assert_outcomes(**outcomes)
+    if undecided != "pass":
+        found.says("none of its requests was judged (POST /echo: a POST request is not repeated by itself;*[left-out]")
+
+
+def test_one_judged_request_is_enough(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0, undecided="fail")
+        def test_it():
+            client = TestClient(app)
+            client.post("/echo")
+            client.get("/nowhere")
+            client.get("/health")
+        """
+    )
+    found.assert_outcomes(passed=1)
+
+
+def test_a_budget_by_name_must_name_a_layer_of_some_request(suite: Suite) -> None:
+    found = suite.run(
+        """
+        def ask():
+            TestClient(app).get("/health")
+            TestClient(make(Header)).get("/health")
+
+        @pytest.mark.mw_budget(layers={"Header": {"tasks": 0}, "Noop": {"tasks": 0}})
+        def test_of_one_app_each():
+            ask()
+
+        @pytest.mark.mw_budget(layers={"Heder": {"tasks": 1}})
+        def test_of_none():
+            ask()
+        """
+    )
+    found.assert_outcomes(failed=2)
+    assert found.reports.verdicts == ["pass", "fail", None, None]
+    found.says("GET /health: Header 1 task, budget 0", "'Heder'*Did you mean 'Header'?")
+
+
+def test_a_loop_that_is_not_the_clients_is_a_reason(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0, loop="trio")
+        def test_it():
+            TestClient(app).get("/health")
+            TestClient(app, backend="trio").get("/items/1")
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.lines == ["GET /items/1"]
+    assert found.reports.reasons == ["loop='trio' was requested, but the test's client runs the app on asyncio"]
+
+
+# ---- requests that pass through -------------------------------------------------------------------------------------
+
+# Tests whose request is left out, with the reason. After each a request is measured as always.
+PASSED_THROUGH = {
+    "stream": (
+        """
+        def test_it():
+            with TestClient(app).stream("GET", "/ticks") as response:
+                assert response.read() == b"0 1 2 "
+        """,
+        "its response is read as a stream",
+    ),
+    "websocket": (
+        """
+        def test_it():
+            with TestClient(app).websocket_connect("/ws") as websocket:
+                assert websocket.receive_text() == "hi"
+        """,
+        "a WebSocket is not measured",
+    ),
+    "raises": (
+        """
+        def test_it():
+            with pytest.raises(LookupError, match="no such shelf"):
+                TestClient(app).get("/broken")
+        """,
+        "the app raised LookupError",
+    ),
+    "raise_server_exceptions": (
+        """
+        def test_it():
+            assert TestClient(app, raise_server_exceptions=False).get("/broken").status_code == 500
+        """,
+        "the app raised LookupError",
+    ),
+    "sys.exit": (
+        """
+        async def leave(request):
+            sys.exit(3)
+
+        @pytest.mark.asyncio
+        async def test_it():
+            other = asyncio.new_event_loop()
+            with pytest.raises(SystemExit):
+                await asyncio.to_thread(other.run_until_complete, client_of(make(endpoint=leave)).get("/"))
+            other.close()
+        """,
+        "the app was ended by SystemExit",
+    ),
+    "skip": (
+        """
+        @pytest.mark.asyncio
+        async def test_it():
+            skips = make(endpoint=once_then(lambda request: pytest.skip("later"), answers=0))
+            with pytest.raises(pytest.skip.Exception):
+                await client_of(skips).get("/")
+        """,
+        "the app was ended by Skipped",
+    ),
+    "another status": (
+        """
+        def test_it():
+            limited = once_then(lambda request: PlainTextResponse("slow down", 429), answers=3)
+            assert TestClient(make(endpoint=limited)).get("/").text == "ok"
+        """,
+        "call 4 answered 429, the calls before it 200. *\nThe body begins: slow down",
+    ),
+    "raises when repeated": (
+        """
+        def again(request):
+            raise LookupError("the token was used")
+
+        def test_it():
+            assert TestClient(make(endpoint=once_then(again))).get("/").text == "ok"
+        """,
+        "call 2 raised LookupError*: the token was used (*test_shop.py:*); the calls before it answered 200. *",
+    ),
+    "a stand-in that allows one call": (
+        """
+        def test_it():
+            endpoint = once_then(lambda request: pytest.fail("called twice"))
+            assert TestClient(make(endpoint=endpoint)).get("/").text == "ok"
+        """,
+        "a repetition raised Failed: called twice",
+    ),
+    "sys.exit when repeated": (
+        """
+        def test_it():
+            with TestClient(make(endpoint=once_then(lambda request: sys.exit(3)))) as client:
+                assert client.get("/").text == "ok"
+                client.portal.call(asyncio.sleep, 0)  # the client's loop still runs
+        """,
+        "call 2 raised SystemExit: 3 *",
+    ),
+    "CancelledError when repeated": (
+        """
+        def again(request):
+            raise asyncio.CancelledError
+
+        @pytest.mark.asyncio
+        async def test_it():
+            async with client_of(make(endpoint=once_then(again))) as client:
+                assert (await client.get("/")).text == "ok"
+        """,
+        "call 2 raised CancelledError: *",
+    ),
+    "half a response when repeated": (
+        """
+        @pytest.mark.asyncio
+        async def test_it():
+            calls = []
+
+            async def half(scope, receive, send):
+                calls.append(1)
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await send({"type": "http.response.body", "body": b"x", "more_body": len(calls) > 1})
+
+            assert (await client_of(half).get("/")).text == "x"
+        """,
+        "the app began a response with status 200 and returned before the response was complete; *",
+    ),
+    "cancelled": (
+        """
+        async def slow(request):
+            await asyncio.sleep(60)
+
+        @pytest.mark.asyncio
+        async def test_it():
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client_of(make(endpoint=slow)).get("/")
+        """,
+        "the app was ended by CancelledError",
+    ),
+    "cancelled while it is measured": (
+        """
+        async def slow(request):
+            await asyncio.sleep(0.05)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.asyncio
+        async def test_it():
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await client_of(make(endpoint=slow)).get("/")
+        """,
+        "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
+    ),
+    "an anyio scope ends while it is measured": (
+        """
+        async def slow(request):
+            await anyio.sleep(0.05)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["trio"])
+        async def test_it(anyio_backend):
+            with anyio.move_on_after(0.3) as scope:
+                await client_of(make(endpoint=slow)).get("/")
+            assert scope.cancelled_caught
+        """,
+        "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
+    ),
+    "at the same time": (
+        """
+        async def slow(request):
+            await asyncio.sleep(0.01)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.asyncio
+        async def test_it():
+            async with client_of(make(endpoint=slow)) as client:
+                responses = await asyncio.gather(client.get("/"), client.get("/"))
+            assert [response.text for response in responses] == ["ok", "ok"]
+        """,
+        OVERLAPPED,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PASSED_THROUGH)
+def test_a_request_that_passes_through(suite: Suite, case: str) -> None:
+    tests, reason = PASSED_THROUGH[case]
+    before = set(threading.enumerate())
+    found = suite.run(
+        f"pytestmark = pytest.mark.mw_budget(tasks=0)\n{dedent(tests)}\n"
+        'def test_next():\n    assert TestClient(app).get("/health").text == "ok"'
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.measured == [("test_next", "GET /health", "pass")]
+    names = {name.partition("[")[0] for name, *_ in found.reports.left_out}
+    assert names == {"test_it"}
+    assert all(_matches(one, reason) for one in found.reports.reasons[:1]), found.reports.reasons
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert [name for name in left if not name.startswith("Trio thread")] == []  # trio keeps idle threads
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Tell whether the text is the pattern, in which `*` stands for any text."""
+    parts, place = pattern.split("*"), 0
+    for part in parts:
+        found = text.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return text.startswith(parts[0])
+
+
+HANGING = """
+class Pool(Noop):
+    # Holds back what comes after some requests.
+    def __init__(self, app):
+        self.app = app
+        self.left = {answers}
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http":
+            self.left -= 1
+            while self.left < 0:
+                {wait}
+        await self.app(scope, receive, send)
+"""
+WAIT = "await anyio.sleep(60)"
+SWALLOW = """try:
+                    await anyio.sleep(60)
+                except asyncio.CancelledError:
+                    return"""
+
+
+@pytest.mark.parametrize("outside", ["", "Header, "], ids=["same task", "inner task"])
+@pytest.mark.parametrize(
+    ("budget", "backend", "answers", "wait"),
+    [
+        ("tasks=9", "asyncio", 1, WAIT),
+        ("tasks=9", "asyncio", 40, WAIT),
+        ("us=0.01", "asyncio", 100, WAIT),
+        ("tasks=9", "trio", 3, WAIT),
+        ("tasks=9", "asyncio", 3, SWALLOW),
+    ],
+    ids=["at once", "while counted", "while timed", "trio", "swallows cancellation"],
+)
+def test_an_app_that_stops_answering_is_named_with_the_layer(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, budget: str, backend: str, answers: int, wait: str, outside: str
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.2)
+    found = suite.run(
+        HANGING.format(answers=answers, wait=wait)
+        + f"""
+pytestmark = pytest.mark.mw_budget({budget})
+
+def test_it():
+    assert TestClient(make({outside}Pool, Noop), backend="{backend}").get("/health").text == "ok"
+
+@pytest.mark.mw_budget(us=None, tasks=0)
+def test_next():
+    assert TestClient(app).get("/health").text == "ok"
+"""
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.measured == [("test_next", "GET /health", "pass")]
+    (reason,) = found.reports.reasons
+    assert "the app stopped answering" in reason
+    path = (
+        "Starlette > ServerErrorMiddleware > Header > Pool" if outside else "Starlette > ServerErrorMiddleware > Pool"
+    )
+    assert "it waited at Pool.__call__ (test_shop.py:" in reason
+    bypassed = path.replace("Header > ", "")  # a timed request may go past a layer that spawns a task
+    assert reason.endswith(f"inside {path}") or ("us=" in budget and reason.endswith(f"inside {bypassed}"))
+
+
+# ---- the test is as it would be without us --------------------------------------------------------------------------
+
+
+def test_what_a_test_prepares_holds_in_repetitions_and_afterwards(suite: Suite) -> None:
+    found = suite.run(
+        """
+        from starlette.background import BackgroundTask
+
+        user = contextvars.ContextVar("user", default="nobody")
+        tasks = []
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app):
+            yield {"greeting": "hello", "log": []}
+
+        async def endpoint(request):
+            greeting = request.state.greeting
+            request.state.greeting = "changed"
+            request.state.log.append(1)
+            answer = f"{greeting} {request.cookies.get('name')} {user.get()} {request.app.state.override}"
+            user.set("changed")
+            response = PlainTextResponse(answer, background=BackgroundTask(tasks.append, 1))
+            response.set_cookie("seen", "yes")
+            return response
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            app = make(endpoint=endpoint, lifespan=lifespan)
+            app.state.override = "fake"
+            with TestClient(app, cookies={"name": "anna"}) as client:
+                client.app_state["greeting"] = "good day"
+                assert client.get("/").text == "good day anna nobody fake"
+                assert len(tasks) > 20 and len(client.app_state["log"]) == len(tasks)
+                assert client.app_state["greeting"] == "good day"
+                assert dict(client.cookies) == {"name": "anna", "seen": "yes"}
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_context():
+            app = make(endpoint=endpoint)
+            app.state.override = "fake"
+            user.set("bob")
+            state = {"greeting": "hi", "log": []}
+
+            async def with_state(scope, receive, send):
+                scope["state"] = dict(state)
+                await app(scope, receive, send)
+
+            assert (await client_of(with_state).get("/")).text == "hi None bob fake"
+            assert user.get() == "changed"  # as without a recorder: the client calls the app in the test's own context
+        """
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.verdicts == ["pass", "pass"]
+
+
+def test_ten_megabytes_both_ways(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0, repeat=["POST"])
+        def test_it():
+            content = b"x" * 10_000_000
+            assert TestClient(app).post("/echo", content=content).content == content
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0, repeat=["POST"])
+        async def test_async():
+            content = b"x" * 10_000_000
+            assert (await client_of().post("/echo", content=content)).content == content
+        """
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.verdicts == ["pass", "pass"]
+    gc.collect()
+
+
+def test_tasks_that_the_app_leaves_end_with_the_loop(suite: Suite) -> None:
+    found = suite.run(
+        """
+        left = []
+
+        async def leaves(request):
+            left.append(asyncio.create_task(asyncio.sleep(60)))
+            return PlainTextResponse("ok")
+
+        @pytest.mark.mw_budget(tasks=1)
+        def test_it():
+            with TestClient(make(endpoint=leaves)) as client:
+                assert client.get("/").text == "ok"
+
+        def test_next():
+            assert len(left) > 20 and all(task.cancelled() for task in left)
+        """,
+        "-Werror",
+        *QUIET,
+    )
+    found.assert_outcomes(passed=2)
+
+
+def test_no_task_and_no_patch_is_left(suite: Suite) -> None:
+    found = suite.run(
+        """
+        methods = (httpx.ASGITransport.handle_async_request, httpx.AsyncClient.send, TestClient.send)
+        finders = list(sys.meta_path)
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_it():
+            async with client_of() as client:
+                await client.get("/health")
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        def test_next():
+            assert methods == (httpx.ASGITransport.handle_async_request, httpx.AsyncClient.send, TestClient.send)
+            assert sys.meta_path == finders
+        """
+    )
+    found.assert_outcomes(passed=2)
+
+
+def test_a_client_made_and_closed_in_a_thread(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            answers = []
+
+            def ask():
+                with TestClient(app) as client:
+                    answers.append(client.get("/health").text)
+                client.close()
+
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+            assert answers == ["ok"]
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.lines == ["GET /health"]
+
+
+def test_a_client_used_from_threads(suite: Suite) -> None:
+    found = suite.run(
+        """
+        def slow(request):
+            __import__("time").sleep(0.05)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.mw_budget(tasks=9)
+        def test_it():
+            answers = []
+            with TestClient(make(endpoint=slow)) as client:
+                threads = [threading.Thread(target=lambda: answers.append(client.get("/").text)) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            assert answers == ["ok"] * 4
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.reasons == [OVERLAPPED]
+
+
+def test_a_worker_thread_that_does_not_end_in_time(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.1)
+    found = suite.run(
+        """
+        import time
+        calls = []
+
+        def slow(request):
+            calls.append(1)
+            if len(calls) == 3:
+                time.sleep(0.5)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.mw_budget(tasks=9)
+        def test_it():
+            assert TestClient(make(endpoint=slow)).get("/").text == "ok"
+            assert len(calls) == 3
+        """
+    )
+    found.assert_outcomes(passed=1, warnings=1)
+    assert "inside Starlette > ServerErrorMiddleware > Noop > ExceptionMiddleware > " in found.reports.reasons[0]
+
+
+def test_tests_of_other_kinds(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import unittest
+        from unittest import mock
+
+        async def uses_the_tests_loop(request):
+            assert await request.app.state.queue.get() == 1
+            await request.app.state.queue.put(1)
+            await asyncio.sleep(1)
+            return PlainTextResponse("ok")
+
+        class TestOld(unittest.IsolatedAsyncioTestCase):
+            @pytest.mark.mw_budget(tasks=0)
+            async def test_it(self):
+                app = make(endpoint=uses_the_tests_loop)
+                app.state.queue = asyncio.Queue()
+                await app.state.queue.put(1)
+                with mock.patch("asyncio.sleep", mock.AsyncMock()) as sleep:
+                    self.assertEqual((await client_of(app).get("/")).text, "ok")
+                assert all(call == mock.call(1) for call in sleep.mock_calls)
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_sync_client_in_an_async_test():
+            assert TestClient(app).get("/health").text == "ok"
+
+        @pytest.mark.asyncio
+        @pytest.mark.mw_budget(tasks=0)
+        async def test_task_group():
+            async with asyncio.TaskGroup() as group:
+                response = group.create_task(client_of().get("/health"))
+            assert response.result().text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=3)
+    assert found.reports.lines == ["GET /", "GET /health", "GET /health"]
+
+
+def test_frozen_time(suite: Suite) -> None:
+    found = suite.run(
+        """
+        from freezegun import freeze_time
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            with freeze_time("2026-01-01"):
+                assert TestClient(app).get("/health").text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.verdicts == ["pass"]
+
+
+def test_a_test_that_fails_by_itself_keeps_its_own_failure(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            TestClient(make(Header)).get("/health")
+            raise AssertionError("its own")
+        """
+    )
+    found.assert_outcomes(failed=1)
+    found.says("AssertionError: its own")
+    assert found.reports.verdicts == ["fail"]
+
+
+def test_no_frame_of_the_recorder_is_in_a_traceback(suite: Suite) -> None:
+    found = suite.run(
+        """
+        pytestmark = pytest.mark.mw_budget(tasks=0)
+
+        def test_sync():
+            TestClient(app).get("/broken")
+
+        @pytest.mark.asyncio
+        async def test_async():
+            await client_of().get("/broken")
+        """,
+        "--tb=native",
+    )
+    found.assert_outcomes(failed=2)
+    found.says("in test_sync*in broken*in test_async*in broken")
+    assert "pytest_mwbudget" not in found.result.stdout.str()
+
+
+def test_a_fault_of_the_measurement_fails_no_test(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(pytest_mwbudget.session.own_requests, "measure_again", broken)
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            assert TestClient(app).get("/health").text == "ok"
+        """
+    )
+    found.assert_outcomes(passed=1, warnings=1)
+    assert found.reports.reasons == ["the measurement failed with ZeroDivisionError: ours"]
+
+
+@pytest.mark.parametrize("method", ["signal"])
+def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
+    pytest.importorskip("pytest_timeout")
+    found = suite.run(
+        """
+        async def slow(request):
+            await anyio.sleep(0.1)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.timeout(0.5)
+        @pytest.mark.mw_budget(tasks=9)
+        def test_sync():
+            TestClient(make(endpoint=slow)).get("/")
+
+        @pytest.mark.asyncio
+        @pytest.mark.timeout(0.5)
+        @pytest.mark.mw_budget(tasks=9)
+        async def test_async():
+            await client_of(make(endpoint=slow)).get("/")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_next():
+            assert TestClient(app).get("/health").text == "ok"
+        """,
+        f"--timeout-method={method}",
+    )
+    found.assert_outcomes(passed=1, failed=2)
+    found.says("Failed: Timeout *>0.5s")
+    assert found.reports.measured[-1] == ("test_next", "GET /health", "pass")
+
+
+def test_ctrl_c_ends_the_run(suite: Suite) -> None:
+    tests = """
+        import os, signal
+
+        calls = []
+
+        async def interrupted(request):
+            calls.append(1)
+            if len(calls) == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+            return PlainTextResponse("ok")
+
+        @pytest.mark.mw_budget(us=0.01)  # takes seconds
+        def test_it():
+            try:
+                TestClient(make(endpoint=interrupted)).get("/")
+            finally:
+                print("calls:", len(calls))
+
+        def test_next():
+            pass
+        """
+    suite.pytester.makepyfile(test_shop=HEAD + dedent(tests))
+    result = suite.pytester.runpytest_subprocess(
+        "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *QUIET, "--mw-budget"
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.re_match_lines([r".*calls: \d{1,3}$", ".*KeyboardInterrupt.*"])
+    result.stdout.no_fnmatch_line("*signals.py*")
+
+
+# ---- reports --------------------------------------------------------------------------------------------------------
+
+MIXED = """
+@pytest.mark.mw_budget(tasks=0)
+def test_it():
+    client = TestClient(app)
+    client.get("/health")
+    client.post("/echo")
+
+@pytest.mark.mw_budget(tasks=0)
+def test_other():
+    client = TestClient(app)
+    client.get("/items/<b>")
+    client.delete("/<b>")
+"""
+
+
+def test_reports_name_the_requests_that_were_left_out(suite: Suite) -> None:
+    files = {name: suite.pytester.path / f"report.{name}" for name in ("json", "html", "md", "xml")}
+    found = suite.run(
+        MIXED,
+        f"--mw-budget-json={files['json']}",
+        f"--mw-budget-html={files['html']}",
+        f"--mw-budget-markdown={files['md']}",
+        f"--junitxml={files['xml']}",
+        "-v",
+    )
+    found.assert_outcomes(passed=2)
+    document = json.loads(files["json"].read_text())
+    assert [(_name(one["nodeid"]), _line(one["request"])) for one in document["left_out"]] == [
+        ("test_it", "POST /echo"),
+        ("test_other", "DELETE /%3Cb%3E"),
+    ]
+    assert "repeat=['POST']" in document["left_out"][0]["reason"]
+    found.says("test_it POST /echo not measured: a POST request is not repeated by itself; ")
+    for name in ("html", "md"):
+        text = files[name].read_text()
+        assert "POST /echo" in text
+        assert "DELETE /%3Cb%3E" in text
+        assert "a POST request is not repeated by itself" in text
+        assert "/<b>" not in text
+    properties = ElementTree.parse(files["xml"]).iter("property")
+    assert any("GET /health" in str(one.get("name")) + str(one.get("value")) for one in properties)
+
+
+def test_the_terminal_counts_what_was_left_out(suite: Suite) -> None:
+    suite.run(MIXED).says("2 requests were not measured; -v says which and why")
+
+
+def test_requests_of_xdists_workers(suite: Suite) -> None:
+    pytest.importorskip("xdist")
+    suite.pytester.makepyfile(shop=APP, test_shop=HEAD + MIXED)
+    path = suite.pytester.path / "report.json"
+    options = ["-n", "2", "-p", "no:cacheprovider", *LEAN, *QUIET, "--mw-budget", f"--mw-budget-json={path}", "-v"]
+    result = suite.pytester.runpytest_subprocess(*options, timeout=120)
+    result.assert_outcomes(passed=2)
+    document = json.loads(Path(path).read_text())
+    assert sorted(_line(one["request"]) for one in document["left_out"]) == ["DELETE /%3Cb%3E", "POST /echo"]
+    assert sorted(_line(one["request"]) for one in document["measurements"]) == ["GET /health", "GET /items/%3Cb%3E"]
+
+
+def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> None:
+    suite.pytester.makeconftest(
+        """
+        def pytest_runtest_protocol(item, nextitem):
+            from _pytest.runner import runtestprotocol
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            for _ in range(2):
+                for report in runtestprotocol(item, nextitem=nextitem, log=False):
+                    item.ihook.pytest_runtest_logreport(report=report)
+            return True
+        """
+    )
+    found = suite.run(
+        """
+        runs = []
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            runs.append(1)
+            TestClient(make(Header) if len(runs) == 1 else app).get("/health")
+        """
+    )
+    found.assert_outcomes(passed=1, failed=1)
+    assert found.reports.verdicts == ["fail", "pass"]

@@ -1,0 +1,607 @@
+"""What is recorded of the requests of a test's own clients, without a measurement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+import starlette.testclient
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.testclient import TestClient
+
+from pytest_mwbudget.errors import MeasurementError
+from pytest_mwbudget.model.results import RequestLine
+from pytest_mwbudget.recording import recorder as recorder_module
+from pytest_mwbudget.recording.clients import CLIENTS, Instead, recorded
+from pytest_mwbudget.recording.recorder import OVERLAPPED, Recorded, Recorder
+from pytest_mwbudget.recording.request import Passage, copied, line_of, route_of
+from pytest_mwbudget.recording.signals import noting_signals
+
+from .apps import App, echo, hello, respond
+
+PATCHED = (
+    (httpx.ASGITransport, "handle_async_request"),
+    (httpx.AsyncClient, "send"),
+    (starlette.testclient._TestClientTransport, "handle_request"),
+    (TestClient, "send"),
+)
+
+
+class InterruptedByTestError(Exception):
+    """What the handler of a signal raises."""
+
+
+class Seen:
+    """A recorder that keeps what it is told. `then` runs when a request can be repeated."""
+
+    def __init__(self, *repeat: str, then: Callable[[Recorded], Any] | None = None) -> None:
+        self.requests: list[Recorded] = []
+        self.left_out: list[tuple[str, str]] = []
+        self.then = then
+        self.recorder = Recorder(repeat, self._measure, lambda line, why: self.left_out.append((str(line), why)))
+
+    async def _measure(self, request: Recorded) -> None:
+        self.requests.append(request)
+        if self.then is not None:
+            await self.then(request)
+
+    @property
+    def lines(self) -> list[str]:
+        return [str(one.caller.template.line) for one in self.requests]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [why for _, why in self.left_out]
+
+
+async def asked(seen: Seen, app: App, method: str = "GET", path: str = "/", **options: Any) -> httpx.Response:
+    """Make a request with httpx while its requests are recorded."""
+    with recorded(seen.recorder):
+        async with client_of(app) as client:
+            return await client.request(method, path, **options)
+
+
+def client_of(app: App) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop")
+
+
+def scope(**values: Any) -> dict[str, Any]:
+    return {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []} | values
+
+
+# ---- what can be repeated -------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_recorded_after_the_app_and_before_its_client_has_the_response() -> None:
+    order: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send)
+        order.append("app")
+
+    async def then(request: Recorded) -> None:
+        order.append("measured")
+
+    seen = Seen(then=then)
+    response = asyncio.run(asked(seen, app, path="/orders/1?page=2"))
+    order.append("client")
+    assert response.text == "ok"
+    assert (order, seen.lines) == (["app", "measured", "client"], ["GET /orders/1?page=2"])
+    caller = seen.requests[0].caller
+    assert (caller.app, caller.status, caller.calls) == (app, 200, 1)
+    assert seen.recorder.seen
+    assert not seen.left_out
+
+
+def test_a_repetition_gets_the_body_the_scope_and_the_context_of_the_first_request() -> None:
+    user = ContextVar("user", default="nobody")
+    found: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        found.append((message["body"], message["more_body"], dict(scope["headers"])[b"x-a"], user.get()))
+        user.set("changed")
+        scope["headers"].append((b"x-a", b"changed"))
+        assert "path_params" not in scope
+        scope["path_params"] = {}
+        await respond(send)
+
+    async def again(request: Recorded) -> None:
+        user.set("of the measurement")
+        for _ in range(2):
+            assert (await request.caller()).body == [b"ok"]
+
+    async def main() -> None:
+        user.set("anna")
+        await asked(Seen(then=again), app, content=b"tea", headers={"x-a": "1"})
+
+    asyncio.run(main())
+    assert found == [(b"tea", True, b"1", "anna")] * 3
+
+
+def test_the_body_is_read_to_its_end_after_an_app_that_left_it_unread() -> None:
+    async def pieces() -> Any:
+        for piece in (b"a", b"b", b"c"):
+            yield piece
+
+    seen = Seen("POST")
+    asyncio.run(asked(seen, hello, "POST", content=pieces()))
+    assert b"".join(seen.requests[0].caller.template.body) == b"abc"
+
+
+def test_a_body_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "BODY_S", 0.05)
+
+    async def endless() -> Any:
+        yield b"a"
+        await asyncio.sleep(60)
+
+    seen = Seen()
+    asyncio.run(asked(seen, hello, content=endless()))
+    assert seen.reasons == ["its client had not sent the whole body when the app answered"]
+
+
+def test_what_the_client_raises_for_the_unread_body_does_not_reach_the_test() -> None:
+    async def broken() -> Any:
+        yield b"a"
+        raise LookupError("its own")
+
+    seen = Seen()
+    assert asyncio.run(asked(seen, hello, content=broken())).text == "ok"
+    assert seen.reasons == ["its client raised LookupError for the part of the body that was not read"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_methods_that_change_nothing_are_repeated(method: str) -> None:
+    seen = Seen()
+    asyncio.run(asked(seen, hello, method))
+    assert seen.lines == [f"{method} /"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "PURGE"])
+def test_other_methods_are_repeated_when_asked_for(method: str) -> None:
+    seen, wanted = Seen(), Seen(method)
+    for one in (seen, wanted):
+        assert asyncio.run(asked(one, echo, method, content=b"x")).content == b"x"
+    assert wanted.lines == [f"{method} /"]
+    assert not seen.requests
+    assert seen.reasons[0].startswith(f"a {method} request is not repeated by itself")
+    assert f"repeat=[{method!r}]" in seen.reasons[0]
+
+
+def test_the_limit_of_a_repetition_follows_the_first_request() -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.1)
+        await respond(send)
+
+    limits: list[float | None] = []
+    for app in (hello, slow):
+        seen = Seen()
+        asyncio.run(asked(seen, app))
+        limits.append(seen.requests[0].caller.limit_s)
+    quick_s, slow_s = limits
+    assert quick_s == recorder_module.LEAST_LIMIT_S
+    assert slow_s is not None
+    assert slow_s >= 0.1 * recorder_module.SLOWER
+
+
+# ---- what cannot be repeated ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
+def test_what_the_app_raises_reaches_the_test(error: type[BaseException]) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise error
+
+    seen = Seen()
+    with pytest.raises(error):
+        asyncio.run(asked(seen, app))
+    how = "raised" if issubclass(error, Exception) else "was ended by"
+    assert seen.reasons == [f"the app {how} {error.__name__}"]
+
+
+def test_half_a_response_is_not_repeated() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+
+    seen = Seen()
+    with pytest.raises(AssertionError):  # httpx's own
+        asyncio.run(asked(seen, app))
+    assert seen.reasons == ["the app returned before its response was complete"]
+
+
+def test_a_stream_is_not_repeated() -> None:
+    async def main() -> None:
+        async with client_of(hello) as client, client.stream("GET", "/") as response:
+            assert await response.aread() == b"ok"
+
+    seen = Seen()
+    with recorded(seen.recorder):
+        asyncio.run(main())
+        with TestClient(hello).stream("GET", "/") as response:
+            assert response.read() == b"ok"
+    assert seen.reasons == ["its response is read as a stream"] * 2
+    assert not seen.requests
+
+
+def test_a_websocket_is_left_out() -> None:
+    async def greet(websocket: Any) -> None:
+        await websocket.accept()
+        await websocket.send_text("hi")
+        await websocket.close()
+
+    seen = Seen()
+    app = Starlette(routes=[WebSocketRoute("/ws", greet)])
+    with recorded(seen.recorder), TestClient(app) as client, client.websocket_connect("/ws") as websocket:
+        assert websocket.receive_text() == "hi"
+    assert seen.left_out == [("WEBSOCKET /ws", "a WebSocket is not measured")]
+    assert seen.recorder.seen
+
+
+def test_a_lifespan_is_no_request() -> None:
+    seen = Seen()
+    with recorded(seen.recorder), TestClient(Starlette()):
+        pass
+    assert (seen.recorder.seen, seen.left_out) == (False, [])
+
+
+def test_requests_at_the_same_time_are_left_out() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.01)
+        await respond(send)
+
+    async def main(seen: Seen) -> None:
+        with recorded(seen.recorder):
+            async with client_of(app) as client:
+                await asyncio.gather(client.get("/a"), client.get("/b"))
+                await client.get("/c")
+
+    seen = Seen()
+    asyncio.run(main(seen))
+    assert seen.left_out == [("GET /a", OVERLAPPED), ("GET /b", OVERLAPPED)]
+    assert seen.lines == ["GET /c"]
+
+
+def test_a_request_during_a_measurement_ends_it() -> None:
+    begun, ended = asyncio.Event(), []
+
+    async def until_ended(request: Recorded) -> None:
+        begun.set()
+        try:
+            while True:
+                await request.caller()
+                await asyncio.sleep(0)
+        except MeasurementError as error:
+            ended.append(str(error))
+
+    async def main(seen: Seen) -> None:
+        with recorded(seen.recorder):
+            async with client_of(hello) as client:
+                first = asyncio.create_task(client.get("/a"))
+                await begun.wait()
+                await client.get("/b")
+                await first
+
+    seen = Seen(then=until_ended)
+    asyncio.run(main(seen))
+    assert ended == [OVERLAPPED]
+    assert seen.left_out == [("GET /b", OVERLAPPED)]
+
+
+def test_a_request_of_the_app_to_another_app_is_left_out_once() -> None:
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        async with client_of(hello) as client:
+            await respond(send, (await client.get("/inner")).content)
+
+    async def again(request: Recorded) -> None:
+        await request.caller()
+
+    seen = Seen(then=again)
+    assert asyncio.run(asked(seen, outer, path="/outer")).text == "ok"
+    assert seen.lines == ["GET /outer"]
+    assert seen.left_out == [("GET /inner", "it was made inside another request of the test")]
+
+
+def test_requests_from_threads_pass_through() -> None:
+    seen = Seen()
+    answers: list[int] = []
+    with recorded(seen.recorder):
+        client = TestClient(hello)
+        threads = [threading.Thread(target=lambda: answers.append(client.get("/").status_code)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == [200] * 4
+    assert len(seen.requests) + len(seen.left_out) == 4
+
+
+# ---- clients --------------------------------------------------------------------------------------------------------
+
+
+def methods() -> list[object]:
+    return [vars(owner).get(name) for owner, name in PATCHED]
+
+
+def test_clients_are_patched_in_the_block_only() -> None:
+    before = methods()
+    with recorded(Seen().recorder):
+        assert all(now is not then for now, then in zip(methods(), before, strict=True))
+        finders = len(sys.meta_path)
+    assert methods() == before
+    assert len(sys.meta_path) == finders - 1
+
+
+def test_clients_are_restored_after_an_exception() -> None:
+    before = methods()
+    with pytest.raises(LookupError), recorded(Seen().recorder):
+        raise LookupError
+    assert methods() == before
+
+
+def test_what_the_test_patches_itself_stays_and_records_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen()
+    with pytest.MonkeyPatch.context() as own:
+        with recorded(seen.recorder):
+            kept = httpx.ASGITransport.handle_async_request
+            own.setattr(httpx.ASGITransport, "handle_async_request", lambda self, request: kept(self, request))
+        assert httpx.ASGITransport.handle_async_request is not kept
+
+        async def main() -> None:
+            async with client_of(hello) as client:
+                assert (await client.get("/")).text == "ok"
+
+        monkeypatch.setattr(httpx.ASGITransport, "handle_async_request", kept)
+        asyncio.run(main())
+    assert not seen.requests
+    assert not seen.recorder.seen
+
+
+def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(module: Any, patch: Any, recorder: Any) -> None:
+        patch(module.NoSuchTransport, "handle", None)
+
+    monkeypatch.setitem(CLIENTS, "httpx", without)
+    seen = Seen()
+    assert asyncio.run(asked(seen, hello)).text == "ok"
+    assert seen.recorder.unknown == ["httpx"]
+    assert not seen.requests
+
+
+def test_a_client_that_is_imported_in_the_test_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "late_client.py").write_text("class Client:\n    def call(self): return 'called'\n")
+
+    def late(module: Any, patch: Any, recorder: Recorder) -> None:
+        patch(module.Client, "call", lambda original: lambda self: f"recorded {original(self)}")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(CLIENTS, "late_client", late)
+    with recorded(Seen().recorder):
+        import late_client  # type: ignore[import-not-found]
+
+        assert late_client.Client().call() == "recorded called"
+        assert late_client.__loader__.exec_module.__self__ is late_client.__loader__  # its own method again
+    assert late_client.Client().call() == "called"
+    del sys.modules["late_client"]
+
+
+def test_an_import_that_fails_in_the_test_fails_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "late_client.py").write_text("raise LookupError('its own')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(CLIENTS, "late_client", lambda *_: None)
+    monkeypatch.setitem(CLIENTS, "no_such_client", lambda *_: None)
+    with recorded(Seen().recorder):
+        with pytest.raises(LookupError, match="its own"):
+            import late_client  # noqa: F401
+        with pytest.raises(ModuleNotFoundError):
+            import no_such_client  # type: ignore[import-not-found]  # noqa: F401
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_starlettes_client(backend: Any) -> None:
+    seen = Seen()
+    app = Starlette(routes=[Route("/x", lambda request: PlainTextResponse("ok"))])
+    with recorded(seen.recorder):
+        assert TestClient(app, backend=backend).get("/x").text == "ok"
+        with TestClient(app, backend=backend) as client:
+            assert client.get("/x", params={"a": "b"}).text == "ok"
+    assert seen.lines == ["GET /x", "GET /x?a=b"]
+    assert [one.caller.loop.name for one in seen.requests] == [backend] * 2
+
+
+def test_a_stand_in_has_other_values_and_the_rest_of_its_object() -> None:
+    real = SimpleNamespace(app="app", other="other")
+    instead: Any = Instead(real, app="recorded")
+    assert (instead.app, instead.other) == ("recorded", "other")
+    instead.new = 1
+    assert (real.new, real.app) == (1, "app")
+
+
+# ---- signals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent to this process alone")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGALRM"])
+def test_a_signal_during_a_request_ends_its_measurement(name: str) -> None:
+    number = getattr(signal, name)
+    ended: list[str] = []
+
+    async def until_ended(request: Recorded) -> None:
+        await asyncio.sleep(0.05)  # by then the main thread waits for the response
+        os.kill(os.getpid(), number)
+        try:
+            while True:
+                await request.caller()
+                await asyncio.sleep(0)
+        except (MeasurementError, asyncio.CancelledError) as error:  # old versions of the client cancel the app
+            ended.append(str(error))
+
+    def raising(*_: object) -> None:
+        raise InterruptedByTestError
+
+    seen = Seen(then=until_ended)
+    before = signal.signal(number, raising)
+    try:
+        with recorded(seen.recorder), pytest.raises(InterruptedByTestError):
+            TestClient(hello).get("/")
+        assert signal.getsignal(number) is raising
+    finally:
+        signal.signal(number, before)
+    assert seen.recorder.interrupted == name
+    assert len(ended) == 1
+
+
+def test_a_handler_that_the_test_sets_stays() -> None:
+    def own(*_: object) -> None:
+        pass
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with noting_signals(lambda name: None):
+            signal.signal(signal.SIGINT, own)
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_no_handler_is_set_in_another_thread() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    found: list[object] = []
+
+    def look() -> None:
+        with noting_signals(lambda name: None):
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+# ---- messages and scope ---------------------------------------------------------------------------------------------
+
+
+async def _sent(message: Any) -> None:
+    pass
+
+
+def received(*messages: dict[str, Any]) -> Callable[[], Any]:
+    rest = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        return rest.pop(0)
+
+    return receive
+
+
+@pytest.mark.parametrize(
+    ("messages", "body"),
+    [
+        ([{"type": "http.request"}], (b"",)),
+        ([{"type": "http.request", "body": bytearray(b"ab")}], (b"ab",)),
+        (
+            [{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.request", "body": b"b"}],
+            (b"a", b"b"),
+        ),
+        ([{"type": "http.disconnect"}], (b"",)),
+        ([{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.disconnect"}], (b"a",)),
+    ],
+)
+def test_a_passage_notes_the_body(messages: list[dict[str, Any]], body: tuple[bytes, ...]) -> None:
+    assert asyncio.run(Passage(received(*messages), _sent).body()) == body
+
+
+def test_a_passage_notes_what_came_of_the_response() -> None:
+    passage = Passage(received(), _sent)
+
+    async def main() -> list[tuple[int | None, bool]]:
+        found = [(passage.status, passage.complete)]
+        for message in (
+            {"type": "http.response.debug", "info": {}},
+            {"type": "http.response.start", "status": 418},
+            {"type": "http.response.body", "more_body": True},
+            {"type": "http.response.body"},
+        ):
+            await passage.send(message)
+            found.append((passage.status, passage.complete))
+        return found
+
+    assert asyncio.run(main()) == [(None, False), (None, False), (418, False), (418, False), (418, True)]
+
+
+def test_a_message_that_the_client_refuses_is_not_part_of_the_response() -> None:
+    async def refuse(message: Any) -> None:
+        raise AssertionError
+
+    passage = Passage(received(), refuse)
+    with pytest.raises(AssertionError):
+        asyncio.run(passage.send({"type": "http.response.start", "status": 200}))
+    assert passage.status is None
+
+
+def test_a_scope_is_copied_with_its_containers() -> None:
+    app, state = object(), {"db": object()}
+    original = scope(app=app, state=state, server=("shop", 80), extensions={"tls": {}, "http.response.debug": {}})
+    copy = copied(original)
+    assert copy["app"] is app
+    assert copy["state"] == state
+    assert copy["state"]["db"] is state["db"]
+    for key in ("state", "headers"):
+        assert copy[key] is not original[key]
+    assert copy["extensions"] == {"tls": {}}
+    assert copied(scope(extensions=None))["extensions"] == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "url"),
+    [
+        ({"path": "/a b"}, "/a%20b"),
+        ({"path": "/é", "raw_path": None}, "/%C3%A9"),
+        ({"path": "/a", "raw_path": b"/%61?x=1", "query_string": b"x=1"}, "/%61?x=1"),
+        ({"path": "/a", "query_string": b"x=%20"}, "/a?x=%20"),
+        ({"path": "/a", "query_string": "x=1"}, "/a?x=1"),  # Django's AsyncClient
+    ],
+)
+def test_the_line_of_a_request(values: dict[str, Any], url: str) -> None:
+    assert line_of(scope(**values)) == RequestLine("GET", url)
+
+
+@pytest.mark.parametrize(
+    ("values", "route"),
+    [
+        ({"path": "/items/1"}, "/items/1"),
+        ({"path": "/items/1", "path_template": "/items/{n:int}"}, "/items/{n:int}"),
+        ({"path": "/items/1", "route": SimpleNamespace(path_format="/items/{n}")}, "/items/{n}"),
+        ({"path": "/api/1", "root_path": "/api", "route": SimpleNamespace(path="/{n}")}, "/api/{n}"),
+        ({"path": "/items/1", "route": SimpleNamespace(path=None)}, "/items/1"),
+        ({"path": "/items/1", "path_params": {"n": 1}}, "/items/{n}"),  # Starlette before it noted its route
+        ({"path": "/1/1", "path_params": {"n": "1"}}, "/1/1"),
+        ({"path": "/files/a/b", "path_params": {"name": "a/b"}}, "/files/{name}"),
+    ],
+)
+def test_the_route_of_a_request(values: dict[str, Any], route: str) -> None:
+    assert route_of(scope(**values)) == route
+
+
+def test_routes_of_starlette_behind_a_mount() -> None:
+    app = Starlette(
+        routes=[Mount("/api", routes=[Route("/items/{n}", lambda request: PlainTextResponse("ok"))])],
+    )
+    seen = Seen()
+    with recorded(seen.recorder):
+        for number in (1, 2):
+            assert TestClient(app).get(f"/api/items/{number}").text == "ok"
+    assert len(seen.requests) == 2
