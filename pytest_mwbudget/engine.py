@@ -127,14 +127,19 @@ async def measure_again(
 @contextmanager
 def _turn(settings: Settings, environment: Environment) -> Iterator[Environment]:
     """Wait for the turn of this process if times are measured. Yields the environment with the turn."""
-    with environment.turns() if settings.need_clock else nullcontext(environment.turn) as turn:
+    turns = environment.turns() if settings.need_clock else nullcontext(environment.turn)
+    with loops.unwatched_ends(turns) as turn:
         yield replace(environment, turn=turn)
 
 
 @contextmanager
 def _undisturbed(caller: server.Caller, environment: Environment, hooks: Hooks) -> Iterator[ForeignTools]:
     """Keep foreign tools, debug mode and pytest's records away from the requests in the block."""
-    with environment.apart(), suspended(hooks) as foreign_tools, caller.loop.undebugged() as debugged:
+    with (
+        loops.unwatched_ends(environment.apart()),
+        suspended(hooks) as foreign_tools,
+        caller.loop.undebugged() as debugged,
+    ):
         if debugged:
             foreign_tools.suspended.append("asyncio's debug mode")
         yield foreign_tools

@@ -28,7 +28,7 @@ def test_another_process_gets_what_is_not_taken(tmp_path: Path) -> None:
 def claimed(folder: Path, keys: list[str]) -> list[str]:
     own = Claims(folder)
     found = [key for key in keys if own.claim(key)]
-    own.add(seconds=0.25, requests=len(found), tests=1)
+    own.add(Sums(0.25, 0.0, len(found), 1))
     return found
 
 
@@ -45,17 +45,17 @@ def test_processes_at_the_same_time_share_the_claims_among_themselves(tmp_path: 
 
 def test_the_sums_are_those_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Claims(tmp_path), Claims(tmp_path)
-    one.add(seconds=1.5, requests=2)
-    assert one.sums() == Sums(1.5, 2, 0)
+    one.add(Sums(1.5, 1.0, 2))
+    assert one.sums() == Sums(1.5, 1.0, 2, 0)
     monkeypatch.setattr(claims.os, "getpid", lambda: -1)
-    other.add(tests=3)
-    other.add(seconds=0.5)
-    assert other.sums() == Sums(2.0, 2, 3)
+    other.add(Sums(tests=3))
+    other.add(Sums(0.5))
+    assert other.sums() == Sums(2.0, 1.0, 2, 3)
 
 
 def test_a_file_that_another_process_has_broken_is_not_counted(tmp_path: Path) -> None:
     own = Claims(tmp_path)
-    own.add(tests=1)
+    own.add(Sums(tests=1))
     (tmp_path / "sums-x").write_text("{")
     assert own.sums() == Sums(tests=1)
     (tmp_path / "sums-x").write_text(json.dumps({"tests": 4}))
@@ -66,5 +66,5 @@ def test_without_the_folder_a_process_is_on_its_own(tmp_path: Path) -> None:
     own = Claims(tmp_path / "gone")
     assert own.claim("a")
     assert not own.claim("a")
-    own.add(tests=1)
+    own.add(Sums(tests=1))
     assert own.sums() == Sums(tests=1)

@@ -129,6 +129,16 @@ def test_the_tasks_of_a_cell_may_vary_or_be_many() -> None:
     assert [cell.spawned for cell in cells(found, "Auth")] == ["1 task", "~3 tasks"]
 
 
+def test_a_time_with_a_wide_interval_is_marked() -> None:
+    wide = replace(AUTH, us=us(130.0, 60.0))
+    found = only(HEALTH, request("/wide", wide, total=9))
+    assert [cell.text for cell in cells(found, "Auth")] == ["130.0", "~130.0"]
+    assert [cell.text for cell in cells(found, "Errors")] == ["0.50", ""]
+    shown = [line.text for line in lines_of(found, 100)]
+    assert any("~130.0 1t*" in line for line in shown)
+    assert "~: wide interval" in " ".join(shown)
+
+
 def test_where_nothing_was_timed_the_cells_have_objects() -> None:
     some, more = (counted(layer_row("Auth", counts=replace(NONE, objects=same(n)))) for n in (7, 90))
     more = replace(more, request=RequestLine("GET", "/b"))

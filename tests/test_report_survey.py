@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LayerReport, RepeatedTest, RequestLine, Result, SurveyRun
 from pytest_mwbudget.model.stack import Origin
 from pytest_mwbudget.report.html import render as html
@@ -51,6 +52,14 @@ def test_a_layer_class_has_its_typical_and_its_worst_route() -> None:
     assert (second.name, second.routes, second.worst_us, second.worst_route) == ("GZip", 2, 8, 2)
     assert [route.title for route in found.routes] == ["GET /slow", "GET /middle", "GET /fast"]
     assert [(route.number, route.place) for route in found.routes] == [(1, 1), (2, 2), (3, 0)]
+
+
+def test_a_median_of_mostly_wide_intervals_is_marked() -> None:
+    wide = replace(auth(60), us=Estimate(60, 30, 90))
+    (found,) = of(FAST, request("/b", wide)).layers
+    assert (found.typical, found.worst) == ("~35.0", "~60.0")
+    (found,) = of(FAST, request("/a", auth(70)), request("/b", wide)).layers
+    assert (found.typical, found.worst) == ("60.0", "70.0")
 
 
 def test_the_layer_that_takes_the_most_time_in_all_comes_first() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import tagged
-from ..model.estimate import Estimate, Microseconds, independent_sum
+from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, Microseconds, independent_sum
 from ..model.stack import EntryIndex
 from .estimates import SHARED_SHARE
 from .rows import told_by
@@ -15,8 +15,6 @@ from .verdicts import Look
 OUTSIDE_SHARE, OUTSIDE_US = 0.25, 50.0
 # Unattributed time beyond the intervals is noted from this share of the total and this much on.
 UNEXPLAINED_SHARE, UNEXPLAINED_US = 0.06, 2.0
-# An interval wider than this holds a budget of 1.3 times the figure, as the docs advise.
-WIDE_SHARE, WIDE_US = 0.3, 5.0
 # Above an endpoint that waits longer than this, layers cost more. A wait for a thread takes 60 µs and doubles the rows.
 COLD_WAIT_US = 40.0
 # A note names up to this many figures, and says the number of more.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 
 from ..model.stack import EntryIndex, Layer, RowIndex
+from . import loops
 from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
 from .naming import aliases_of, names_of, qualname_of
 from .origins import origin_of
@@ -30,6 +31,8 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
     missing = list(_not_entered(entries)) if endpoint is None else []
     callees = [entries[i].callee for i in rows] + missing
     names = names_of(callees)
+    with loops.unwatched():
+        origins = list(map(origin_of, callees))
     name_of = dict(zip(rows, names, strict=False))
     handed_on = _handed_on(entries, endpoint, name_of, why_unseen)
     layers: list[tuple[EntryIndex | None, Layer]] = []
@@ -51,7 +54,7 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
             runs_task=index is not None and any(entry.own_task and entry.parent == index for entry in entries),
             merged_with=merged_with,
             merged_because=merged_because,
-            origin=origin_of(callee),
+            origin=origins[place],
         )
         layers.append((index, layer))
     return Stack(

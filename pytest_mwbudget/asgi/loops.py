@@ -9,7 +9,7 @@ import asyncio
 import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -246,6 +246,33 @@ def current() -> Loop:
             trio.lowlevel.current_trio_token()
             return TrioLoop()
     return AsyncioLoop()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Hide the running loop of asyncio during a block without `await` that makes blocking calls of this package.
+
+    Tools such as blockbuster refuse blocking calls while a loop runs in the thread. They are meant for the app.
+    """
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+
+
+@contextmanager
+def unwatched_ends(block: AbstractContextManager[_T]) -> Iterator[_T]:
+    """Enter and leave a context manager as `unwatched` does; what is inside it runs as usual."""
+    with ExitStack() as ends:
+        with unwatched():
+            entered = ends.enter_context(block)
+        try:
+            yield entered
+        finally:
+            with unwatched():
+                ends.close()
 
 
 def running() -> bool:

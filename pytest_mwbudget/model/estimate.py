@@ -10,6 +10,11 @@ Microseconds: TypeAlias = float
 Nanoseconds: TypeAlias = int
 Seconds: TypeAlias = float
 
+# An interval is wide if it reaches farther to one side than this share of the figure and this much: it would hold a
+# budget of 1.3 times the figure, as the docs advise.
+WIDE_SHARE: float = 0.3
+WIDE_US: Microseconds = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -113,7 +113,7 @@ def _survey(shown: Survey) -> Iterator[str]:
         yield "|---|---|--:|--:|--:|---|--:|--:|"
         for one in shown.layers:
             worst = "" if one.worst_route is None else code(shown.routes[one.worst_route - 1].title)
-            times = [UNKNOWN if us is None else figure(us) for us in (one.typical_us, one.worst_us)]
+            times = [one.typical or UNKNOWN, one.worst or UNKNOWN]
             counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (one.objects, one.tasks)]
             yield _line((code(one.name), plain(one.whose), str(one.routes), *times, worst, *counts))
     if run.repeated:
@@ -141,7 +141,7 @@ def _matrix(whole: Matrix) -> Iterator[str]:
 def _matrix_cell(cell: Cell) -> str:
     if cell.figure is None:
         return "" if cell.missing == "not in this stack" else cell.missing
-    text = f"{cell.figure.text}, {cell.spawned}" if cell.spawned else cell.figure.text
+    text = f"{cell.text}, {cell.spawned}" if cell.spawned else cell.text
     return f"**{plain(text)}**" if cell.costliest else plain(text)
 
 

@@ -20,6 +20,11 @@ OUTSIDE, ENDPOINT, TOTAL = ("(outside)", "(outside)"), ("(endpoint)", "(endpoint
 OBJECTS = next(column for column in COUNTS if column.key == "objects")
 
 
+def approximate(found: Figure) -> str:
+    """Return the text of a figure without its interval: `~` says that the interval is wide."""
+    return f"~{found.text}" if found.rough else found.text
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What a row costs in one request: time, or objects where nothing was timed, and tasks.
@@ -31,6 +36,11 @@ class Cell:
     tasks: Figure | None = None
     missing: Missing = ""
     costliest: bool = False
+
+    @property
+    def text(self) -> str:
+        """The formatted figure; `~` marks a rough time and a count that varies. Empty without a figure."""
+        return "" if self.figure is None else approximate(self.figure)
 
     @property
     def spawned(self) -> str:

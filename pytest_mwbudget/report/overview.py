@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import more_about, tagged
 from ..model.results import RequestLine, Result, SurveyRun
-from .matrix import Cell, Matrix, matrices
+from .matrix import Cell, Matrix, approximate, matrices
 from .survey import LayerClass, RouteCost, Survey
 from .survey import survey as survey_of
 from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import figure, has_id, printable, shortened, wrapped
+from .text import has_id, printable, shortened, wrapped
 
 # The most columns of characters for the names of layers, and for whose code they are.
 MOST_NAME, MOST_WHOSE = 36, 14
+WIDE = "~: wide interval"
 SIGNS = {"not entered": "-", "measured with another layer": "+", "not in this stack": "", "unknown": "?", "": ""}
 
 
@@ -65,7 +66,7 @@ def _fitting(widths: Sequence[int], room: int) -> int:
 
 def _text(cell: Cell) -> str:
     """Return figure and tasks; the last character is that of the mark."""
-    found = cell.figure.text if cell.figure else SIGNS[cell.missing]
+    found = cell.text or SIGNS[cell.missing]
     tasks = f" {cell.tasks.text}t" if cell.spawned and cell.tasks else ""
     return f"{found}{tasks}{'*' if cell.costliest else ' '}"
 
@@ -75,6 +76,8 @@ def _legend(shown: Matrix) -> str:
     parts = ["*: costliest layer of its route"]
     if any(cell.spawned for cell in cells):
         parts.append("1t: spawns 1 task")
+    if any(cell.text.startswith("~") for cell in cells):
+        parts.append(WIDE)
     missing = {cell.missing for cell in cells}
     parts += [f"{sign}: {why}" for why, sign in SIGNS.items() if why in missing and sign]
     if "not in this stack" in missing:
@@ -144,8 +147,8 @@ def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line
     rows = [
         (
             f"{one.number:>3}  {one.title}",
-            one.total.text if one.total else "-",
-            one.endpoint.text if one.endpoint else "-",
+            approximate(one.total) if one.total else "-",
+            approximate(one.endpoint) if one.endpoint else "-",
             "-" if one.share is None else f"{one.share:.0%}",
         )
         for one in routes[:most]
@@ -161,8 +164,8 @@ def _layer_classes(layers: Sequence[LayerClass], width: int) -> Iterator[Line]:
             one.name,
             shortened(one.whose, MOST_WHOSE),
             str(one.routes),
-            _figure(one.typical_us),
-            _figure(one.worst_us),
+            one.typical or "-",
+            one.worst or "-",
             "" if one.worst_route is None else str(one.worst_route),
             _count(one.objects),
             _count(one.tasks),
@@ -171,11 +174,9 @@ def _layer_classes(layers: Sequence[LayerClass], width: int) -> Iterator[Line]:
     ]
     yield from _table(("layer", "from", "routes", "µs", "worst", "on", "objects", "tasks"), rows, width)
     legend = "µs: median over its routes; worst: most, on the route of that number; objects, tasks: median"
+    if any("~" in one.typical + one.worst for one in layers):
+        legend += f"; {WIDE}"
     yield from (Line(line) for line in wrapped(legend, width))
-
-
-def _figure(us: float | None) -> str:
-    return "-" if us is None else figure(us)
 
 
 def _count(number: float | None) -> str:
@@ -194,7 +195,8 @@ def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
         texts.append(tagged(f"{shown.undecided} {were} undecided", "undecided"))
     texts += _left_out(shown, many)
     for one in shown.run.repeated if many else shown.run.repeated[:MOST_NAMES]:
-        because = f"{one.nodeid} failed while the survey recorded it, and passed when it ran again without: {one.cause}"
+        cause = one.cause if many else shortened(one.cause, width)
+        because = f"{one.nodeid} failed while the survey recorded it, and passed when it ran again without: {cause}"
         texts.append(tagged(because, "survey-repeated"))
     if len(shown.run.repeated) > MOST_NAMES and not many:
         texts.append(f"{len(shown.run.repeated) - MOST_NAMES} more tests ran twice; -v lists them")
@@ -207,8 +209,16 @@ def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
 
 
 def _left_out(shown: Survey, many: bool) -> Iterator[str]:
-    """Yield for each reason how many requests were not measured, and the first of them."""
+    """Yield for each reason how many requests were not measured, and the first of them.
+
+    Reasons without their remedies and first requests, unless all is asked for.
+    """
+    grouped: dict[str, list[str]] = {}
     for reason, requests in shown.left_out.items():
+        grouped.setdefault(reason if many else reason.partition("; ")[0], []).extend(requests)
+    for reason, requests in grouped.items():
         named = requests if many else requests[:MOST_NAMES]
         more = f" and {len(requests) - len(named)} more" if len(named) < len(requests) else ""
         yield f"not measured: {printable(', '.join(named))}{more}: {reason}"
+    if grouped and not many:
+        yield "-v says what to do about requests that were not measured"

@@ -8,7 +8,9 @@ from statistics import median, median_low
 
 from ..model.results import RequestLine, Result, SurveyRun
 from .findings import Finding
+from .matrix import approximate
 from .table import Figure, Row
+from .text import figure
 from .view import View, view
 
 
@@ -17,7 +19,8 @@ class LayerClass:
     """A class of layers, or a function, over all routes. Times are microseconds per request, None if unknown.
 
     `routes` is the number of requests that entered it. `typical_us` is the median over them, `worst_us` the most, on
-    the route with the number `worst_route`. `objects` and `tasks` are the typical counts.
+    the route with the number `worst_route`. `typical` and `worst` are their texts, empty if unknown; `~` marks a rough
+    time, for the median if half of the times are. `objects` and `tasks` are the typical counts.
     """
 
     name: str
@@ -25,6 +28,8 @@ class LayerClass:
     routes: int
     typical_us: float | None
     worst_us: float | None
+    typical: str
+    worst: str
     worst_route: int | None
     objects: float | None
     tasks: float | None
@@ -114,15 +119,19 @@ def _layer_classes(numbered: Sequence[tuple[int, View]]) -> list[LayerClass]:
 
 
 def _layer_class(name: str, rows: Sequence[tuple[int, Row]]) -> LayerClass:
-    times = [(row.figures["us"].value, number) for number, row in rows if "us" in row.figures]
-    worst_us, worst_route = max(times, default=(None, None))
+    times = [(row.figures["us"], number) for number, row in rows if "us" in row.figures]
+    worst, worst_route = max(times, key=lambda one: one[0].value, default=(None, None))
+    typical_us = median(us.value for us, _ in times) if times else None
+    rough = sum(us.rough for us, _ in times) * 2 >= max(1, len(times))
     origin = next((row.origin for _, row in rows if row.origin), None)
     return LayerClass(
         name=name,
         whose="" if origin is None else origin.distribution or "own",
         routes=len({number for number, _ in rows}),
-        typical_us=median(us for us, _ in times) if times else None,
-        worst_us=worst_us,
+        typical_us=typical_us,
+        worst_us=worst.value if worst else None,
+        typical="" if typical_us is None else f"{'~' if rough else ''}{figure(typical_us)}",
+        worst=approximate(worst) if worst else "",
         worst_route=worst_route,
         objects=_typical("objects", rows),
         tasks=_typical("tasks", rows),

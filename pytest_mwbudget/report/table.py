@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..model.estimate import Estimate
+from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import COUNTED, Counts, Judged, LayerReport, Occupation, Quantity, Result, Verdict, worst
 from ..model.stack import Origin
 from .text import figure, size
@@ -68,6 +68,16 @@ class Figure:
     def varies(self) -> bool:
         """Whether the interval or range has more than one value."""
         return self.low != self.high
+
+    @property
+    def rough(self) -> bool:
+        """Whether the interval of a time is too wide to rely on the number; one that is unknown is."""
+        if self.column.counted:
+            return False
+        if self.low is None or self.high is None:
+            return True
+        half_us = max(self.high - self.value, self.value - self.low)
+        return half_us > max(WIDE_US, WIDE_SHARE * abs(self.value))
 
     @property
     def text(self) -> str:

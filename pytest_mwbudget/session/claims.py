@@ -21,14 +21,20 @@ SUMS = "sums-"
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Seconds spent on requests, requests that were measured, tests that have ended."""
+    """Seconds spent on requests, those of them planned for timing, requests that were measured, tests that ended."""
 
     seconds: Seconds = 0.0
+    timing: Seconds = 0.0
     requests: int = 0
     tests: int = 0
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.seconds + other.seconds, self.requests + other.requests, self.tests + other.tests)
+        return Sums(
+            self.seconds + other.seconds,
+            self.timing + other.timing,
+            self.requests + other.requests,
+            self.tests + other.tests,
+        )
 
 
 class Claims:
@@ -58,9 +64,9 @@ class Claims:
             pass
         return True
 
-    def add(self, *, seconds: Seconds = 0.0, requests: int = 0, tests: int = 0) -> None:
+    def add(self, sums: Sums) -> None:
         """Add to the sums of this process."""
-        self._sums += Sums(seconds, requests, tests)
+        self._sums += sums
         if self.folder is not None:
             own = self._own_file(self.folder)
             with suppress(OSError):

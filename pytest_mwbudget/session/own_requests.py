@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from ..asgi import loops
 from ..asgi.naming import qualname_of
 from ..asgi.stack import Stack
 from ..config.budgets import Budgets, no_such_layer, unmatched, without
@@ -156,7 +157,8 @@ class OwnRequests(MeasuredRequests):
             return False
         self._known[key] = caller.app
         if self.claims is not None:
-            self.claims.claim(identity_of(request, entered))
+            with loops.unwatched():
+                self.claims.claim(identity_of(request, entered))
         return True
 
     def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:

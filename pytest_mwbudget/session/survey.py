@@ -18,7 +18,9 @@ from typing import Any, TypeAlias
 import pytest
 from _pytest.runner import runtestprotocol
 
+from ..asgi import loops
 from ..config.settings import Settings, merge
+from ..errors import tagged
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RepeatedTest, RequestLine, SurveyRun, Turn
@@ -33,6 +35,8 @@ from .own_requests import OwnRequests, identity_of
 MOST_S, LEAST_S = 2.0, 0.15
 # How long a request waits for its turn: as long as a few other processes take.
 WAIT_S: Seconds = 10.0
+# Before anything is known, this many requests are expected in this many tests.
+EXPECTED_REQUESTS, EXPECTED_TESTS = 3, 10
 # The share of a request's time for warming up.
 WARM_SHARE = 0.2
 # What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
@@ -58,9 +62,10 @@ def configure(config: pytest.Config) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to time a request: not at all with 0, for `seconds` otherwise."""
+    """How long to time a request: for `seconds`, or not at all below LEAST_S. `left_s` is left of the survey."""
 
     seconds: Seconds
+    left_s: Seconds
 
     @property
     def timed(self) -> bool:
@@ -68,12 +73,24 @@ class Plan:
         return self.seconds >= LEAST_S
 
     def settings(self, settings: Settings) -> Settings:
-        """Return the settings for the time. A budget of time may need more, because a failure needs patience."""
-        if not self.timed:
-            return replace(settings, budgets=settings.budgets.of_counts, timed=False)
-        if settings.budgets.bound_time:
-            return replace(settings, timed=True)
-        return replace(settings, max_time_s=self.seconds, timed=True)
+        """Return the settings for the time. A budget of time gets more, because a failure needs patience."""
+        if settings.budgets.bound_time and self._patient(settings):
+            return settings
+        return replace(
+            settings,
+            budgets=settings.budgets.of_counts,
+            max_time_s=max(self.seconds, LEAST_S),
+            timed=self.timed,
+        )
+
+    def unjudged(self, settings: Settings) -> str | None:
+        """Say that budgets of time are not judged, None if they are or there are none."""
+        if not settings.budgets.bound_time or self._patient(settings):
+            return None
+        return tagged("Not judged by its budgets of time: the survey had little time left.", "survey-time")
+
+    def _patient(self, settings: Settings) -> bool:
+        return self.timed and self.left_s >= settings.max_time_s
 
     def environment(self, environment: Environment) -> Environment:
         """Return the environment for the time, with less warming up."""
@@ -111,15 +128,16 @@ class SurveyedRequests(OwnRequests):
     """Measures the requests of one test that nobody in the run has measured yet.
 
     `plan` says how long to time the next request, or why it is not measured. `waiting` waits for turns. `ended` is told
-    the seconds that an attempt took, and whether it brought a result.
+    what an attempt took.
     """
 
     plan: Callable[[Recorded], Plan | str | None] = field(kw_only=True)
     waiting: Waiting = field(kw_only=True)
-    ended: Callable[[Seconds, bool], None] = field(kw_only=True)
+    ended: Callable[[Sums], None] = field(kw_only=True)
 
     async def _measured(self, request: Recorded) -> None:
-        plan = self.plan(request)
+        with loops.unwatched():
+            plan = self.plan(request)
         if plan is None:
             return
         if isinstance(plan, str):
@@ -134,13 +152,21 @@ class SurveyedRequests(OwnRequests):
             await super()._measured(request)
         finally:
             self.current, self.environment = usual, environment
-            self.results[known:] = [replace(result, surveyed=True) for result in self.results[known:]]
+            note = plan.unjudged(usual())
+            self.results[known:] = [
+                replace(result, surveyed=True, notes=(*result.notes, *([note] if note else [])))
+                for result in self.results[known:]
+            ]
             waited_s = self.waiting.waited_s - waited_s
-            self.ended((perf_counter_ns() - begin) / NS_PER_S - waited_s, len(self.results) > known)
+            with loops.unwatched():
+                seconds, measured = (perf_counter_ns() - begin) / NS_PER_S - waited_s, len(self.results) > known
+                timing = plan.seconds if measured and plan.timed else 0.0
+                self.ended(Sums(seconds, min(timing, seconds), int(measured)))
 
     def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
         assert self.claims is not None
-        return self.claims.claim(identity_of(request, entered))
+        with loops.unwatched():
+            return self.claims.claim(identity_of(request, entered))
 
 
 # ---- the run ------------------------------------------------------------------------------------------------------
@@ -185,7 +211,8 @@ class Survey:
         if sums.seconds >= self.limit_s:
             over = f"the {self.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
             return over if self.claims.claim(f"named {known}") else None
-        share_s = share_of(self.limit_s - sums.seconds, sums, self.tests)
+        left_s = self.limit_s - sums.seconds
+        share_s = share_of(left_s, sums, self.tests)
         limit_s = time_limit_s(item)
         if limit_s is not None:
             room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
@@ -194,11 +221,11 @@ class Survey:
             share_s = min(share_s, room_s)
         self._looked[known] = self._looked.get(known, 0) + 1
         self.claims.claim(f"named {known}")
-        return Plan(share_s)
+        return Plan(share_s, left_s)
 
-    def _ended(self, seconds: Seconds, measured: bool) -> None:
-        self._spent_in_test_s += seconds
-        self.claims.add(seconds=seconds, requests=int(measured))
+    def _ended(self, spent: Sums) -> None:
+        self._spent_in_test_s += spent.seconds
+        self.claims.add(spent)
 
     # ---- tests ------------------------------------------------------------------------------------------------------
 
@@ -219,7 +246,7 @@ class Survey:
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
         finally:
-            self.claims.add(tests=1)
+            self.claims.add(Sums(tests=1))
 
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         properties = list(item.user_properties)
@@ -312,12 +339,15 @@ class Survey:
 
 
 def share_of(left_s: Seconds, sums: Sums, tests: int) -> Seconds:
-    """Divide the time that is left by the requests that are expected: as many in each test as in the tests before.
+    """Return how long to time the next request: the time that is left, divided by the requests that are expected.
 
-    Before the first test, one in each test. At most MOST_S.
+    As many are expected in each test as in the tests before. What a request takes besides, for finding its layers and
+    counting, is subtracted. At most MOST_S.
     """
-    expected = 1 + max(0, tests - sums.tests - 1) * (sums.requests + 1) / (sums.tests + 1)
-    return min(MOST_S, left_s / expected)
+    rate = (sums.requests + EXPECTED_REQUESTS) / (sums.tests + EXPECTED_TESTS)
+    expected = 1 + max(0, tests - sums.tests - 1) * rate
+    besides_s = (sums.seconds - sums.timing) / max(1, sums.requests)
+    return max(0.0, min(MOST_S, left_s / expected - besides_s))
 
 
 # ---- what a test is -------------------------------------------------------------------------------------------------
