@@ -523,7 +523,7 @@ def test_a_budget_of_time_gets_the_patience_that_a_failure_needs_or_is_not_judge
     assert Plan(0.5, left_s=60).settings(settings) == settings
     assert Plan(0.5, left_s=60).unjudged(settings) is None
     late = Plan(0.5, left_s=3)
-    assert late.settings(settings) == replace(settings, budgets=Budgets({"tasks": 0}), max_time_s=0.5)
+    assert late.settings(settings) == replace(settings, budgets=Budgets({"tasks": 0}), max_time_s=0.5, timed=True)
     said = late.unjudged(settings)
     assert said is not None
     assert said.endswith("[survey-time]")
