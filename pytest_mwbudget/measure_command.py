@@ -123,8 +123,9 @@ class Measuring:
 
     def time(self, time_s: Seconds) -> None:
         """Time every request that was counted, each in an equal share of the time that is left."""
-        turns, begin = Turns(told=self._waits), perf_counter_ns()
+        turns = Turns(told=self._waits)
         with turns.taken():
+            begin = perf_counter_ns()
             for number, (place, counted) in enumerate(list(self.results.items())):
                 wanted = self.requests[place]
                 left_s = time_s - (perf_counter_ns() - begin) / NS_PER_S
