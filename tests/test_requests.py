@@ -531,6 +531,34 @@ def test_a_request_that_fails_has_its_message_and_the_next_one_is_measured(
     assert logged()[-1] == "shutdown"
 
 
+@pytest.mark.parametrize("after", ["noted('shutdown')", "raise OSError('x')"])
+def test_an_interrupt_shuts_the_app_down(shop: pytest.Pytester, after: str) -> None:
+    shop.makepyfile(
+        other=f"""
+        import contextlib
+        from shop import *
+
+        @contextlib.asynccontextmanager
+        async def fails(app):
+            yield {{"word": "ok"}}
+            {after}
+
+        async def interrupted(scope, receive, send):
+            if scope["type"] == "http":
+                raise KeyboardInterrupt
+            await inner(scope, receive, send)
+
+        inner, app = create_app("health", startup=fails), interrupted
+        """
+    )
+    result = shop.runpytest_subprocess(*LEAN, "--mw-budget", "--mw-budget-app=other:app", "--mw-budget-request=/health")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert "Traceback" not in result.stderr.str()
+    assert logged() == (["shutdown"] if "noted" in after else [])
+
+
 def test_a_schema_that_cannot_be_made_and_an_app_without_routes_say_what_to_do(shop: pytest.Pytester) -> None:
     shop.makepyfile(
         other="""
