@@ -44,7 +44,7 @@ PASSED, FAILED, INTERRUPTED = 0, 1, 130
 COUNT_WIDTH, MOST_NAME = 9, 48
 
 
-def main(said: Mapping[str, Any], schedule: Schedule | None = None) -> int:
+def main(said: Mapping[str, Any]) -> int:
     """Measure, print and write, as the command line `said`. Returns the exit status.
 
     Raises MwBudgetError for unusable arguments, and when the app cannot be imported or started.
@@ -68,7 +68,7 @@ def main(said: Mapping[str, Any], schedule: Schedule | None = None) -> int:
         print(printable(f"{said['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
             print(printable(f"note: {named.note}"), file=terminal)
-        measuring = Measuring(work.requests, host, terminal, schedule or Schedule())
+        measuring = Measuring(work.requests, host, terminal, Schedule())
         try:
             measuring.count()
             measuring.time(time_s)
