@@ -19,6 +19,8 @@ from .report.terminal import run
 from .session.artifacts import RENDERED, STORED, check_distinct, put
 
 ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
+# The exit status of a program that the user has interrupted, as shells report it.
+INTERRUPTED = 130
 # Wider text is hard to read.
 MOST_COLUMNS = 100
 # The errors that reading and rendering raise for data of another shape.
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MwBudgetError as error:
         print(f"error: {report_of(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while the app was imported or started; later, `measure` prints what is known
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Python flushes the rest of the output to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

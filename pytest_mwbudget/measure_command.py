@@ -26,6 +26,7 @@ from .interpreter.clocks import perf_counter_ns
 from .model.estimate import Seconds
 from .model.results import RequestLine, Result
 from .report.json import document, left_out_to_json, to_json
+from .report.overview import together
 from .report.terminal import run
 from .report.text import printable, shortened
 from .session.artifacts import STORED, Output, check_distinct
@@ -44,7 +45,7 @@ PASSED, FAILED, INTERRUPTED = 0, 1, 130
 COUNT_WIDTH, MOST_NAME = 9, 48
 
 
-def main(said: Mapping[str, Any], schedule: Schedule | None = None) -> int:
+def main(said: Mapping[str, Any]) -> int:
     """Measure, print and write, as the command line `said`. Returns the exit status.
 
     Raises MwBudgetError for unusable arguments, and when the app cannot be imported or started.
@@ -68,7 +69,7 @@ def main(said: Mapping[str, Any], schedule: Schedule | None = None) -> int:
         print(printable(f"{said['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
             print(printable(f"note: {named.note}"), file=terminal)
-        measuring = Measuring(work.requests, host, terminal, schedule or Schedule())
+        measuring = Measuring(work.requests, host, terminal, Schedule())
         try:
             measuring.count()
             measuring.time(time_s)
@@ -123,8 +124,9 @@ class Measuring:
 
     def time(self, time_s: Seconds) -> None:
         """Time every request that was counted, each in an equal share of the time that is left."""
-        turns, begin = Turns(told=self._waits), perf_counter_ns()
+        turns = Turns(told=self._waits)
         with turns.taken():
+            begin = perf_counter_ns()
             for number, (place, counted) in enumerate(list(self.results.items())):
                 wanted = self.requests[place]
                 left_s = time_s - (perf_counter_ns() - begin) / NS_PER_S
@@ -268,7 +270,8 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
     results = [(app, measuring.results[place]) for place in sorted(measuring.results)]
     if results:
         python = f"{platform.python_implementation()} {platform.python_version()}"
-        for line in run(results, python, shutil.get_terminal_size().columns):
+        width = shutil.get_terminal_size().columns
+        for line in (*run(results, python, width), *together(None, [result for _, result in results], (), width)):
             print(line.text, file=terminal)
     left_out = [
         left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)

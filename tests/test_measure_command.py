@@ -182,6 +182,12 @@ def test_an_interrupt_leaves_what_is_known(
     assert logged()[-1] == "shutdown"
 
 
+def test_an_interrupt_of_the_startup_is_no_traceback(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("slow_app.py").write_text("raise KeyboardInterrupt\n")
+    assert main(["measure", "slow_app:app"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_request_that_is_counted_and_not_timed_says_why(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("limited_app.py").write_text(
         f"from {shop} import app as inner\n\ncalls = 0\n\n\nasync def app(scope, receive, send):\n"

@@ -501,7 +501,7 @@ def test_a_lifespan_that_fails_is_one_failure(shop: pytest.Pytester, before: str
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("await asyncio.sleep(60)", "GET /: the app did not begin a response within 0.3 s*"),
+        ("await asyncio.sleep(60)", "GET /: the app did not begin a response within 3 s*"),
         (
             "await send({'type': 'http.response.start', 'status': 200, 'headers': []})",
             "GET /: the app began a response with status 200 and returned before the response was complete*",
@@ -524,11 +524,39 @@ def test_a_request_that_fails_has_its_message_and_the_next_one_is_measured(
                 await inner(scope, receive, send)
         """
     )
-    options = ("-o", "mw_budget_startup_timeout=0.3", "--mw-budget-request=/", "--mw-budget-request=/health")
+    options = ("-o", "mw_budget_startup_timeout=3", "--mw-budget-request=/", "--mw-budget-request=/health")
     result = measured(shop, "other:app", *options)
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(message)
     assert logged()[-1] == "shutdown"
+
+
+@pytest.mark.parametrize("after", ["noted('shutdown')", "raise OSError('x')"])
+def test_an_interrupt_shuts_the_app_down(shop: pytest.Pytester, after: str) -> None:
+    shop.makepyfile(
+        other=f"""
+        import contextlib
+        from shop import *
+
+        @contextlib.asynccontextmanager
+        async def fails(app):
+            yield {{"word": "ok"}}
+            {after}
+
+        async def interrupted(scope, receive, send):
+            if scope["type"] == "http":
+                raise KeyboardInterrupt
+            await inner(scope, receive, send)
+
+        inner, app = create_app("health", startup=fails), interrupted
+        """
+    )
+    result = shop.runpytest_subprocess(*LEAN, "--mw-budget", "--mw-budget-app=other:app", "--mw-budget-request=/health")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert "Traceback" not in result.stderr.str()
+    assert logged() == (["shutdown"] if "noted" in after else [])
 
 
 def test_a_schema_that_cannot_be_made_and_an_app_without_routes_say_what_to_do(shop: pytest.Pytester) -> None:

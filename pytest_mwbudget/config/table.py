@@ -92,7 +92,7 @@ SETTINGS = {
             " option, with --mw-budget and without a path of tests, its requests are measured in place of tests",
         ),
         Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; several times"),
-        Setting("requests", "PATH", (INI,), "TOML file with the requests to measure without a test"),
+        Setting("requests", "FILE", (INI,), "TOML file with the requests to measure without a test"),
         Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
         Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),

@@ -91,6 +91,7 @@ class CollectsRequests:
         self.file = file
         self.chosen = chosen
         self.workload: Workload | None = None
+        self.partial = bool(chosen)
 
     def found(self, config: pytest.Config) -> Workload:
         """Return the requests; the app is imported only if its route table is needed. Raises MwBudgetError."""
@@ -115,6 +116,10 @@ class CollectsRequests:
             report.result = [*report.result, requests]
         return report
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that this run does not make every request."""
+        self.partial = True
+
     def pytest_report_collectionfinish(self) -> str | None:
         """Say how many requests there are, and which routes are left out."""
         return f"mw-budget: {self.workload.summary}" if self.workload else None
@@ -131,22 +136,22 @@ class CollectsRequests:
         if isinstance(client, HostedClient) and client.unmatched is not None:
             report.mw_budget_unmatched = list(client.unmatched)  # type: ignore[attr-defined]
             report.mw_budget_layers = list(client.layers)  # type: ignore[attr-defined]
+            report.mw_budget_partial = self.partial  # type: ignore[attr-defined]
         if isinstance(report.longrepr, tuple):
             report.longrepr = (NAME, None, report.longrepr[2])  # type: ignore[assignment]
         return report
 
 
 class LayerNames:
-    """Fails the run if a budget of the configuration names a layer that no request has."""
+    """Fails the run if a budget of the configuration names a layer that no request has.
+
+    A run that does not make every request (`partial`) gets a warning.
+    """
 
     def __init__(self) -> None:
         self.unmatched: set[str] | None = None
         self.layers: dict[str, None] = {}
         self.partial = False
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Note that this run does not make every request."""
-        self.partial = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the names of a request, also from another process."""
@@ -154,6 +159,7 @@ class LayerNames:
         if names is not None:
             self.unmatched = set(names) if self.unmatched is None else self.unmatched & set(names)
             self.layers |= dict.fromkeys(getattr(report, "mw_budget_layers", ()))
+            self.partial = self.partial or getattr(report, "mw_budget_partial", False)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

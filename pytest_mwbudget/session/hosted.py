@@ -58,6 +58,7 @@ class Hosts:
     `failed` is the name of the first request for which the app could not be had.
     """
 
+    session: pytest.Session
     host: Host | None = None
     failed: str | None = None
 
@@ -77,10 +78,16 @@ class Hosts:
         return self.host
 
     def close(self) -> None:
-        """Shut the app down. Raises LifespanError."""
+        """Shut the app down. Raises LifespanError, unless the user has interrupted the run."""
         host, self.host = self.host, None
-        if host is not None:
+        if host is None:
+            return
+        try:
             host.close()
+        except LifespanError:
+            # No test is running that could fail, and pytest would end with a traceback.
+            if self.session.exitstatus != pytest.ExitCode.INTERRUPTED:
+                raise
 
 
 _hosts: pytest.StashKey[Hosts] = pytest.StashKey()
@@ -97,7 +104,7 @@ def hosted(request: pytest.FixtureRequest, plain: MwBudget) -> HostedClient:
         plain.publisher,
         plain.current,
         name=item.nodeid,
-        hosts=stash.setdefault(_hosts, Hosts()),
+        hosts=stash.setdefault(_hosts, Hosts(request.session)),
         # The fixture's own end comes after that of the app, whatever its scope.
         kept_alive=request._get_active_fixturedef("mw_budget_app"),
         strict=tuple(item.wanted.keywords.get("layers", ())),
@@ -114,7 +121,7 @@ class HostedClient(MwBudget):
     """
 
     name: str = ""
-    hosts: Hosts = field(default_factory=Hosts)
+    hosts: Hosts = field(kw_only=True)
     kept_alive: Any = None
     strict: Sequence[str] = ()
     unmatched: Sequence[str] | None = None
