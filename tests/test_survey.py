@@ -512,10 +512,10 @@ def test_waiting_for_other_processes_ends_after_a_while_and_in_all() -> None:
         yield Turn()
 
     waiting = Waiting(measuring, 25)
-    for _ in range(4):
-        with waiting.turns():
+    for wait_s in (WAIT_S, 2.0, WAIT_S, WAIT_S, WAIT_S):
+        with waiting.turns(wait_s):
             pass
-    assert waits == [WAIT_S, WAIT_S, pytest.approx(25 - 2 * WAIT_S, abs=0.1), 0]
+    assert waits == [WAIT_S, 2.0, WAIT_S, pytest.approx(25 - 2 - 2 * WAIT_S, abs=0.1), 0]
 
 
 def test_a_budget_of_time_gets_the_patience_that_a_failure_needs_or_is_not_judged() -> None:

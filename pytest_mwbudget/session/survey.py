@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, TypeAlias
@@ -41,7 +42,7 @@ EXPECTED_REQUESTS, EXPECTED_TESTS = 3, 10
 WARM_SHARE = 0.2
 # What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
 LOOKS = 3
-# The share of a test's own time limit that its measurements may take.
+# The share of a test's own time limit that its measurements may take, and again that each may wait.
 LIMIT_SHARE = 0.25
 # The longest text of a cause.
 CAUSE = 300
@@ -62,10 +63,14 @@ def configure(config: pytest.Config) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to time a request: for `seconds`, or not at all below LEAST_S. `left_s` is left of the survey."""
+    """How long to time a request: for `seconds`, or not at all below LEAST_S.
+
+    `left_s` is left of the survey. `wait_s` is how long to wait for a turn.
+    """
 
     seconds: Seconds
     left_s: Seconds
+    wait_s: Seconds = WAIT_S
 
     @property
     def timed(self) -> bool:
@@ -104,7 +109,7 @@ class Plan:
 
 
 class Waiting:
-    """Waits for the turns of measurements, for at most WAIT_S each and `most_s` in all, which is no time of the survey.
+    """Waits for the turns of measurements, for at most `most_s` in all, which is no time of the survey.
 
     A suite beside another run that measures would otherwise wait at each request.
     """
@@ -115,10 +120,10 @@ class Waiting:
         self.waited_s: Seconds = 0.0
 
     @contextmanager
-    def turns(self) -> Iterator[Turn]:
+    def turns(self, wait_s: Seconds) -> Iterator[Turn]:
         """Wait for a turn."""
         begin = perf_counter_ns()
-        with self.usual(max(0.0, min(WAIT_S, self.most_s - self.waited_s))) as turn:
+        with self.usual(max(0.0, min(wait_s, self.most_s - self.waited_s))) as turn:
             self.waited_s += (perf_counter_ns() - begin) / NS_PER_S
             yield turn
 
@@ -145,7 +150,8 @@ class SurveyedRequests(OwnRequests):
             return
         usual, known = self.current, len(self.results)
         environment, waited_s = self.environment, self.waiting.waited_s
-        self.environment = replace(plan.environment(environment), turns=self.waiting.turns)
+        turns = partial(self.waiting.turns, plan.wait_s)
+        self.environment = replace(plan.environment(environment), turns=turns)
         self.current = lambda: plan.settings(usual())
         begin = perf_counter_ns()
         try:
@@ -213,15 +219,16 @@ class Survey:
             return over if self.claims.claim(f"named {known}") else None
         left_s = self.limit_s - sums.seconds
         share_s = share_of(left_s, sums, self.tests)
-        limit_s = time_limit_s(item)
+        limit_s, wait_s = time_limit_s(item), WAIT_S
         if limit_s is not None:
+            wait_s = min(wait_s, LIMIT_SHARE * limit_s)
             room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
             if room_s < LEAST_S:
                 return f"the test's time limit of {limit_s:g} s leaves no time to measure it"
             share_s = min(share_s, room_s)
         self._looked[known] = self._looked.get(known, 0) + 1
         self.claims.claim(f"named {known}")
-        return Plan(share_s, left_s)
+        return Plan(share_s, left_s, wait_s)
 
     def _ended(self, spent: Sums) -> None:
         self._spent_in_test_s += spent.seconds
