@@ -314,8 +314,11 @@ class _Run:
             )
         self.foreign_tools.check(self._codes())
         # An active tool creates objects.
-        distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures) if self.foreign_tools.distorting else {}
-        found = counted(self.stack, charges, distorted | dict(run.why_not), list(run.notes()))
+        distorted: dict[str, str] = {}
+        if self.foreign_tools.distorting:
+            distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures)
+        why_not = {**self.environment.uncounted, **distorted, **run.why_not}
+        found = counted(self.stack, charges, why_not, list(run.notes()))
         return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
 
     def _codes(self) -> list[CodeType]:

@@ -1512,7 +1512,7 @@ def test_the_summary_of_a_step_grows_and_stays_within_what_github_takes(
     first = summary.read_text(encoding="utf-8")
     section = (with_task.path / "mw.md").read_text(encoding="utf-8")
     assert first == f"before\n{section}"
-    assert "| <code>AddHeader</code> |" in section
+    assert "| <code>AddHeader</code> own |" in section
 
     monkeypatch.setattr(pytest_mwbudget.report.github, "MAX_SUMMARY", len(first.encode()) + len(section.encode()) // 2)
     run(with_task, "--mw-budget")
@@ -1550,7 +1550,7 @@ def test_each_table_stands_once_and_each_request_has_a_line(
     lines = run(shop, "--mw-budget", QUICK, *verbosity).stdout.lines
     verdict, failing = ("fail", 1) if us == 20 else ("pass", 0)
     assert len([line for line in lines if f"::test_it GET /health {verdict}: " in line]) == 1
-    assert lines.count("  shop.Spin, middleware, split") == ("-v" in verbosity)
+    assert lines.count("  shop.Spin, middleware, split, own") == ("-v" in verbosity)
     tables = [number for number, line in enumerate(lines) if re.match(r"layer +µs/request", line)]
     assert len(tables) == (failing if verbosity == ("-qq",) else 1)
     (section,) = (number for number, line in enumerate(lines) if "= mw-budget =" in line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, WAIT_S, Plan,
 from pytest_mwbudget.timing.run import Environment
 
 from .apps import FAST, LEAN, Scheduled
+from .apps import needs as counts
 from .conftest import needs
 
 SHOP = """
@@ -437,6 +439,26 @@ def test_a_broken_budget_of_the_configuration_fails_the_run_and_no_test(suite: p
     assert "[survey-budget]" in printed
     # Times are measured although every budget is a count.
     assert found(suite)["measurements"][0]["total_us"] is not None
+
+
+@counts("retained")
+def test_retained_objects_are_searched_for_only_if_there_is_a_budget_of_them(suite: pytest.Pytester) -> None:
+    tests = """
+import gc
+
+def test_health(client):
+    client.get("/health")
+    assert gc.get_freeze_count() == 0
+"""
+    gc.unfreeze()
+    survey(suite, tests).assert_outcomes(passed=1)
+    (measurement,) = found(suite)["measurements"]
+    assert measurement["ledger"]["why"]["retained"].startswith("a survey searches the heap of the suite for them only")
+    assert [layer["retained"] for layer in measurement["layers"]] == [None] * 3
+    result = survey(suite, tests, "-o", "mw_budget_retained=1000")
+    result.assert_outcomes(passed=1)
+    (measurement,) = found(suite)["measurements"]
+    assert all(layer["retained"]["count"] == 0 for layer in measurement["layers"])
 
 
 def test_a_kept_budget_fails_nothing_and_an_error_response_is_not_judged(suite: pytest.Pytester) -> None:

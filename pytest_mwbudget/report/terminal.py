@@ -285,7 +285,9 @@ def _ranges(row: Row) -> Iterator[str]:
 
 def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
     if shown.origins:
-        yield from wrapped("; ".join(f"{whose}: {', '.join(names)}" for whose, names in shown.origins.items()), width)
+        room = width - len(ITEM)
+        lists = {whose: ", ".join(shortened(name, room) for name in names) for whose, names in shown.origins.items()}
+        yield from wrapped("; ".join(f"{whose}: {names}" for whose, names in lists.items()), width)
     if shown.effort is not None:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"

@@ -6,10 +6,11 @@ and the second run counts.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ MOST_S, LEAST_S = 2.0, 0.15
 WAIT_S: Seconds = 10.0
 # Before anything is known, this many requests are expected in this many tests.
 EXPECTED_REQUESTS, EXPECTED_TESTS = 3, 10
+NOT_SEARCHED = "a survey searches the heap of the suite for them only if there is a budget of retained objects"
 # The share of a request's time for warming up.
 WARM_SHARE = 0.2
 # What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
@@ -151,11 +153,12 @@ class SurveyedRequests(OwnRequests):
         usual, known = self.current, len(self.results)
         environment, waited_s = self.environment, self.waiting.waited_s
         turns = partial(self.waiting.turns, plan.wait_s)
-        self.environment = replace(plan.environment(environment), turns=turns)
+        self.environment = replace(plan.environment(environment), turns=turns, uncounted=_uncounted(self.settings))
         self.current = lambda: plan.settings(usual())
         begin = perf_counter_ns()
         try:
-            await super()._measured(request)
+            with _small_heap() if self.environment.uncounted else nullcontext():
+                await super()._measured(request)
         finally:
             self.current, self.environment = usual, environment
             note = plan.unjudged(usual())
@@ -173,6 +176,22 @@ class SurveyedRequests(OwnRequests):
         assert self.claims is not None
         with loops.unwatched():
             return self.claims.claim(identity_of(request, entered))
+
+
+@contextmanager
+def _small_heap() -> Iterator[None]:
+    """Hide what exists before the block from garbage collections and from the search for retained objects in it.
+
+    In a suite of 3,800 tests these took seven eighths of the time of a measurement.
+    """
+    if gc.get_freeze_count():  # the app has frozen objects, which must stay so
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 # ---- the run ------------------------------------------------------------------------------------------------------
@@ -355,6 +374,11 @@ def share_of(left_s: Seconds, sums: Sums, tests: int) -> Seconds:
     expected = 1 + max(0, tests - sums.tests - 1) * rate
     besides_s = (sums.seconds - sums.timing) / max(1, sums.requests)
     return max(0.0, min(MOST_S, left_s / expected - besides_s))
+
+
+def _uncounted(settings: Settings) -> dict[str, str]:
+    """Return why retained objects are not counted, unless a budget needs them."""
+    return {} if "retained" in settings.budgets.quantities else {"retained": NOT_SEARCHED}
 
 
 # ---- what a test is -------------------------------------------------------------------------------------------------

@@ -55,7 +55,8 @@ class Environment:
 
     `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
     figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
-    other process measures; `turn` is what that context returned.
+    other process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted
+    here, each with the reason.
     """
 
     clock: Clock = perf_counter_ns
@@ -65,6 +66,7 @@ class Environment:
     progress: Progress = lambda share: None
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
     precise: bool = True
+    uncounted: Mapping[str, str] = field(default_factory=dict)
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
