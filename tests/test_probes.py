@@ -8,11 +8,13 @@ import gc
 import inspect
 import itertools
 import statistics
+import subprocess
 import sys
 import types
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -106,6 +108,46 @@ def same(app: App, url: str = "/", **options: Any) -> server.Exchange:
     assert (plain.status, plain.headers, plain.body) == (probed.status, probed.headers, probed.body)
     assert owners[0] == owners[-1] == HARNESS
     return probed
+
+
+# ---- audit hooks ------------------------------------------------------------------------------------------------
+
+# An audit hook cannot be removed, so a process of its own has one.
+WITH_AN_AUDIT_HOOK = """
+import asyncio, sys
+from tests.apps import Defaults, Endpoint, Noop, caller, discovered, partial
+from tests.test_probes import everything_on
+from pytest_mwbudget.timing.probes import Probes
+
+raised, watching = [], False
+sys.addaudithook(lambda event, arguments: raised.append(event) if watching else None)
+
+async def main():
+    global watching
+    call = await caller(Noop(partial(Defaults(Endpoint()))))
+    await call()
+    probes = Probes(await discovered(call))
+    async def watch(app, scope, receive, send):
+        global watching
+        watching = True
+        try:
+            await probes.watch(app, scope, receive, send)
+        finally:
+            watching = False
+    with everything_on(probes):
+        for _ in range(3):
+            raised.clear()
+            await call(watch)
+        print(len(probes.probed), raised)
+
+asyncio.run(main())
+"""
+
+
+def test_probes_raise_no_audit_event() -> None:
+    command = [sys.executable, "-c", WITH_AN_AUDIT_HOOK]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
+    assert (found.stdout, found.stderr) == ("4 []\n", "")
 
 
 # ---- the same app -----------------------------------------------------------------------------------------------

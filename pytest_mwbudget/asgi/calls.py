@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..interpreter.code_patching import Function, Parameters
+from ..interpreter.identity import identity
 
 # The place of an argument: its position, or its name where it is passed by name.
 Spot: TypeAlias = int | str
@@ -69,7 +70,7 @@ class Call:
     def key_of(self, telling: frozenset[Spot]) -> Key:
         """Return the identity of the arguments at these spots."""
         values = [value for spot, value in self.others() if spot in telling]
-        return id(values[0]) if len(values) == 1 else tuple(map(id, values))
+        return identity(values[0]) if len(values) == 1 else tuple(map(identity, values))
 
     def replaced(self, scope: Any, receive: Any, send: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with others in place of the three. Their holder is copied."""

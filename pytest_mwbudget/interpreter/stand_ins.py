@@ -15,6 +15,8 @@ from types import CoroutineType, FunctionType, MethodType
 from typing import Any
 from weakref import finalize
 
+from .identity import identity
+
 
 def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the function that `probe` has to call in place of `original`, and a stand-in that calls `probe`.
@@ -33,7 +35,7 @@ def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any]
         stand_in = _PartialStandIn(probe)
         _set(stand_in, "_mwbudget_original", original)
         return original, stand_in
-    found: Any = _new(_types.get((_CallableStandIn, id(kind))) or _type_for(_CallableStandIn, kind))
+    found: Any = _new(_types.get((_CallableStandIn, identity(kind))) or _type_for(_CallableStandIn, kind))
     _set(found, "_mwbudget_original", original)
     if type(function := kind.__call__) is not FunctionType:
         _set(found, "__call__", probe)
@@ -54,7 +56,7 @@ def stand_in_for_awaitable(answer: Any, step: Callable[[Awaitable[Any]], Corouti
         return answer
     if isinstance(answer, Generator):
         return step(answer)
-    found = _new(_types.get((_AwaitableStandIn, id(type(answer)))) or _type_for(_AwaitableStandIn, type(answer)))
+    found = _new(_types.get((_AwaitableStandIn, identity(type(answer)))) or _type_for(_AwaitableStandIn, type(answer)))
     _set(found, "_mwbudget_original", answer)
     _set(found, "_mwbudget_step", step)
     return found
@@ -170,8 +172,8 @@ def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
         for name in vars(owner).keys() & special:
             # A class that assigns None switches off an operation of its base.
             body[name] = None if vars(owner)[name] is None else _forwarding(name)
-    found = _types[base, id(kind)] = type(kind.__name__, (base,), body)
-    finalize(kind, _types.pop, (base, id(kind)), None).atexit = False
+    found = _types[base, identity(kind)] = type(kind.__name__, (base,), body)
+    finalize(kind, _types.pop, (base, identity(kind)), None).atexit = False
     return found
 
 

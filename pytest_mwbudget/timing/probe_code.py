@@ -18,6 +18,7 @@ from ..asgi.calls import Call, Key, Reader
 from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
 from ..interpreter.coroutine_proxy import awaiting
+from ..interpreter.identity import identity
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
 from ..model.stack import SUSPENDED, Owner
 
@@ -38,7 +39,7 @@ Probe: TypeAlias = Callable[[Target, tuple[Any, ...], Any, Any, Any], Any]
 _PROBE = "the probe"
 _UNPATCHED = "the function with its original code"
 _FIND = "the function that finds a target by its key"
-_ID = "the function id"
+_IDENTITY = "the function identity"
 
 # A plain function even in place of a coroutine function: its result is awaited, and a coroutine of its own would be one
 # more to step through.
@@ -46,7 +47,7 @@ _SHAPE = """
 def make({cells}):
     def shape({signature}):
         if False: ({cells})
-        _id_ = {identity!r}
+        _identity_ = {identity!r}
         _find_ = {find!r}
         _target_ = _find_({key})
         if _target_ is None:
@@ -68,7 +69,7 @@ def probe_trampoline(
     if not reader.ordinary:
         return detour(original, search.entering(reader, probe, targets, unpatched))
     names = reader.parameters.positional
-    identities = [f"_id_({name})" for name in names[:-3]]
+    identities = [f"_identity_({name})" for name in names[:-3]]
     source = _SHAPE.format(
         cells=mentioned_cells(original),
         signature=reader.parameters.signature,
@@ -76,12 +77,12 @@ def probe_trampoline(
         key=identities[0] if len(identities) == 1 else f"({''.join(f'{one}, ' for one in identities)})",
         leads="".join(f"{name}, " for name in names[:-3]),
         last=", ".join(names[-3:]),
-        identity=_ID,
+        identity=_IDENTITY,
         find=_FIND,
         unpatched=_UNPATCHED,
         probe=_PROBE,
     )
-    return trampoline(original, source, {_ID: id, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe})
+    return trampoline(original, source, {_IDENTITY: identity, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe})
 
 
 @dataclass(frozen=True, slots=True)
