@@ -104,12 +104,18 @@ copy() { # name: copies the tree without anything that was installed in it
     tar --create --exclude=./.venv --exclude='*.so' --exclude=./build . | tar --extract --directory="$work/tree-$1"
 }
 
-tests_on() { # python, name
+tests_on() { # python, name, marks: installs, and runs the tests with these marks
     local venv="$work/venv-$2"
-    cd "$work/tree-$2" &&
+    (cd "$work/tree-$2" &&
         "$1" -m venv --upgrade-deps "$venv" &&
         install "$venv/bin/python" --editable . --group test &&
-        "$venv/bin/python" -m pytest -m "not browser and not bench"
+        touch "$venv/installed" &&
+        "$venv/bin/python" -m pytest -m "$3")
+}
+
+live_tests_on() { # name: runs the live tests in what tests_on has installed in the background
+    until [[ -e $work/venv-$1/installed ]] || ! jobs -r | grep --quiet .; do sleep 1; done
+    (cd "$work/tree-$1" && "$work/venv-$1/bin/python" -m pytest -m live)
 }
 
 oldest() { # python: prints the oldest dependencies, from [testenv:oldest] in tox.ini

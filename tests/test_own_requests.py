@@ -1170,6 +1170,7 @@ def test_a_fault_of_the_measurement_fails_no_test(suite: Suite, monkeypatch: pyt
     assert found.reports.reasons == ["the measurement failed with ZeroDivisionError: ours"]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("method", ["signal"])
 def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
     pytest.importorskip("pytest_timeout")
@@ -1281,6 +1282,7 @@ def test_the_terminal_counts_what_was_left_out(suite: Suite) -> None:
     suite.run(MIXED).says("2 requests were not measured; -v says which and why")
 
 
+@pytest.mark.live
 def test_requests_of_xdists_workers(suite: Suite) -> None:
     pytest.importorskip("xdist")
     suite.pytester.makepyfile(shop=APP, test_shop=HEAD + MIXED)

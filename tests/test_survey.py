@@ -651,6 +651,7 @@ def test_unusable_options_are_usage_errors(pytester: pytest.Pytester, arguments:
     assert message in result.stderr.str()
 
 
+@pytest.mark.live
 def test_workers_measure_each_request_once_and_leave_nothing_behind(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,6 +290,7 @@ def test_what_needs_no_clock_does_not_wait(project: pytest.Pytester, monkeypatch
     run(project, "tasks=0").assert_outcomes(passed=1)
 
 
+@pytest.mark.live
 def test_the_wait_is_outside_of_the_time_limit_of_a_test(project: pytest.Pytester) -> None:
     holder = (
         "import time\nfrom pytest_mwbudget.session.turns import Turns\n"
@@ -360,6 +361,7 @@ def pytest_sessionstart(session):
     assert "waiting for another process that measures" in result.stdout.str()
 
 
+@pytest.mark.live
 def test_a_log_says_once_that_tests_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.2)
     monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 1.2)
