@@ -99,6 +99,15 @@ browser() { # for the tests of pages, which skip if no browser can be installed
         echo "chromium cannot be installed here: the tests of pages skip"
 }
 
+checks() { # lint, contracts between folders, types, docs
+    install .venv/bin/python --group lint --group types --group docs &&
+        .venv/bin/ruff check &&
+        .venv/bin/ruff format --check &&
+        .venv/bin/lint-imports &&
+        .venv/bin/mypy &&
+        .venv/bin/zensical build --clean --strict
+}
+
 copy() { # name: copies the tree without anything that was installed in it
     mkdir "$work/tree-$1"
     tar --create --exclude=./.venv --exclude='*.so' --exclude=./build . | tar --extract --directory="$work/tree-$1"
