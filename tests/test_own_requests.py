@@ -1206,6 +1206,7 @@ def test_ctrl_c_ends_the_run(suite: Suite) -> None:
     tests = """
         import os, signal
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what runs in the background of a shell
         calls = []
 
         async def interrupted(request):
