@@ -231,7 +231,7 @@ class Place:
 
 
 def timed(place: Place, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Run Python of the environment. Returns what it did and the seconds."""
+    """Run the environment's Python. Return the finished process and the seconds it took."""
     begin = time.monotonic()
     done = place.run(str(place.python), *arguments)
     return done, round(time.monotonic() - begin, 1)

@@ -46,7 +46,7 @@ class _Waiting:
 def where(scope: Scope, coroutines: Iterable[object]) -> str | None:
     """Say where a request waits, None if none of the tasks belongs to it.
 
-    `scope` is that of the request, `coroutines` are those of all tasks.
+    `scope` is the scope of the request; `coroutines` are the coroutines of all tasks.
     """
     own = {id(one) for one in held_by_scope(dict(scope))}
     tasks = [found for one in coroutines if (found := _waiting(list(_frames(one)), own)) is not None]
