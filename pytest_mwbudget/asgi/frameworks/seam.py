@@ -1,0 +1,52 @@
+"""What a framework calls round its handler, and how to ask the framework's module for it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+# By the top-level package of the app's type.
+FRAMEWORKS = ("blacksheep", "django", "falcon", "quart", "sanic")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameworkLayer:
+    """A middleware or a hook of a framework.
+
+    `callee` is the object or function that the team or a package wrote: it names the row and tells whose it is. `calls`
+    are the callables through which the framework enters it: functions, bound methods, or objects with a `__call__`
+    written in Python. They are the same objects in every request. `adapts` says why the framework moves the request to
+    a thread or back because of this layer, None if it does not.
+    """
+
+    callee: object
+    calls: tuple[object, ...]
+    adapts: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seam:
+    """Where an app can be cut: its layers, outermost first, and the callables that enter the endpoint.
+
+    Without `endpoint`, the endpoint is what the app does outside its layers.
+    """
+
+    layers: tuple[FrameworkLayer, ...]
+    endpoint: tuple[object, ...] = ()
+
+
+# The function `seam` of a framework's module: takes an app that has started, None for an app without layers.
+SeamOf: TypeAlias = Callable[[object], Seam | None]
+
+
+def seam_of(app: object) -> Seam | None:
+    """Return where an app that has started can be cut, None if its type is of no framework known here."""
+    for cls in type(app).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in FRAMEWORKS:
+            of: SeamOf = importlib.import_module(f".{package}", __package__).seam
+            return of(app)
+    return None
