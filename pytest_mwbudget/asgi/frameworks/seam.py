@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import MethodType
 from typing import TypeAlias
+
+from ...interpreter.code_patching import Function
+from ..callables import functions_called, is_function
 
 # By the top-level package of the app's type.
 FRAMEWORKS = ("blacksheep", "django", "falcon", "quart", "sanic")
@@ -36,6 +39,31 @@ class Seam:
 
     layers: tuple[FrameworkLayer, ...]
     endpoint: tuple[object, ...] = ()
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the functions that enter the layers and the endpoint; none for what is not written in Python."""
+        calls: list[tuple[FrameworkLayer | None, object]] = [(None, one) for one in self.endpoint]
+        for layer, one in [*((layer, one) for layer in self.layers for one in layer.calls), *calls]:
+            function = next(functions_called(one), None)
+            if function is not None:
+                instance = one.__self__ if type(one) is MethodType else one
+                yield Hook(function, None if is_function(one) else instance, layer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hook:
+    """A function whose call enters a layer, or the endpoint if `layer` is None.
+
+    `instance` is the first argument of these calls; None for a function of the layer's own.
+    """
+
+    function: Function
+    instance: object
+    layer: FrameworkLayer | None
+
+    def same_as(self, other: Hook) -> bool:
+        """Return whether another hook is entered by the same calls."""
+        return self.function is other.function and self.instance is other.instance
 
 
 # The function `seam` of a framework's module: takes an app that has started, None for an app without layers.
