@@ -218,7 +218,8 @@ class Probes:
 def _straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
     """Return a function that a probe can call in place of the layer outside `entry`, and that calls `entry`."""
     function, call = entry.function, entry.call
-    assert function is not None and isinstance(call, Call)
+    assert function is not None
+    assert isinstance(call, Call)
 
     async def straight(*arguments: Any) -> Any:
         positional, named = call.replaced(*arguments[-3:])

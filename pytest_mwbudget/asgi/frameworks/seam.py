@@ -42,8 +42,10 @@ class Seam:
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the functions that enter the layers and the endpoint; none for what is not written in Python."""
-        calls: list[tuple[FrameworkLayer | None, object]] = [(None, one) for one in self.endpoint]
-        for layer, one in [*((layer, one) for layer in self.layers for one in layer.calls), *calls]:
+        entering: list[tuple[object, FrameworkLayer | None]] = [
+            (one, layer) for layer in self.layers for one in layer.calls
+        ]
+        for one, layer in [*entering, *((one, None) for one in self.endpoint)]:
             function = next(functions_called(one), None)
             if function is not None:
                 instance = one.__self__ if type(one) is MethodType else one
