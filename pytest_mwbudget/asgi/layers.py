@@ -29,7 +29,9 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
     endpoint = _endpoint(entries, app)
     outside = bool(entries) and endpoint != 0 and _is_app(entries)
     last = len(entries) if endpoint is None else endpoint
-    found = list(_asgi_layers(entries, range(1 if outside else 0, last if app is None else app)))
+    if app is not None:
+        last = app if app == endpoint else app + 1
+    found = list(_asgi_layers(entries, range(1 if outside else 0, last)))
     if app is None:
         found += [_Found(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
     else:
