@@ -218,6 +218,9 @@ class Findings:
         if self.stack.displaced:
             hidden = "The app runs a profiler of its own, which hides the layers inside of it."
             yield tagged(hidden, "missing-layers")
+        if self.stack.uncut is not None:
+            unread = f"The layers of {self.stack.uncut} could not be read, so they are in its endpoint."
+            yield tagged(unread, "missing-layers")
         if not self.stack.entries:
             yield tagged("No layer was found: the app is not entered through a Python function.", "missing-layers")
         for layer in (bounded.layer for bounded in self.layers if bounded.layer.merged_with is not None):

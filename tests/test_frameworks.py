@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from types import ModuleType
+
 import pytest
 
-from .apps import Noop, names_of, stack_of
+from pytest_mwbudget.config.budgets import Budgets
+
+from .apps import Noop, measured, names_of, stack_of
 from .test_truth_exact import calls
-from .toy import Either, Hooks, Passing, Toy, answering, ok, passing, returning, toy
+from .toy import Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, toy
 
 __all__ = ["toy"]
 pytestmark = pytest.mark.usefixtures("toy")
@@ -50,6 +54,42 @@ def test_an_app_that_cannot_be_cut_further_is_the_endpoint() -> None:
     assert [layer.name for _, layer in stack.layers] == ["Hooks"]
     assert stack.endpoint == 0
     assert not stack.outside
+
+
+def test_a_framework_that_cannot_be_read_breaks_nothing(toy: ModuleType) -> None:
+    def moved(app: object) -> None:
+        raise AttributeError("no chain")
+
+    toy.seam = moved  # type: ignore[attr-defined]
+    found = measured(Noop(Toy(ok, [passing])))
+    assert [report.name for report in found.layers] == ["Noop"]
+    assert (
+        "The layers of Toy (AttributeError: no chain) could not be read, so they are in its endpoint. [missing-layers]"
+        in (found.notes)
+    )
+
+
+@pytest.mark.live
+def test_a_layer_that_runs_in_a_thread_has_its_hops() -> None:
+    outer, sync, inner = measured(Toy(ok, [passing, InThread, passing])).layers
+    assert sync.name == "InThread"
+    assert sync.us is not None
+    assert 300 < sync.us.estimate < 3000
+    assert all(one.us is not None and one.us.estimate < 100 for one in (outer, inner))
+    # The thread works while the event loop is free.
+    assert sync.occupation is None
+    assert sync.layer.adapts == "it is sync"
+
+
+def test_how_long_a_layer_in_a_thread_holds_the_event_loop_is_not_known() -> None:
+    budgets = Budgets(default={"busy_us": 1000.0})
+    sync = measured(Toy(ok, [InThread]), settings={"budgets": budgets}).layers[0]
+    judged = sync.judged["busy_us"]
+    assert (judged.verdict, judged.reason) == (
+        "undecided",
+        "layers of this app run in threads, so how long it holds the event loop is not known; use a budget of us"
+        " [uncountable]",
+    )
 
 
 def app_with_hooks() -> Toy:

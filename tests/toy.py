@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
 
@@ -56,13 +57,11 @@ Toy.__module__ = "toy"
 
 def seam(app: Any) -> Seam:
     """Return the layers of a toy app: the middlewares, and the objects whose methods are hooks."""
-    calls = {id(layer): (layer, [layer]) for layer in app.wrapped}
+    calls = {id(layer): (layer, [layer, *getattr(layer, "others", ())]) for layer in app.wrapped}
     for hook in (*app.before, *app.after):
         owner = getattr(hook, "__self__", hook)
         calls.setdefault(id(owner), (owner, []))[1].append(hook)
-    layers = tuple(
-        FrameworkLayer(layer, tuple(own), getattr(layer, "adapts", None)) for layer, own in calls.values()
-    )
+    layers = tuple(FrameworkLayer(layer, tuple(own), getattr(layer, "adapts", None)) for layer, own in calls.values())
     return Seam(layers, (app.handler,) if app.cut else ())
 
 
@@ -145,16 +144,20 @@ class Hooks:
 
 
 class InThread:
-    """A sync middleware: the app's request goes to a thread for it, and inside it back to the loop."""
+    """A sync middleware that spins: the app's request goes to a thread for it, and inside it back to the loop."""
 
     adapts = "it is sync"
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
+        self.others = [self.sync]
 
     async def __call__(self, request: Any) -> Any:
         self.loop = asyncio.get_running_loop()
         return await self.loop.run_in_executor(None, functools.partial(self.sync, request))
 
     def sync(self, request: Any) -> Any:
+        end = perf_counter_ns() + 300_000
+        while perf_counter_ns() < end:
+            pass
         return asyncio.run_coroutine_threadsafe(self.handler(request), self.loop).result()

@@ -60,6 +60,7 @@ class Estimates:
     - `outside`: the app object with the server's receive and send; it has an interval if anything was `probed`
     - `whole`: the app without probes
     - `least_us`: the part of `detection_limit_us` that more time does not lower
+    - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
     """
 
     split: dict[EntryIndex, Estimate]
@@ -76,6 +77,7 @@ class Estimates:
     least_us: Microseconds
     slowdowns: Slowdowns
     probed: bool
+    in_threads: bool
 
     @property
     def bounded(self) -> bool:
@@ -154,6 +156,7 @@ def estimate(
             bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
         ),
         probed=bool(probed),
+        in_threads=any(entries[index].elsewhere for index in probed),
     )
 
 

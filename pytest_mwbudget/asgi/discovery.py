@@ -9,6 +9,7 @@ function that returns a value of its own and sends nothing is a helper, not a la
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..interpreter.code_patching import is_plain
@@ -59,7 +60,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         why_unseen = UNSEEN
     tasks = {call.task for call in second.calls if not call.elsewhere}
     displaced = first.displaced or second.displaced
-    return with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
+    found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
+    return replace(found, uncut=second.uncut)
 
 
 def _entry(

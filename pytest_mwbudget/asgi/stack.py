@@ -16,9 +16,9 @@ class Entry(Boundary):
 
     `function` is the Python function whose call enters it, None when other functions share its code and it cannot be
     told from them. `call` is one of its calls; the arguments at the spots in `telling` are the same in every request
-    and tell layers of one function apart: the instance of a class, the bound arguments of a partial. `elsewhere` means
-    that it was entered in another thread. There no probe can stand at an ASGI callable: `function` is None then. `seam`
-    is that of an app whose framework is known.
+    and tell layers of one function apart: the instance of a class, the bound arguments of a partial. No probe can
+    stand at an ASGI callable in another thread: `function` is None then. `seam` is that of an app whose framework is
+    known.
     """
 
     callee: object
@@ -26,7 +26,6 @@ class Entry(Boundary):
     call: Call | FrameworkCall
     telling: frozenset[Spot]
     kind: Kind
-    elsewhere: bool
     hook: Hook | None
     seam: Seam | None
 
@@ -76,7 +75,8 @@ class Stack:
     answered by itself, and when the endpoint ran in another thread: then `handed_on` names the layer with which it is
     measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows to show, with their
     entry, or None for a layer further in that was not entered. `tasks` means that more than one task took part,
-    `threads` that more than one thread did. `displaced` means that a profiler of the app hid some calls.
+    `threads` that more than one thread did. `displaced` means that a profiler of the app hid some calls. `uncut` names
+    the app whose framework's layers could not be read, with the error.
     """
 
     entries: tuple[Entry, ...]
@@ -88,6 +88,7 @@ class Stack:
     displaced: bool
     threads: bool
     handed_on: HandedOn | None
+    uncut: str | None = None
 
     @property
     def probed_elsewhere(self) -> bool:

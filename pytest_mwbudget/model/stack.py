@@ -84,7 +84,8 @@ class Boundary:
     `parent` is the entry that calls the callable first; `parents` has the caller of each call in a request. `own_task`
     says that the callable runs in another task than its parent, which therefore waits; `same_send` that it gets the
     same `send` as its parent; `plain` that a call runs its code at once and returns an awaitable. `part_of` is the
-    first entry of its layer if the layer is entered through several callables.
+    first entry of its layer if the layer is entered through several callables. `elsewhere` says that it was entered in
+    another thread.
     """
 
     parent: EntryIndex | None
@@ -93,6 +94,7 @@ class Boundary:
     same_send: bool
     plain: bool
     part_of: EntryIndex | None
+    elsewhere: bool
 
 
 def first_part(entries: Sequence[Boundary], index: EntryIndex) -> EntryIndex:

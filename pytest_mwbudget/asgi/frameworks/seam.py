@@ -9,7 +9,7 @@ from types import MethodType
 from typing import TypeAlias
 
 from ...interpreter.code_patching import Function
-from ..callables import functions_called, is_function
+from ..callables import MISSING, functions_called, is_function, static
 
 # By the top-level package of the app's type.
 FRAMEWORKS = ("blacksheep", "django", "falcon", "quart", "sanic")
@@ -73,7 +73,12 @@ SeamOf: TypeAlias = Callable[[object], Seam | None]
 
 
 def seam_of(app: object) -> Seam | None:
-    """Return where an app that has started can be cut, None if its type is of no framework known here."""
+    """Return where an app that has started can be cut, None if its type is of no framework known here.
+
+    An object that stands for an app has it as `framework_app`.
+    """
+    stands_for = static(app, "framework_app")
+    app = app if stands_for is MISSING else stands_for
     for cls in type(app).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in FRAMEWORKS:
