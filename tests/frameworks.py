@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,10 +10,12 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import httpx
+import pytest
 
 from pytest_mwbudget.asgi.callables import functions_called
 from pytest_mwbudget.asgi.frameworks.seam import FrameworkLayer, Seam, seam_of
 from pytest_mwbudget.asgi.lifespan import lifespan
+from pytest_mwbudget.interpreter.tracers import profiled
 
 ENDPOINT = "(endpoint)"
 
@@ -65,11 +66,8 @@ def is_call_of(frame: FrameType, call: object) -> bool:
 
 
 def name_of(callee: object) -> str:
-    """Return the name of a class, or of the function that made a closure."""
-    if type(callee) is FunctionType:
-        parts = callee.__qualname__.removesuffix(f".<locals>.{callee.__name__}").split(".")
-        return parts[-1]
-    return type(callee).__name__
+    """Return the name of a function, or of the class of any other object."""
+    return callee.__code__.co_name if type(callee) is FunctionType else type(callee).__name__
 
 
 def names(seam: Seam) -> list[str]:
@@ -89,33 +87,31 @@ async def started(app: Any, use: Callable[[httpx.AsyncClient], Awaitable[None]])
             await use(client)
 
 
-def watched(app: Any, *paths: str) -> tuple[Seam, list[Watched]]:
-    """Return the seam of an app that has started, and what a GET of each path enters."""
+def watched(app: Any, *requests: str) -> tuple[Seam, list[Watched]]:
+    """Return the seam of an app that has started, and what each request enters."""
     found: list[Watched] = []
     seams: list[Seam | None] = []
 
     async def use(client: httpx.AsyncClient) -> None:
-        await client.get(paths[0])
+        await client.get(requests[0])
         seam = seam_of(app)
         seams.append(seam)
-        for path in paths if seam else ():
-            found.append(await watch(client, path, seam))
+        if seam is not None:
+            found.extend([await watch(client, request, seam) for request in requests])
 
     asyncio.run(started(app, use))
     assert seams[0] is not None, "no seam was found"
     return seams[0], found
 
 
-async def watch(client: httpx.AsyncClient, path: str, seam: Seam) -> Watched:
+async def watch(client: httpx.AsyncClient, request: str, seam: Seam) -> Watched:
+    """Make a request, `/path` or `METHOD /path`, and note what it enters in any thread."""
     watcher = Watcher(seam)
-    before = sys.getprofile()
-    threading.setprofile(watcher)
-    sys.setprofile(watcher)
-    try:
-        response = await client.get(path)
-    finally:
-        sys.setprofile(before)
-        threading.setprofile(None)
+    method, _, path = request.rpartition(" ")
+    with profiled(watcher) as every:
+        if not every:
+            pytest.skip("without the C extension, threads cannot be watched")
+        response = await client.request(method or "GET", path)
     threads: dict[str, set[int]] = {}
     for name, _, thread in watcher.found:
         threads.setdefault(name, set()).add(thread)

@@ -93,7 +93,7 @@ def test_each_object_is_a_layer_with_the_methods_that_requests_call(independent:
 
 
 def test_errors_and_middlewares_that_answer() -> None:
-    seam, (refused, answered, broken, missing, sunk) = watched(
+    _, (refused, answered, broken, missing, sunk) = watched(
         make(), "/refused", "/answered", "/broken", "/missing", "/sink/x"
     )
     assert [one.status for one in (refused, answered, broken, missing)] == [403, 200, 500, 404]

@@ -6,19 +6,22 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from types import CodeType, FunctionType, MemberDescriptorType, MethodType
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
 from ..callables import MISSING, static, without_transparent_proxies
 from .seam import FrameworkLayer
 
 
 def read(owner: object, *names: str) -> object:
-    """Return the attribute at the end of a path of attributes, also of slots, None if there is none."""
+    """Return the attribute at the end of a path of attributes, None if there is none.
+
+    Slots and the attributes of classes written in C are read too, properties are not.
+    """
     for name in names:
         found = static(owner, name)
-        if type(found) is MemberDescriptorType:
+        if type(found) in (MemberDescriptorType, GetSetDescriptorType):
             try:
-                found = found.__get__(owner, type(owner))
+                found = found.__get__(owner, type(owner))  # type: ignore[attr-defined]
             except AttributeError:
                 return None
         if found is MISSING:
@@ -78,11 +81,12 @@ def callee_of(call: object, app: object) -> object:
 
 
 def layers_of(
-    calls: Iterable[tuple[object, object]], adapts: Mapping[int, str] | None = None
+    calls: Iterable[tuple[object, object]], adapts: Mapping[int, str] | None = None, *, by_maker: bool = False
 ) -> tuple[FrameworkLayer, ...]:
     """Return a layer for each callee, in the order of their first calls, from pairs of a callee and a call.
 
-    `adapts` is by the identity of the callee.
+    `adapts` is by the identity of the callee. `by_maker` means that functions have the name of the function that made
+    them.
     """
     callees: dict[int, object] = {}
     calls_of: dict[int, list[object]] = {}
@@ -90,7 +94,18 @@ def layers_of(
         callees[id(callee)] = callee
         calls_of.setdefault(id(callee), []).append(call)
     why = adapts or {}
-    return tuple(FrameworkLayer(callees[key], distinct(own), why.get(key)) for key, own in calls_of.items())
+    return tuple(
+        FrameworkLayer(callees[key], distinct(own), why.get(key), None if by_maker else _own_name(callees[key]))
+        for key, own in calls_of.items()
+    )
+
+
+def _own_name(callee: object) -> str | None:
+    """Return a name for a function that another one has made, None for any other callee."""
+    if type(callee) is not FunctionType or ".<locals>" not in callee.__code__.co_qualname:
+        return None
+    name = callee.__code__.co_qualname.replace(".<locals>", "")
+    return f"function[{callee.__globals__.get('__name__', '?')}.{name}]"
 
 
 def distinct(calls: Iterable[object]) -> tuple[object, ...]:
