@@ -1,12 +1,12 @@
-"""Quart: each function of `before_request`, `after_request` or `teardown_request` is a layer, which runs beside the view.
+"""Quart: each function of `before_request`, `after_request` and `teardown_request` is a layer, beside the view.
 
 So are those of `url_value_preprocessor` and `teardown_appcontext`, and those that blueprints and extensions register.
 The endpoint is the view. Routing, sessions, signals and error handlers are no layers. What wraps `asgi_app` is an ASGI
 middleware.
 
 Quart runs a sync function in a thread, through a coroutine function that it makes for each call (`ensure_async`). This
-wrapper is no callable that lasts, so it cannot be a boundary: the function is its layer's, and the way to the thread and
-back belongs to what is outside the layers.
+wrapper is another object in each request, so it cannot be a boundary. The layer is charged what the function does in the
+thread. The way to the thread and back is charged to what is outside the layers.
 """
 
 from __future__ import annotations
