@@ -3,9 +3,9 @@
 `ASGIHandler` holds a chain of links, each of which is held by the middleware outside it. A link is an `inner` function,
 which `convert_exception_to_response` makes round each middleware, or an adapter of asgiref: `SyncToAsync` runs a sync
 link in a thread, `AsyncToSync` an async link on the event loop. A layer is entered through its link, and through its
-`process_view`, `process_template_response` and `process_exception`, which Django calls inside the endpoint. The endpoint
-is the innermost link: finding the view, calling it and rendering its response. The objects of the request and the
-response, signals and sending are no layers.
+`process_view`, `process_template_response` and `process_exception`, which Django calls inside the endpoint. The
+endpoint is the innermost link: finding the view, calling it and rendering its response. The objects of the request and
+the response, signals and sending are no layers.
 
 A middleware that can only be sync makes Django run the middlewares outside it in sync mode too. So the adapter in front
 of them belongs to that middleware.
@@ -68,7 +68,7 @@ def seam(app: object) -> Seam | None:
         reasons = [*_why_in_thread(steps, place), *_why_methods_in_threads(step, methods)]
         if reasons:
             adapts[id(step.callee)] = "; ".join(reasons)
-    layers = layers_of(calls, adapts)
+    layers = layers_of(calls, adapts, by_maker=True)
     return Seam(layers, () if endpoint is None else (endpoint.link,)) if layers else None
 
 

@@ -5,8 +5,8 @@ The endpoint is the view. Routing, sessions, signals and error handlers are no l
 middleware.
 
 Quart runs a sync function in a thread, through a coroutine function that it makes for each call (`ensure_async`). This
-wrapper is another object in each request, so it cannot be a boundary. The layer is charged what the function does in the
-thread. The way to the thread and back is charged to what is outside the layers.
+wrapper is another object in each request, so it cannot be a boundary. The layer is charged what the function does in
+the thread. The way to the thread and back is charged to what is outside the layers.
 """
 
 from __future__ import annotations

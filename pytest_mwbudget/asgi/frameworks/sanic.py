@@ -1,8 +1,8 @@
 """Sanic: each function that is registered as a middleware is a layer, which runs beside the handler.
 
-Sanic keeps a `Middleware` object for each registration, and calls this object before the handler or after it. A function
-that is registered for both is one layer, and so is an object whose methods are registered. The endpoint is the handler
-of the route. Routing, signals and handlers of exceptions are no layers.
+Sanic keeps a `Middleware` object for each registration, and calls this object before the handler or after it. A
+function that is registered for both is one layer, and so is an object whose methods are registered. The endpoint is the
+handler of the route. Routing, signals and handlers of exceptions are no layers.
 """
 
 from __future__ import annotations
