@@ -218,6 +218,7 @@ def test_the_middlewares_of_a_new_project() -> None:
     seam, requests = requested(*DEFAULT, paths=("/hello", "/sync", "/missing"))
     expected = [one.rpartition(".")[2] for one in DEFAULT]
     hello, sync, missing = requests
+    assert missing.names == hello.names
     assert names(seam) == expected
     assert [one.status for one in requests] == [200, 200, 404]
     assert hello.names == sync.names == [*expected, ENDPOINT]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 
 from ..callables import held_values
-from .reading import callee_of, cell, defined, entered, inner_codes, items, layers_of, read
+from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, read
 from .seam import Seam
 
 # The lists of the handler with the methods that Django calls inside the endpoint.
@@ -125,7 +125,7 @@ def _next_link(middleware: object) -> object:
     for one in waiting:
         if _is_link(one):
             return one
-        inside = [held for held in held_values(one) if id(held) not in seen and not isinstance(held, type | ModuleType)]
+        inside = [held for held in held_values(one) if id(held) not in seen and not is_a(held, type, ModuleType)]
         seen.update(map(id, inside))
         waiting += inside[: _MOST_HELD - len(waiting)]
     return None

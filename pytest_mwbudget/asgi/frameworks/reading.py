@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
-from ..callables import MISSING, static, without_transparent_proxies
+from ..callables import MISSING, functions_called, static, without_transparent_proxies
 from .seam import FrameworkLayer
 
 
@@ -32,12 +32,17 @@ def read(owner: object, *names: str) -> object:
 
 def items(value: object) -> Sequence[object]:
     """Return the items of a sequence; none for anything else."""
-    return tuple(value) if isinstance(value, (list, tuple, deque)) else ()
+    return tuple(value) if is_a(value, list, tuple, deque) else ()  # type: ignore[arg-type]
 
 
 def mapped(value: object) -> Mapping[object, object]:
     """Return a dict as it is, an empty one for anything else. Look keys up with `get`: it may be a defaultdict."""
-    return value if isinstance(value, dict) else {}
+    return value if is_a(value, dict) else {}  # type: ignore[return-value]
+
+
+def is_a(value: object, *types: type) -> bool:
+    """Return whether the type of a value is one of these or a subclass. `isinstance` may run code of the value."""
+    return issubclass(type(value), types)
 
 
 def defined(module: str, *names: str) -> object:
@@ -77,7 +82,7 @@ def callee_of(call: object, app: object) -> object:
     call = entered(call)
     if type(call) is not MethodType:
         return call
-    return call.__func__ if isinstance(call.__self__, type) or call.__self__ is app else call.__self__
+    return call.__func__ if is_a(call.__self__, type) or call.__self__ is app else call.__self__
 
 
 def layers_of(
@@ -85,14 +90,17 @@ def layers_of(
 ) -> tuple[FrameworkLayer, ...]:
     """Return a layer for each callee, in the order of their first calls, from pairs of a callee and a call.
 
+    A call that runs no function written in Python is left out.
+
     `adapts` is by the identity of the callee. `by_maker` means that functions have the name of the function that made
     them.
     """
     callees: dict[int, object] = {}
     calls_of: dict[int, list[object]] = {}
     for callee, call in calls:
-        callees[id(callee)] = callee
-        calls_of.setdefault(id(callee), []).append(call)
+        if callee is not None and any(functions_called(call)):
+            callees[id(callee)] = callee
+            calls_of.setdefault(id(callee), []).append(call)
     why = adapts or {}
     return tuple(
         FrameworkLayer(callees[key], distinct(own), why.get(key), None if by_maker else _own_name(callees[key]))
