@@ -1,0 +1,193 @@
+"""Django: each entry of `MIDDLEWARE` is a layer, nested as in a stack of ASGI middlewares.
+
+`ASGIHandler` holds a chain of links, each of which is held by the middleware outside it. A link is an `inner` function,
+which `convert_exception_to_response` makes round each middleware, or an adapter of asgiref: `SyncToAsync` runs a sync
+link in a thread, `AsyncToSync` an async link on the event loop. A layer is entered through its link, and through its
+`process_view`, `process_template_response` and `process_exception`, which Django calls inside the endpoint. The
+endpoint is the innermost link: finding the view, calling it and rendering its response. The objects of the request and
+the response, signals and sending are no layers.
+
+A middleware that can only be sync makes Django run the middlewares outside it in sync mode too. So the adapter in front
+of them belongs to that middleware.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
+
+from ..callables import held_values
+from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, read
+from .seam import Seam
+
+# The lists of the handler with the methods that Django calls inside the endpoint.
+_LISTS = {
+    "process_view": "_view_middleware",
+    "process_template_response": "_template_response_middleware",
+    "process_exception": "_exception_middleware",
+}
+# Of these methods, the one that Django calls in each request.
+_ALWAYS_CALLED = "process_view"
+# What MiddlewareMixin runs in a thread where the middleware is async.
+_MIXED_IN = ("process_request", "process_response")
+# The most objects of a middleware to look at for the next link.
+_MOST_HELD = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A middleware of the chain: `link` is its `inner` function, `adapters` stand between it and the one outside it."""
+
+    callee: object
+    link: FunctionType
+    adapters: Sequence[object]
+
+    @property
+    def is_async(self) -> bool:
+        return bool(self.link.__code__.co_flags & inspect.CO_COROUTINE)
+
+    @property
+    def name(self) -> str:
+        """The name that stands in `MIDDLEWARE`: that of a class, or of the function that made this one."""
+        if type(self.callee) is FunctionType:
+            return self.callee.__code__.co_qualname.partition(".<locals>")[0].rpartition(".")[2]
+        return type(self.callee).__name__
+
+
+def seam(app: object) -> Seam | None:
+    """Return the middlewares of an ASGIHandler, outermost first; None for a handler that only serves static files."""
+    steps, endpoint = _walk(app)
+    calls: list[tuple[object, object]] = []
+    adapts: dict[int, str] = {}
+    for place, step in enumerate(steps):
+        methods = list(_methods(app, step.callee))
+        calls += ((step.callee, call) for call in _adapters_of(steps, place, endpoint))
+        calls += ((step.callee, call) for call in (step.link, *(method for _, method in methods)))
+        reasons = [*_why_in_thread(steps, place), *_why_methods_in_threads(step, methods)]
+        if reasons:
+            adapts[id(step.callee)] = "; ".join(reasons)
+    layers = layers_of(calls, adapts, by_maker=True)
+    return Seam(layers, () if endpoint is None else (endpoint.link,)) if layers else None
+
+
+# ---- the chain ------------------------------------------------------------------------------------------------------
+
+
+def _walk(handler: object) -> tuple[list[_Step], _Step | None]:
+    """Return the middlewares of a handler's chain, outermost first, and the endpoint; None if the chain breaks off."""
+    steps: list[_Step] = []
+    adapters: list[object] = []
+    seen: set[int] = set()
+    link = read(handler, "_middleware_chain")
+    while _is_link(link) and id(link) not in seen:
+        seen.add(id(link))
+        if type(link) is not FunctionType:
+            adapters.append(link)
+            link = _adapted(link)
+            continue
+        wrapped = entered(cell(link, "get_response"))
+        step = _Step(callee_of(wrapped, handler), link, tuple(adapters))
+        if type(wrapped) is MethodType and wrapped.__self__ is handler:
+            return steps, step
+        if _is_link(wrapped):  # the entry of MIDDLEWARE returned what it was given
+            link = wrapped
+            continue
+        steps.append(step)
+        adapters = []
+        link = _next_link(wrapped)
+    return steps, None
+
+
+def _is_link(value: object) -> bool:
+    if type(value) is FunctionType:
+        return value.__code__ in inner_codes(defined("django.core.handlers.exception", "convert_exception_to_response"))
+    return (_is_to_thread(value) or _is_to_loop(value)) and _is_link(_adapted(value))
+
+
+def _is_to_thread(value: object) -> bool:
+    return type(value) is defined("asgiref.sync", "SyncToAsync")
+
+
+def _is_to_loop(value: object) -> bool:
+    return type(value) is defined("asgiref.sync", "AsyncToSync")
+
+
+def _adapted(adapter: object) -> object:
+    """Return what an adapter calls."""
+    return read(adapter, "func" if _is_to_thread(adapter) else "awaitable")
+
+
+def _next_link(middleware: object) -> object:
+    """Return the link that a middleware passes requests on to, wherever it keeps it; None if that is too far in."""
+    waiting, seen = [middleware], {id(middleware)}
+    for one in waiting:
+        if _is_link(one):
+            return one
+        inside = [held for held in held_values(one) if id(held) not in seen and not is_a(held, type, ModuleType)]
+        seen.update(map(id, inside))
+        waiting += inside[: _MOST_HELD - len(waiting)]
+    return None
+
+
+# ---- what else belongs to a middleware ------------------------------------------------------------------------------
+
+
+def _end_of_run(steps: Sequence[_Step], place: int) -> int:
+    """Return the innermost of the sync middlewares that begin at a place: what is inside it is async."""
+    while place + 1 < len(steps) and not steps[place + 1].is_async:
+        place += 1
+    return place
+
+
+def _runs_ended(steps: Sequence[_Step], place: int) -> Iterator[int]:
+    """Yield where the run of sync middlewares begins that the middleware at `place` makes necessary."""
+    for begin in range(place + 1):
+        to_thread = any(map(_is_to_thread, steps[begin].adapters))
+        if to_thread and _end_of_run(steps, begin) == place:
+            yield begin
+
+
+def _adapters_of(steps: Sequence[_Step], place: int, endpoint: _Step | None) -> Iterator[object]:
+    """Yield the adapters that the middleware at `place` makes necessary, outside its run and inside it."""
+    for begin in _runs_ended(steps, place):
+        yield from filter(_is_to_thread, steps[begin].adapters)
+    inside = steps[place + 1] if place + 1 < len(steps) else endpoint
+    yield from filter(_is_to_loop, () if inside is None else inside.adapters)
+
+
+def _methods(handler: object, middleware: object) -> Iterator[tuple[str, object]]:
+    """Yield the methods of a middleware that Django calls inside the endpoint, with their names, as adapted."""
+    for name, listed in _LISTS.items():
+        for method in items(read(handler, listed)):
+            own = entered(_adapted(method) if _is_to_thread(method) or _is_to_loop(method) else method)
+            bound = type(own) is MethodType and own.__self__ is middleware
+            if bound or read(middleware, name) is own is not None:
+                yield name, method
+
+
+def _why_in_thread(steps: Sequence[_Step], place: int) -> Iterator[str]:
+    for begin in _runs_ended(steps, place):
+        outermost = "it" if begin == place else steps[begin].name
+        yield (
+            f"it is sync only, so Django hands each request to a thread before {outermost}"
+            " and back to the event loop inside it"
+        )
+
+
+def _why_methods_in_threads(step: _Step, methods: Sequence[tuple[str, object]]) -> Iterator[str]:
+    names = list(_mixed_in(step.callee)) if step.is_async else []
+    names += (name for name, method in methods if name == _ALWAYS_CALLED and _is_to_thread(method))
+    if len(names) == 1:
+        yield f"its {names[0]} is sync, so Django runs it in a thread for each request"
+    elif names:
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        yield f"its {listed} are sync, so Django runs each of them in a thread for each request"
+
+
+def _mixed_in(middleware: object) -> Iterator[str]:
+    """Yield the sync methods that MiddlewareMixin calls; none if the middleware has its own way to answer requests."""
+    mixin = defined("django.utils.deprecation", "MiddlewareMixin")
+    if all(read(type(middleware), name) is read(mixin, name) is not None for name in ("__call__", "__acall__")):
+        yield from (name for name in _MIXED_IN if read(middleware, name) is not None)
