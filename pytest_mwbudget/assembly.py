@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
@@ -9,6 +10,7 @@ from typing import Any
 
 from .analysis import verdicts
 from .analysis.rows import Bounded, Together
+from .analysis.slowdown import Hops
 from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
@@ -28,7 +30,7 @@ from .model.results import (
     Result,
     worst,
 )
-from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, owner_of, parts_of
+from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, owner_of, parts_of
 from .timing.run import Timed
 
 # Quantities that the objects created by a tracer or profiler at each event distort.
@@ -116,6 +118,35 @@ def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, s
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
     return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes)
+
+
+def hops(stack: Stack, found: Counted) -> Hops:
+    """Return how often the request is handed to another thread, and back.
+
+    That is as often as an entry hands a function to a thread, or calls an entry in another thread.
+    """
+    crossings: Counter[EntryIndex | None] = Counter()
+    for entry in stack.entries:
+        for parent in entry.parents:
+            if entry.elsewhere != (parent is not None and stack.entries[parent].elsewhere):
+                crossings[_nearest_probed(stack, parent)] += 1
+    rows = {
+        entry: found.layers[layer.index].threads.count
+        for entry, layer in stack.layers
+        if layer.index in found.layers and entry is not None
+    }
+    if stack.endpoint is not None and found.report.endpoint is not None:
+        rows[stack.endpoint] = found.report.endpoint.threads.count
+    rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
+    whole = max(found.report.total.threads.count, sum(crossings.values()))
+    return Hops({entry: count for entry, count in rows.items() if count}, whole)
+
+
+def _nearest_probed(stack: Stack, index: EntryIndex | None) -> EntryIndex | None:
+    """Return the first entry of the row that an entry's time is in; None for the server side."""
+    while index is not None and index not in stack.probeable:
+        index = stack.entries[index].parent
+    return None if index is None else first_part(stack.entries, index)
 
 
 # ---- the record -------------------------------------------------------------------------------------------------

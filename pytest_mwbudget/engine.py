@@ -20,7 +20,7 @@ from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
 from .asgi.request import template_of
 from .asgi.stack import Stack
-from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
+from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted, hops
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.run import CountingRun
@@ -364,7 +364,7 @@ class _Run:
             for bounded in self.layers
             if bounded.layer.entered
         ]
-        pace = Pace(request_ns, found.suspending, found.sent)
+        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found))
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
     # ---- profiling ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
@@ -17,7 +17,7 @@ from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, calle
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
 from .samples import Samples, Series, Split
-from .slowdown import STEADY, slowdown
+from .slowdown import STEADY, Hops, slowdown, waited_ns
 
 # The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01
@@ -44,6 +44,15 @@ class Slowdowns:
     outside: float
     split: dict[EntryIndex, float]
     bypass: dict[EntryIndex, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How much longer than at the machine's best a figure may have waited for threads; by entry, without zeros."""
+
+    whole: Microseconds = 0.0
+    split: dict[EntryIndex, Microseconds] = field(default_factory=dict)
+    bypass: dict[EntryIndex, Microseconds] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,7 @@ class Estimates:
     slowdowns: Slowdowns
     probed: bool
     in_threads: bool
+    waits: Waits = field(default_factory=Waits)
 
     @property
     def bounded(self) -> bool:
@@ -94,25 +104,31 @@ def estimate(
     look: int,
     best_ns: float = math.inf,
     last: bool = False,
+    hops: Hops | None = None,
+    best_hop_ns: float = math.inf,
 ) -> Estimates:
     """Estimate every row from all samples, at the given look (1, 2, …), with ALPHA spent over looks and rows.
 
     `outside` says that entry 0 is the app object, which is no layer; `last` that this is the last look. `best_ns` is
-    the quickest known time of the reference workload.
+    the quickest known time of the reference workload. `hops` says which rows hand work to threads, None if no row does;
+    `best_hop_ns` is the best known time of the fixed hop.
     """
     probed = samples.probed
     # One share for each row of the split, each bypass, the outside and the whole.
     alpha = spend(ALPHA, look, last=last) / (len(probed) + len(samples.bypass) + 2)
     quick_ns = samples.quick_ns()
     best_ns = min(best_ns, quick_ns)
-    whole_steady = samples.whole.steady(quick_ns)
+    quick_hop_ns = samples.quick_hop_ns()
+    whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
-    wall = _Legs(samples.splits, quick_ns, entries, probed, samples.sent, alpha, whole.estimate)
+    wall = _Legs(samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate)
     # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
     # wrap `send`, so handing over messages is not calibrated.
-    cpu = _Legs(samples.cpu, quick_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
+    cpu = (
+        _Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
+    )
     bypass = {index: pairs.saved(quick_ns) for index, pairs in samples.bypass.items()}
-    step = _step(samples, wall, quick_ns, alpha)
+    step = _step(samples, wall, quick_ns, quick_hop_ns, alpha)
 
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
@@ -157,6 +173,33 @@ def estimate(
         ),
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
+        waits=Waits() if hops is None else _waits(samples, wall, hops, min(best_hop_ns, quick_hop_ns), owners),
+    )
+
+
+def _waits(
+    samples: Samples, wall: _Legs, hops: Hops, best_ns: float, owners: Mapping[EntryIndex, Sequence[Owner]]
+) -> Waits:
+    """Return how much longer than at the machine's best the figures may have waited for threads.
+
+    A row has few hops, so the requests before which the hop was quick show it without waits. The whole request has many
+    and waits now and then also after a quick hop, and a pair has the requests of a whole block: there all hops count.
+    """
+
+    def of_split(index: EntryIndex, count: int) -> Microseconds:
+        level = wall.level(owners[index])
+        return 0.0 if level is None else waited_ns(wall.splits[level].hops, best_ns, count) * US_PER_NS
+
+    split = {index: of_split(index, count) for index, count in hops.rows.items() if index in owners}
+    bypass = {
+        index: waited_ns(samples.bypass[index].hops, best_ns, count) * US_PER_NS
+        for index, count in hops.rows.items()
+        if index in samples.bypass
+    }
+    return Waits(
+        waited_ns(samples.whole.hops, best_ns, hops.whole) * US_PER_NS,
+        {index: us for index, us in split.items() if us},
+        {index: us for index, us in bypass.items() if us},
     )
 
 
@@ -167,6 +210,7 @@ class _Legs:
         self,
         splits: Mapping[int, Split],
         quick_ns: float,
+        quick_hop_ns: float,
         entries: Sequence[Boundary],
         probed: Sequence[EntryIndex],
         sent: Mapping[EntryIndex, int],
@@ -174,7 +218,7 @@ class _Legs:
         whole_us: Microseconds,
     ) -> None:
         taken = [splits[level] for level in sorted(splits)]
-        self.splits = [split.steady(quick_ns) for split in taken]
+        self.splits = [split.steady(quick_ns, quick_hop_ns) for split in taken]
         self.alpha = alpha
         self.whole_us = whole_us
         self.probes = ProbeCosts(taken, self.splits, entries, probed, sent, alpha)
@@ -255,15 +299,16 @@ def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = Fals
     return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
 
 
-def _step(samples: Samples, legs: _Legs, quick_ns: float, alpha: float) -> Estimate:
+def _step(samples: Samples, legs: _Legs, quick_ns: float, quick_hop_ns: float, alpha: float) -> Estimate:
     """Estimate the cost of a stepper at one suspension, from requests with and without steppers."""
     if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
         return ZERO
     resumptions = legs.splits[0].resumptions(legs.splits[0].owners) if legs.splits[0].spent else 0
     if not resumptions:
         return ZERO
-    with_steppers = interval(samples.inside.steady(quick_ns).values, alpha)
-    added = independent_sum(with_steppers, -interval(samples.inside_stepless.steady(quick_ns).values, alpha))
+    with_steppers = interval(samples.inside.steady(quick_ns, quick_hop_ns).values, alpha)
+    without = interval(samples.inside_stepless.steady(quick_ns, quick_hop_ns).values, alpha)
+    added = independent_sum(with_steppers, -without)
     cost = added / resumptions
     # A stepper does less at one suspension than a probe does in a whole request.
     return cost.clipped(0.0, legs.probes.typical_us)

@@ -19,6 +19,8 @@ UNEXPLAINED_SHARE, UNEXPLAINED_US = 0.06, 2.0
 COLD_WAIT_US = 40.0
 # A note names up to this many figures, and says the number of more.
 MOST_NAMED = 3
+# Waits for threads are noted from this share of the figure on.
+WAITED_SHARE = 0.1
 
 
 def remarks(
@@ -36,6 +38,7 @@ def remarks(
     if slowdown > 1:
         while_read = _while_read([name for name, (_, slowdown) in figures.items() if slowdown > 1], len(figures))
         yield tagged(f"The machine ran {slowdown:.2f} times slower than at its best{while_read}.", "slow-machine")
+    yield from _waiting(look)
     if stopped:
         yield tagged(
             "Sampling stopped as soon as every budget was known to be kept. For precise figures run with -v, or"
@@ -58,6 +61,19 @@ def remarks(
         if why is not None:
             refusal = f"{row.layer.name} could not be bypassed ({why}); its row may be {SHARED_SHARE:.0%} off."
             yield tagged(refusal, "bypass")
+
+
+def _waiting(look: Look) -> Iterator[str]:
+    """Name the figures that may contain waits for threads which a quiet machine does not have."""
+    figures = {row.layer.name: (row.us, row.waited_us) for row in look.rows if row.us is not None}
+    figures["(total)"] = (look.estimates.whole, look.estimates.waits.whole)
+    waited = {name: us for name, (figure, us) in figures.items() if us > WAITED_SHARE * figure.estimate}
+    if waited:
+        yield tagged(
+            f"Hops to threads took longer than at the machine's best: up to {_duration(max(waited.values()))} of"
+            f" {_named(list(waited), f'{len(waited)} figures')} may be waiting for a processor.",
+            "slow-machine",
+        )
 
 
 def slowest(look: Look, endpoint: EntryIndex | None) -> float:

@@ -44,7 +44,8 @@ class Row:
     """The time of a layer after a look; `us` is None for a layer that was not timed by itself.
 
     `method_us` is the part of the half width of `us` that more requests do not narrow. `occupation` is None if it is
-    unknown. `slowdown` is how many times slower than at its best the machine ran during these requests.
+    unknown. `slowdown` is how many times slower than at its best the machine ran during these requests, and `waited_us`
+    how much longer than at its best the row may have waited for threads.
     """
 
     bounded: Bounded
@@ -53,6 +54,7 @@ class Row:
     method_us: Microseconds = 0.0
     occupation: Occupation | None = None
     slowdown: float = 1.0
+    waited_us: Microseconds = 0.0
 
     @property
     def entry(self) -> EntryIndex | None:
@@ -106,11 +108,13 @@ def _row(bounded: Bounded, found: Estimates) -> Row:
     bypass, method_us = found.bypass.get(entry), found.method_us[entry]
     if bypass is not None and bypass.bounded:
         occupation = _occupation(entry, bypass, "bypass", found)
-        return Row(bounded, bypass, "bypass", method_us, occupation, found.slowdowns.bypass[entry])
+        waited_us = found.waits.bypass.get(entry, 0.0)
+        return Row(bounded, bypass, "bypass", method_us, occupation, found.slowdowns.bypass[entry], waited_us)
     shared_us = found.shared_us.get(entry, 0.0)
     us = found.split[entry].widened(shared_us)
     occupation = _occupation(entry, us, "split", found)
-    return Row(bounded, us, "split", method_us + shared_us, occupation, found.slowdowns.split[entry])
+    waited_us = found.waits.split.get(entry, 0.0)
+    return Row(bounded, us, "split", method_us + shared_us, occupation, found.slowdowns.split[entry], waited_us)
 
 
 def _waits(entry: EntryIndex, found: Estimates) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from statistics import median
 
 from ..model.stack import EntryIndex, Owner
@@ -17,27 +18,44 @@ FEWEST_OF_BLOCK = 3
 # moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
 # more: against the quickest quarter of them.
 QUIET_REFERENCE, QUIET_PAIR, QUIET_NULL = 1.05, 1.07, 1.10
+# The same for the fixed hop before a request that is handed to threads, against the quick hops of the run, which are the
+# quickest share of all (docs/decisions/0026).
+QUIET_HOP, QUICK_HOPS = 1.5, 1 / 10
 
 
 @dataclass(slots=True)
 class Series:
-    """Nanoseconds, each with the reference workload's time beside it."""
+    """Nanoseconds, each with the reference workload's time beside it, and with the hop's if hops are measured."""
 
     values: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
+    hops: list[float] = field(default_factory=list)
 
-    def add(self, value: float, reference: float) -> None:
+    def add(self, value: float, reference: float, hop: float | None = None) -> None:
         """Append one value."""
         self.values.append(value)
         self.reference.append(reference)
+        if hop is not None:
+            self.hops.append(hop)
 
-    def steady(self, quick_ns: float) -> Series:
-        """Return the values of quiet moments. At full speed the reference workload takes `quick_ns`."""
-        return self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
+    def steady(self, quick_ns: float, quick_hop_ns: float = math.inf) -> Series:
+        """Return the values of quiet moments.
+
+        At full speed the reference workload takes `quick_ns`, and the hop `quick_hop_ns`.
+        """
+        quick = self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
+        return quick.only(_quick_hops(quick.hops, quick_hop_ns)) if quick.hops else quick
 
     def only(self, kept: Sequence[bool]) -> Series:
         """Return the values that are kept."""
-        return Series(list(compress(self.values, kept)), list(compress(self.reference, kept)))
+        columns = (self.values, self.reference, self.hops)
+        return Series(*(list(compress(column, kept)) for column in columns))
+
+
+def _quick_hops(hops: Sequence[float], quick_hop_ns: float) -> list[bool]:
+    """Return before which requests the hop was quick. Each counts for itself: a wait does not last."""
+    limit = quiet_limit(hops, QUIET_HOP, quick_hop_ns)
+    return [ns <= limit for ns in hops]
 
 
 @dataclass(slots=True)
@@ -50,6 +68,11 @@ class Pairs:
     def reference(self) -> list[float]:
         """The reference workload's times beside all these requests."""
         return [ns for pair in self.blocks for block in pair for ns in block.reference]
+
+    @property
+    def hops(self) -> list[float]:
+        """The times of the hop beside all these requests."""
+        return [ns for pair in self.blocks for block in pair for ns in block.hops]
 
     def saved(self, quick_ns: float) -> Series:
         """Return for each pair how much longer the typical request takes with the layer.
@@ -98,13 +121,16 @@ class Split:
     null: list[Null] = field(default_factory=list)
     null_ns: list[float] = field(default_factory=list)
     spent: list[Spent] = field(default_factory=list)
+    hops: list[float] = field(default_factory=list)
 
-    def add(self, reference: float, null: Null, null_ns: float, used: Spent) -> None:
-        """Append one request."""
+    def add(self, reference: float, null: Null, null_ns: float, used: Spent, hop: float | None = None) -> None:
+        """Append one request, with the time of the hop before it if hops are measured."""
         self.reference.append(reference)
         self.null.append(null)
         self.null_ns.append(null_ns)
         self.spent.append(used)
+        if hop is not None:
+            self.hops.append(hop)
 
     def suspended_ns(self, owner: Owner) -> float:
         """Return the typical time of an owner in suspensions."""
@@ -114,9 +140,14 @@ class Split:
         """Return how often these owners were typically resumed."""
         return sum(median(used.resumed[owner] for used in self.spent) for owner in owners)
 
-    def steady(self, quick_ns: float) -> Split:
-        """Return the requests of quiet moments. At full speed the reference workload takes `quick_ns`."""
+    def steady(self, quick_ns: float, quick_hop_ns: float = math.inf) -> Split:
+        """Return the requests of quiet moments.
+
+        At full speed the reference workload takes `quick_ns`, and the hop `quick_hop_ns`.
+        """
         quick = self.only(quiet(self.reference, QUIET_REFERENCE, quick_ns))
+        if quick.hops:
+            quick = quick.only(_quick_hops(quick.hops, quick_hop_ns))
         return quick.only(quiet(quick.null_paces(), QUIET_NULL))
 
     def typical_nulls(self) -> dict[Null, float]:
@@ -144,6 +175,7 @@ class Split:
             list(compress(self.null, kept)),
             list(compress(self.null_ns, kept)),
             list(compress(self.spent, kept)),
+            list(compress(self.hops, kept)),
         )
 
 
@@ -177,3 +209,9 @@ class Samples:
         references += [pairs.reference for pairs in self.bypass.values()]
         references += [split.reference for split in self.splits.values()]
         return min(map(quickest, references))
+
+    def quick_hop_ns(self) -> float:
+        """Return the time of the run's quick hops, infinite if none was measured."""
+        every = [self.whole.hops, *(one.hops for one in (*self.bypass.values(), *self.splits.values()))]
+        hops = sorted(chain.from_iterable(every))
+        return hops[int(QUICK_HOPS * len(hops))] if hops else math.inf

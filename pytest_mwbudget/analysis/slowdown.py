@@ -1,12 +1,25 @@
-"""Compare the machine's speed with its best known speed. Pure."""
+"""Compare the machine's speed, and its hops between threads, with the best that is known of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import median
+
+from ..model.estimate import Nanoseconds
+from ..model.stack import EntryIndex
 
 # A smaller slowdown counts as none.
 STEADY = 1.10
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """How often a request is handed to another thread: in the row of each entry, and in all rows together."""
+
+    rows: Mapping[EntryIndex, int] = field(default_factory=dict)
+    whole: int = 0
 
 
 def slowdown(kept: Sequence[float], best_ns: float) -> float:
@@ -16,3 +29,17 @@ def slowdown(kept: Sequence[float], best_ns: float) -> float:
     """
     ratio = median(kept) / best_ns if kept and best_ns > 0 else 1.0
     return ratio if ratio > STEADY else 1.0
+
+
+def waited_ns(readings: Sequence[float], best_ns: float, hops: int) -> Nanoseconds:
+    """Return how much longer than at its best the machine takes for so many hops, at least 0.
+
+    `readings` are the times of the fixed hop beside the values of a series, `best_ns` its best known time. Waits are
+    rare and long, so many hops wait more often than one: the typical sum of as many readings in a row is compared.
+    """
+    if not readings or not hops:
+        return 0
+    length = min(hops, len(readings))
+    sums = list(accumulate(readings, initial=0.0))
+    typical = median(end - begin for begin, end in zip(sums, sums[length:], strict=False)) / length
+    return max(0, round(hops * (typical - best_ns))) if typical > STEADY * best_ns else 0

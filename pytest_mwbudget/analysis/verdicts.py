@@ -47,13 +47,14 @@ def judge(
     *,
     limit_us: Microseconds,
     slowdown: float,
+    waited_us: Microseconds = 0.0,
     least_us: Microseconds = 0.0,
 ) -> Judgement:
     """Judge a time by its budget.
 
     `pass` if the whole interval is within the budget; `fail` if all of it is above `fails_above`. A budget below the
     detection limit `limit_us` gets no verdict. More time lowers that limit to `least_us` at best. `slowdown` is at
-    least 1.
+    least 1. The figure may have waited for threads `waited_us` longer than at the machine's best.
     """
     if not math.isfinite(limit_us):
         return Judgement(
@@ -79,8 +80,17 @@ def judge(
     interval = f"the interval {us.low:.2f} to {us.high:.2f} µs"
     if us.low <= bound:
         return Judgement("undecided", f"{interval} holds the budget of {bound:g} µs", time_tells=True)
-    if us.low > fails_above(bound, slowdown):
+    if us.low > fails_above(bound, slowdown, waited_us):
         return Judgement("fail")
+    if us.low > fails_above(bound, slowdown):
+        return Judgement(
+            "undecided",
+            tagged(
+                f"hops to threads took longer than at the machine's best, by up to {waited_us:.3g} µs here, which may"
+                " explain the excess; run it again when the machine is less busy",
+                "slow-machine",
+            ),
+        )
     if slowdown > 1:
         return Judgement(
             "undecided",
@@ -99,9 +109,9 @@ def judge(
     )
 
 
-def fails_above(bound: Microseconds, slowdown: float) -> Microseconds:
+def fails_above(bound: Microseconds, slowdown: float, waited_us: Microseconds = 0.0) -> Microseconds:
     """Return the time that all of an interval must exceed for the budget to fail."""
-    return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound
+    return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound + waited_us
 
 
 def _merged(layer: Layer) -> Judgement:
@@ -234,8 +244,8 @@ class _Judging:
 
     def total(self, bound: Microseconds) -> Judged:
         """Judge the whole request, which has no probes and needs no detection limit."""
-        us, slowdown = self.found.whole, self.found.slowdowns.whole
-        return self._advised(self._figure(us, bound, 0.0, slowdown), us, bound, slowdown)
+        us, slowdown, waited_us = self.found.whole, self.found.slowdowns.whole, self.found.waits.whole
+        return self._advised(self._figure(us, bound, 0.0, slowdown, waited_us), us, bound, slowdown, waited_us)
 
     def row(self, row: Row, quantity: Quantity) -> Judged:
         """Judge a budget of a layer."""
@@ -243,7 +253,7 @@ class _Judging:
         if us is None:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
-        return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.method_us)
+        return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.waited_us, row.method_us)
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
         if row.method == "split" and row.entry in self.pending:
@@ -254,11 +264,11 @@ class _Judging:
                 ),
             )
         limit_us, together = self.found.detection_limit_us, row.bounded.together
-        judgement = self._figure(us, bound, limit_us, row.slowdown)
+        judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us)
         if judgement.verdict == "fail" and contested(row, quantity, bound, self.found):
             return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
         shared = together.bounds.get(quantity) if together else None
-        of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown)
+        of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown, row.waited_us)
         return _unless_explained(judgement, together, of_all)
 
     def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
@@ -276,12 +286,21 @@ class _Judging:
         us = together.estimate_of(quantity) if together else None
         return Judgement("pass") if us is not None and us.high <= bound else _merged(row.layer)
 
-    def _figure(self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float) -> Judgement:
-        judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, least_us=self.found.least_us)
+    def _figure(
+        self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float, waited_us: Microseconds
+    ) -> Judgement:
+        least_us = self.found.least_us
+        judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, waited_us=waited_us, least_us=least_us)
         return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
 
     def _advised(
-        self, judgement: Judgement, us: Estimate, bound: Microseconds, slowdown: float, method_us: Microseconds = 0.0
+        self,
+        judgement: Judgement,
+        us: Estimate,
+        bound: Microseconds,
+        slowdown: float,
+        waited_us: Microseconds,
+        method_us: Microseconds = 0.0,
     ) -> Judged:
         """Add to the reason how much time a verdict would take. More time narrows no `method_us` of the interval."""
         reason = judgement.reason
@@ -290,7 +309,9 @@ class _Judging:
             few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
             reason = tagged(few, "too-few-requests")
         elif judgement.time_tells:
-            needed = seconds_needed(us, bound, self.effort.seconds, slowdown=slowdown, method_us=method_us)
+            needed = seconds_needed(
+                us, bound, self.effort.seconds, slowdown=slowdown, waited_us=waited_us, method_us=method_us
+            )
             remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
             if needed is not None:
                 remedy = more_time(needed, us)
@@ -302,13 +323,19 @@ class _Judging:
 
 
 def seconds_needed(
-    us: Estimate, bound: Microseconds, spent_s: float, *, slowdown: float = 1.0, method_us: Microseconds = 0.0
+    us: Estimate,
+    bound: Microseconds,
+    spent_s: float,
+    *,
+    slowdown: float = 1.0,
+    waited_us: Microseconds = 0.0,
+    method_us: Microseconds = 0.0,
 ) -> float | None:
     """Return how long a run would have to be for a verdict, None if no time is enough.
 
     The half width of the interval, less `method_us`, shrinks with the square root of the time.
     """
-    gap = max(bound - us.estimate, us.estimate - fails_above(bound, slowdown)) - method_us
+    gap = max(bound - us.estimate, us.estimate - fails_above(bound, slowdown, waited_us)) - method_us
     if not us.bounded or gap <= 0:
         return None
     return spent_s * ((us.half_width - method_us) / gap) ** 2

@@ -243,9 +243,11 @@ class Gate:
             if told and crash is not None:
                 # On CI and with -vv, pytest's summary repeats the whole message, and so would show the table twice.
                 crash.message = f"Failed: {verdict.mw_budget_headlines}"  # type: ignore[union-attr]
-            seen_ns = _shared_machine(item.config).seen_ns
-            if math.isfinite(seen_ns):
-                report.mw_budget_seen_ns = seen_ns  # type: ignore[attr-defined]
+            machine = _shared_machine(item.config)
+            if math.isfinite(machine.seen_ns):
+                report.mw_budget_seen_ns = machine.seen_ns  # type: ignore[attr-defined]
+            if math.isfinite(machine.seen_hop_ns):
+                report.mw_budget_seen_hop_ns = machine.seen_hop_ns  # type: ignore[attr-defined]
         return report
 
 

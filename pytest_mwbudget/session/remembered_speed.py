@@ -7,13 +7,14 @@ an expensive layer.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
 
 from ..timing.host_speed import Machine, kind
 
-KEY = "mw-budget/speeds"
+KEY, HOPS_KEY = "mw-budget/speeds", "mw-budget/hops"
 # Older runs are forgotten, so that a machine that became slower, such as a laptop on battery, is accepted as it is.
 KEPT_RUNS = 20
 # A speed is believed when at least this share of the kept runs saw it: a single run may have been lucky.
@@ -21,7 +22,7 @@ BELIEVED_SHARE = 1 / 4
 
 
 class Seen(NamedTuple):
-    """What one run saw: the fastest time of the reference workload, and for how long the run measured."""
+    """What one run saw: the fastest time of the reference workload or of the hop, and for how long the run measured."""
 
     best_ns: float
     watched_s: float
@@ -29,11 +30,14 @@ class Seen(NamedTuple):
 
 def machine(config: pytest.Config) -> Machine:
     """Return the machine as the last runs saw it; its speed is unknown if pytest's cache is off or empty."""
-    runs = sorted(_kept(config).get(kind(), []))
-    if not runs:
-        return Machine()
-    believed = runs[math.ceil(BELIEVED_SHARE * len(runs)) - 1]
-    return Machine(believed.best_ns, math.fsum(run.watched_s for run in runs))
+    runs = _kept(config, KEY).get(kind(), [])
+    hop_ns = _believed(_kept(config, HOPS_KEY).get(kind(), []))
+    return Machine(_believed(runs), math.fsum(run.watched_s for run in runs), hop_ns)
+
+
+def _believed(runs: Sequence[Seen]) -> float:
+    """Return the fastest time that enough runs saw, infinite without runs."""
+    return sorted(runs)[math.ceil(BELIEVED_SHARE * len(runs)) - 1].best_ns if runs else math.inf
 
 
 class Recall:
@@ -43,32 +47,37 @@ class Recall:
 
     def __init__(self) -> None:
         self.seen = Seen(math.inf, 0.0)
+        self.hop_ns = math.inf
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the speed and the seconds of a report."""
+        """Take the speeds and the seconds of a report."""
         timed_s = (measurement["seconds"] for measurement in getattr(report, "mw_budget", ()))
         self.seen = Seen(
             min(self.seen.best_ns, getattr(report, "mw_budget_seen_ns", math.inf)),
             self.seen.watched_s + math.fsum(seconds for seconds in timed_s if seconds is not None),
         )
+        self.hop_ns = min(self.hop_ns, getattr(report, "mw_budget_seen_hop_ns", math.inf))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Store the best speed once a run, in the process that reports."""
-        if math.isfinite(self.seen.best_ns) and not hasattr(session.config, "workerinput"):
-            _keep(session.config, self.seen)
+        """Store the best speeds once a run, in the process that reports."""
+        if hasattr(session.config, "workerinput"):
+            return
+        for key, seen in ((KEY, self.seen), (HOPS_KEY, Seen(self.hop_ns, self.seen.watched_s))):
+            if math.isfinite(seen.best_ns):
+                _keep(session.config, key, seen)
 
 
-def _keep(config: pytest.Config, seen: Seen) -> None:
-    kept = _kept(config)
+def _keep(config: pytest.Config, key: str, seen: Seen) -> None:
+    kept = _kept(config, key)
     kept[kind()] = [*kept.get(kind(), []), seen][-KEPT_RUNS:]
     if cache := _cache(config):
-        cache.set(KEY, kept)
+        cache.set(key, kept)
 
 
-def _kept(config: pytest.Config) -> dict[str, list[Seen]]:
+def _kept(config: pytest.Config, key: str) -> dict[str, list[Seen]]:
     """Read the last runs by kind of machine, the newest last; entries that no run can have written are left out."""
     cache = _cache(config)
-    found = cache.get(KEY, None) if cache else None
+    found = cache.get(key, None) if cache else None
     if not isinstance(found, dict):
         return {}
     return {

@@ -31,14 +31,16 @@ def _same(number: int) -> int:
 
 
 class Machine:
-    """The quickest nanoseconds of the reference workload, in this process and in earlier ones.
+    """The quickest nanoseconds of the reference workload and of the hop, in this process and in earlier ones.
 
     `watched_s` is the time for which the machine was watched before the current measurement.
     """
 
-    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf) -> None:
+    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf, known_hop_ns: float = math.inf) -> None:
         self.known_ns = known_ns
         self.seen_ns = math.inf
+        self.known_hop_ns = known_hop_ns
+        self.seen_hop_ns = math.inf
         self.watched_s = watched_s if math.isfinite(known_ns) else 0.0
 
     @property
@@ -46,9 +48,15 @@ class Machine:
         """The quickest known time."""
         return min(self.seen_ns, self.known_ns)
 
-    def saw(self, quick_ns: float, seconds: float) -> None:
-        """Remember the quickest time of a measurement."""
+    @property
+    def best_hop_ns(self) -> float:
+        """The quickest known time of the hop, infinite if none was ever measured."""
+        return min(self.seen_hop_ns, self.known_hop_ns)
+
+    def saw(self, quick_ns: float, seconds: float, quick_hop_ns: float = math.inf) -> None:
+        """Remember the quickest times of a measurement."""
         self.seen_ns = min(self.seen_ns, quick_ns)
+        self.seen_hop_ns = min(self.seen_hop_ns, quick_hop_ns)
         self.watched_s += seconds
 
 

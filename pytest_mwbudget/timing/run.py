@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ..analysis.estimates import Estimates, estimate
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
+from ..analysis.slowdown import Hops
 from ..analysis.verdicts import BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
 from ..asgi.app import Observer
@@ -24,6 +25,7 @@ from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_
 from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
 from ..model.results import Books, Effort, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
+from .hops import hop_ns
 from .host_speed import Machine
 from .probes import Probes, task_layers
 from .sampler import Deadline, Part, Sampler
@@ -51,7 +53,7 @@ def cpu_clock() -> Clock | None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a measurement needs from its surroundings. Tests replace the clocks and the source of chance.
+    """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance.
 
     `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
     figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
@@ -70,15 +72,20 @@ class Environment:
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
+    hop: Callable[[Clock], float] = hop_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send."""
+    """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
+
+    `hops` says how often it is handed to threads.
+    """
 
     request_ns: float
     suspending: bool
     sent: Mapping[EntryIndex, int]
+    hops: Hops = field(default_factory=Hops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,7 @@ class Timing:
         self.latest: Look | None = None
         self.failed_before: frozenset[BudgetKey] = frozenset()
         self.first_look = self.schedule.first_look(pace.request_ns)
+        self.hops = pace.hops if pace.hops.whole else None
         self.begun_ns = environment.clock()
         self.sampler = self._sampler(caller, pace)
 
@@ -145,6 +153,7 @@ class Timing:
             pace.sent,
             self.schedule,
             self.schedule.turn(pace.request_ns),
+            self.environment.hop if self.hops else None,
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
@@ -203,7 +212,8 @@ class Timing:
                 yield extend
         finally:
             self.environment.progress(None)
-            self.environment.machine.saw(self.sampler.samples.quick_ns(), self.seconds)
+            samples = self.sampler.samples
+            self.environment.machine.saw(samples.quick_ns(), self.seconds, samples.quick_hop_ns())
 
     @property
     def _request_limit_s(self) -> Seconds:
@@ -310,6 +320,8 @@ class Timing:
             look=self.looks_before + self.looks,
             best_ns=self.environment.machine.best_ns,
             last=self.over,
+            hops=self.hops,
+            best_hop_ns=self.environment.machine.best_hop_ns,
         )
 
     def _refused_bypass(self, found: Estimates) -> bool:

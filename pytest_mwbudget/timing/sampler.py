@@ -59,8 +59,9 @@ class Deadline:
 class Sampler:
     """Collect the samples of one stack.
 
-    `cpu_probes` read the processor's clock; None if no such clock can be used. `refused` says by entry why a
-    task-spawning layer is not bypassed.
+    `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
+    each request; None for a stack that hands no work to threads. `refused` says by entry why a task-spawning layer is
+    not bypassed.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class Sampler:
         sent: Mapping[EntryIndex, int],
         schedule: Schedule,
         turn_requests: int,
+        hop: Callable[[Clock], float] | None = None,
     ) -> None:
         self.probes = probes
         self.cpu_probes = cpu_probes
         self.schedule = schedule
         self.turn_requests = turn_requests
+        self.hop = hop
         self.task_layers = task_layers
         self.call = call
         self.clock = probes.clock
@@ -178,6 +181,10 @@ class Sampler:
             if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
                 return
 
+    def _hop_ns(self) -> float | None:
+        """Measure a hop if hops are measured. It comes before the reference workload, which makes caches warm again."""
+        return None if self.hop is None else self.hop(self.clock)
+
     # ---- whole ------------------------------------------------------------------------------------------------------
 
     async def whole_leg(self, count: int, deadline: Deadline) -> None:
@@ -189,8 +196,9 @@ class Sampler:
         await self._settle(None, deadline)
         discarded = Split(frozenset())
         for _ in range(count):
+            hop = self._hop_ns()
             reference = reference_ns(self.clock)
-            self.samples.whole.add(await self.call(None), reference)
+            self.samples.whole.add(await self.call(None), reference, hop)
             self.samples.requests += 1
             if self.full_log:
                 null = self._null(self.probes, self.rng.choice(self.probes.probed))
@@ -251,6 +259,7 @@ class Sampler:
     async def _split_request(self, probes: Probes, null: Null, split: Split, *, all_layers: bool) -> None:
         samples = self.samples
         stepless = all_layers and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
+        hop = self._hop_ns()
         reference = reference_ns(self.clock)
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
@@ -259,10 +268,10 @@ class Sampler:
         used = spent(log, probes.owners)
         if all_layers:
             self.full_log = log
-            (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference)
+            (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference, hop)
             samples.messages = used.messages
         if not stepless:
-            split.add(reference, null, used.ns[probes.null_owner], used)
+            split.add(reference, null, used.ns[probes.null_owner], used, hop)
 
     # ---- bypass -----------------------------------------------------------------------------------------------------
 
@@ -301,13 +310,14 @@ class Sampler:
         with self.probes.bypassed([layer] if without else []):
             before = reference_ns(self.clock)
             for number in range(self.schedule.block_settle_calls + self.schedule.block_calls):
+                hop = self._hop_ns()
                 await self.call(self.probes.watch)
                 self.samples.requests += 1
                 inside_ns = spent(self.probes.read(), self.probes.owners).ns[owner_of(layer.index)]
                 # One reference a request: a second one right after the first would be quicker.
                 after = reference_ns(self.clock)
                 if number >= self.schedule.block_settle_calls:
-                    taken.add(inside_ns, max(before, after))
+                    taken.add(inside_ns, max(before, after), hop)
                 before = after
                 if deadline.over():
                     break
