@@ -16,12 +16,14 @@ from pytest_mwbudget.analysis.estimates import (
     SUSPENDING_SHARE,
     Estimates,
     Slowdowns,
+    Waits,
     estimate,
     method_us,
 )
 from pytest_mwbudget.analysis.event_log import Spent
 from pytest_mwbudget.analysis.intervals import NEAR
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
+from pytest_mwbudget.analysis.slowdown import Hops
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
 from pytest_mwbudget.timing.null_layers import BLANKS
@@ -644,3 +646,53 @@ def test_the_slowdown_is_read_from_the_samples() -> None:
     found = estimate(taken, CHAIN, outside=False, look=1, best_ns=STEADY_NS / 2)
     assert found.slowdowns == Slowdowns(whole=2.0, outside=2.0, split={0: 2.0}, bypass={})
     assert replace(found, slowdowns=estimated(taken, CHAIN).slowdowns) == estimated(taken, CHAIN)
+
+
+# ---- hops to threads --------------------------------------------------------------------------------------------
+
+
+def hopping(slow_share: float, count: int = 200, seed: int = 9) -> list[float]:
+    """Make hops of 40 µs, of which a share takes 2 ms longer."""
+    rng = random.Random(seed)
+    return [40_000.0 + 2_000_000.0 * (rng.random() < slow_share) for _ in range(count)]
+
+
+def test_only_rows_with_hops_may_have_waited_and_each_as_often_as_it_hops() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
+    taken.splits[0].hops = [50_000.0] * 400
+    taken.whole.hops = [60_000.0] * 200
+    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
+    assert found.waits == Waits(whole=near(60.0), split={1: near(20.0)})  # type: ignore[arg-type]
+    assert estimated(taken, CHAIN).waits == Waits()
+
+
+def test_a_row_is_read_after_quick_hops_and_the_whole_by_all() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
+    taken.splits[0].hops = hopping(0.6, 400)
+    taken.whole.hops = hopping(0.6)
+    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
+    assert found.waits.split == {}
+    assert found.waits.whole >= 2000
+
+
+def test_the_requests_after_slow_hops_do_not_count() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
+    rng, taken.splits[0].hops = random.Random(4), hopping(0.7, 400)
+    quick = taken.splits[0].hops
+    for place, (used, hop) in enumerate(zip(taken.splits[0].spent, quick, strict=True)):
+        slower = 1 if hop < 1_000_000 or rng.random() < 0.1 else 3
+        taken.splits[0].spent[place] = replace(used, ns=(*used.ns[:2], slower * used.ns[2], *used.ns[3:]))
+    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 2), best_hop_ns=40_000.0)
+    assert found.split[1].estimate == near(30 - 1 / 2)
+
+
+def test_pairs_with_hops_may_have_waited_in_any_request() -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
+    taken.splits[0].hops = [40_000.0] * 200
+    taken.whole.hops = [40_000.0] * 200
+    taken.bypass[0] = pairs(series(107_000))
+    for pair in taken.bypass[0].blocks:
+        for block in pair:
+            block.hops = [70_000.0] * 3
+    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({0: 1}, 1), best_hop_ns=40_000.0)
+    assert found.waits == Waits(bypass={0: near(30.0)})  # type: ignore[arg-type,dict-item]

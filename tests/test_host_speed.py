@@ -14,7 +14,7 @@ import starlette.applications
 import starlette.middleware  # noqa: F401
 
 from pytest_mwbudget.analysis.slowdown import slowdown
-from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
+from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, machine
 from pytest_mwbudget.timing.host_speed import CALLS, Machine, kind, reference_ns
 
 from .apps import FAST, LEAN, Scheduled
@@ -39,6 +39,17 @@ def test_the_best_speed_is_the_quicker_of_what_was_known_and_what_was_seen() -> 
     machine.saw(500.0, 2.0)
     machine.saw(700.0, 2.0)
     assert (machine.best_ns, machine.seen_ns) == (500.0, 500.0)
+
+
+def test_the_best_hop_is_the_quicker_of_what_was_known_and_what_was_seen() -> None:
+    machine = Machine(known_hop_ns=40_000.0)
+    assert (machine.best_hop_ns, machine.seen_hop_ns) == (40_000.0, math.inf)
+    machine.saw(1000.0, 2.0)
+    assert machine.seen_hop_ns == math.inf
+    machine.saw(1000.0, 2.0, 50_000.0)
+    assert (machine.best_hop_ns, machine.seen_hop_ns) == (40_000.0, 50_000.0)
+    machine.saw(1000.0, 2.0, 30_000.0)
+    assert machine.best_hop_ns == 30_000.0
 
 
 @pytest.mark.parametrize(("known", "watched_s"), [(1000.0, 7.5), (math.inf, 4.5)])
@@ -124,12 +135,12 @@ def run(project: pytest.Pytester, *arguments: str, workers: int = 0, **schedule:
     return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**FAST | schedule)])
 
 
-def kept(project: pytest.Pytester) -> Any:
-    return json.loads((project.path / ".pytest_cache" / "v" / KEY).read_text(encoding="utf-8"))
+def kept(project: pytest.Pytester, key: str = KEY) -> Any:
+    return json.loads((project.path / ".pytest_cache" / "v" / key).read_text(encoding="utf-8"))
 
 
-def keep(project: pytest.Pytester, value: object) -> None:
-    path = project.path / ".pytest_cache" / "v" / KEY
+def keep(project: pytest.Pytester, value: object, key: str = KEY) -> None:
+    path = project.path / ".pytest_cache" / "v" / key
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
 
@@ -212,6 +223,26 @@ def test_the_seconds_for_which_runs_have_watched_the_machine_add_up() -> None:
     assert (remembered([900.0, 0.5]).known_ns, remembered([900.0, 0.5]).watched_s) == (900.0, 0.5)
     assert remembered([900.0, 0.5], [800.0, 0.25], [700.0, 2.5]).watched_s == 3.25
     assert remembered().watched_s == 0.0
+
+
+def test_a_run_without_hops_leaves_no_time_of_a_hop(project: pytest.Pytester) -> None:
+    run(project).assert_outcomes(failed=1)
+    assert not (project.path / ".pytest_cache" / "v" / HOPS_KEY).exists()
+
+
+def test_a_run_knows_the_hops_of_earlier_runs_and_leaves_its_own(project: pytest.Pytester) -> None:
+    """A hop of 1 ns is out of reach, so the layer may have waited."""
+    hopping = CONFTEST.replace(
+        "        await self.app", "        await to_thread.run_sync(int)\n        await self.app"
+    )
+    project.makeconftest(hopping.replace("import pytest\n", "import pytest\nfrom anyio import to_thread\n"))
+    run(project).assert_outcomes(failed=1)
+    ((seen,),) = kept(project, HOPS_KEY).values()
+    assert 1000 < seen[0] < 100_000_000
+    keep(project, {kind(): [QUICKEST]}, HOPS_KEY)
+    run(project).stdout.fnmatch_lines(["*Hops to threads took longer than at the machine's best*"])
+    assert kept(project, HOPS_KEY)[kind()][0] == QUICKEST
+    assert len(kept(project, HOPS_KEY)[kind()]) == 2
 
 
 def test_a_run_that_times_nothing_leaves_nothing(project: pytest.Pytester) -> None:

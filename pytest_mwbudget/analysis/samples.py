@@ -212,6 +212,7 @@ class Samples:
 
     def quick_hop_ns(self) -> float:
         """Return the time of the run's quick hops, infinite if none was measured."""
-        every = [self.whole.hops, *(one.hops for one in (*self.bypass.values(), *self.splits.values()))]
-        hops = sorted(chain.from_iterable(every))
+        taken = [self.whole.hops, *(pairs.hops for pairs in self.bypass.values())]
+        taken += [split.hops for split in self.splits.values()]
+        hops = sorted(chain.from_iterable(taken))
         return hops[int(QUICK_HOPS * len(hops))] if hops else math.inf

@@ -86,7 +86,7 @@ def judge(
         return Judgement(
             "undecided",
             tagged(
-                f"hops to threads took longer than at the machine's best, by up to {waited_us:.3g} µs here, which may"
+                f"hops to threads took longer than at the machine's best, by up to {waited_us:.0f} µs here, which may"
                 " explain the excess; run it again when the machine is less busy",
                 "slow-machine",
             ),

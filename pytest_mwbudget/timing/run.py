@@ -129,7 +129,7 @@ class Timing:
         self.latest: Look | None = None
         self.failed_before: frozenset[BudgetKey] = frozenset()
         self.first_look = self.schedule.first_look(pace.request_ns)
-        self.hops = pace.hops if pace.hops.whole else None
+        self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
         self.begun_ns = environment.clock()
         self.sampler = self._sampler(caller, pace)
 
@@ -168,6 +168,14 @@ class Timing:
         if needed_ns > self.settings.max_time_s * NS_PER_S:
             return f"above so slow an app that takes longer than max_time: {more_time(needed_ns / NS_PER_S)}"
         return None
+
+    def _can_hop(self) -> bool:
+        """Return whether threads can be started here, by a first hop, which also warms it up."""
+        try:
+            self.environment.hop(self.environment.clock)
+        except RuntimeError:  # a limit on the number of threads
+            return False
+        return True
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
