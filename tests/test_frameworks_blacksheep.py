@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
@@ -130,3 +131,26 @@ def test_each_mounted_app_has_its_own_layers() -> None:
 
 def test_no_layers() -> None:
     assert seam_of(blacksheep.Application(router=blacksheep.Router())) is None
+
+
+def test_routes_before_and_after_the_start() -> None:
+    def paths(app: Any) -> list[tuple[str, ...]]:
+        found = routes_of(app)
+        return [found.paths, tuple(sorted(found.left_out.items()))]
+
+    app = make()
+
+    @app.router.post("/write")
+    async def write() -> None: ...
+
+    @app.router.get("/colon/:name")
+    async def colon(name: str) -> None: ...
+
+    before = paths(app)
+    watched(app, "/hello")
+    assert before == [
+        ("/hello", "/broken"),
+        (("/bound/{name}", "path parameters"), ("/colon/:name", "path parameters"), ("/write", "no GET")),
+    ]
+    (asked, left_out) = paths(app)
+    assert (set(asked), set(left_out)) == (set(before[0]), {*before[1], ("/*", "path parameters")})

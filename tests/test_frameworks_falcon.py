@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
@@ -141,3 +142,21 @@ def test_a_router_of_the_team_leaves_the_endpoint_open() -> None:
 def test_no_layers() -> None:
     assert seam_of(falcon_asgi.App()) is None
     assert seam_of(falcon_asgi.App(middleware=[LifespanOnly()])) is None
+
+
+def test_routes_before_the_start(tmp_path: Any) -> None:
+    app = make()
+    app.add_static_route("/files", str(tmp_path))
+
+    class WriteOnly:
+        async def on_post(self, request: Any, response: Any) -> None: ...
+
+    app.add_route("/write", WriteOnly())
+    found = routes_of(app)
+    assert found.paths == ("/hello", "/broken")
+    assert found.left_out == {
+        "/write": "no GET",
+        "/hello/{name}/again": "path parameters",
+        "/sink": "a sink",
+        "/files/": "a directory of files",
+    }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
@@ -182,3 +183,9 @@ def test_no_layers_and_the_app_is_not_changed() -> None:
     app = quart.Quart(__name__)
     assert seam_of(app) is None
     assert not app.before_request_funcs  # a defaultdict, in which reading must not create anything
+
+
+def test_routes_before_the_start() -> None:
+    found = routes_of(make())
+    assert found.paths == ("/hello", "/sync", "/refused", "/broken", "/outer/inner")
+    assert found.left_out == {"/static/<path:filename>": "path parameters"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
@@ -140,3 +141,11 @@ def test_classes_of_handlers_and_files_are_endpoints(tmp_path: Any) -> None:
 
 def test_no_layers() -> None:
     assert seam_of(sanic.Sanic("empty")) is None
+
+
+def test_routes_before_the_start() -> None:
+    app = make()
+    app.add_route(hello, "/write", methods=["POST"], name="write")
+    found = routes_of(app)
+    assert set(found.paths) == {"/hello", "/refused", "/broken", "/blue/hello", "/group/inner/hello"}
+    assert found.left_out == {"/hello/<name:str>": "path parameters", "/write": "no GET"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TypeAlias
+
+from .route import Route
 
 # By the top-level package of the app's type.
 FRAMEWORKS = ("blacksheep", "django", "falcon", "quart", "sanic")
@@ -45,11 +48,29 @@ class Seam:
 SeamOf: TypeAlias = Callable[[object], Seam | None]
 
 
+# The function `routes` of a module, which need not have one: None for an app without a table that is known.
+RoutesOf: TypeAlias = Callable[[object], Iterator[Route] | None]
+
+
 def seam_of(app: object) -> Seam | None:
     """Return where an app that has started can be cut, None if its type is of no framework known here."""
+    of: SeamOf | None = getattr(_framework_of(app), "seam", None)
+    return None if of is None else of(app)
+
+
+def routes_of_framework(app: object) -> Iterator[Route] | None:
+    """Return the routes of an app, which need not have started, None if no module here knows its table.
+
+    Raises AppError if the table cannot be made.
+    """
+    of: RoutesOf | None = getattr(_framework_of(app), "routes", None)
+    return None if of is None else of(app)
+
+
+def _framework_of(app: object) -> ModuleType | None:
+    """Return the module here for the framework that an app's type comes from."""
     for cls in type(app).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in FRAMEWORKS:
-            of: SeamOf = importlib.import_module(f".{package}", __package__).seam
-            return of(app)
+            return importlib.import_module(f".{package}", __package__)
     return None
