@@ -38,12 +38,10 @@ def routes(app: object) -> Iterator[Route]:
         waiting.extend(items(read(router, "_sub_routers")))
         registered = [items(one) for one in items(read(router, "_registered_routes"))]
         for method, route in (*(one for one in registered if len(one) == 2), *_by_method(router)):
-            pattern, handler = read(route, "pattern"), read(route, "handler")
+            pattern = read(route, "pattern")
             path = pattern.decode() if isinstance(pattern, bytes) else f"{pattern}"
             has_parameters = ":" in path or "*" in path
-            yield Route(
-                path, method in ("GET", b"GET"), "path parameters" if has_parameters else why_not(path, [handler])
-            )
+            yield Route(path, method in ("GET", b"GET"), "path parameters" if has_parameters else why_not(path, ()))
     for route in items(read(app, "router", "controllers_routes", "routes")):
         yield Route(f"{read(route, 'pattern')}", why_not="of a controller, whose path is made at startup")
 
