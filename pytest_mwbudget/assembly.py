@@ -28,7 +28,7 @@ from .model.results import (
     Result,
     worst,
 )
-from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, owner_of
+from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, owner_of, parts_of
 from .timing.run import Timed
 
 # Quantities that the objects created by a tracer or profiler at each event distort.
@@ -100,11 +100,15 @@ class Counted:
 
 def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
     """Return the typical counts of a request. `why_not` says by quantity why something cannot be counted."""
-    owners = {layer.index: [owner_of(entry)] for entry, layer in stack.layers if entry in stack.probeable}
+    owners = {
+        layer.index: [owner_of(part) for part in parts_of(stack.entries, entry)]
+        for entry, layer in stack.layers
+        if entry is not None and entry in stack.probeable
+    }
     found: dict[Any, Counts] = {index: row_counts(charges, own, why_not) for index, own in owners.items()}
     found["outside"] = row_counts(charges, [HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS], why_not)
     if stack.endpoint is not None:
-        found["endpoint"] = row_counts(charges, [owner_of(stack.endpoint)], why_not)
+        found["endpoint"] = row_counts(charges, map(owner_of, parts_of(stack.entries, stack.endpoint)), why_not)
     outermost = row_counts(charges, [owner_of(OUTERMOST)], why_not)
     total = row_counts(charges, map(Owner, range(len(stack.entries) + 1)), why_not)
     total = replace(total, received=outermost.received, sent=outermost.sent)
@@ -214,6 +218,9 @@ class Findings:
         if self.stack.displaced:
             hidden = "The app runs a profiler of its own, which hides the layers inside of it."
             yield tagged(hidden, "missing-layers")
+        if self.stack.uncut is not None:
+            unread = f"The layers of {self.stack.uncut} could not be read, so they are in its endpoint."
+            yield tagged(unread, "missing-layers")
         if not self.stack.entries:
             yield tagged("No layer was found: the app is not entered through a Python function.", "missing-layers")
         for layer in (bounded.layer for bounded in self.layers if bounded.layer.merged_with is not None):

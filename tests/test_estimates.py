@@ -32,7 +32,15 @@ PLAIN = Null(0, BlankLayers(0))
 
 
 def entry(parent: int | None, *, same_send: bool = True) -> Boundary:
-    return Boundary(parent=parent, parents=(parent,), own_task=False, same_send=same_send, plain=False)
+    return Boundary(
+        parent=parent,
+        parents=(parent,),
+        own_task=False,
+        same_send=same_send,
+        plain=False,
+        part_of=None,
+        elsewhere=False,
+    )
 
 
 def put(

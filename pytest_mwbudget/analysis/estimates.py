@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
-from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, callers, owner_of
+from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, callers, first_part, owner_of, parts_of
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
 from .samples import Samples, Series, Split
@@ -60,6 +60,7 @@ class Estimates:
     - `outside`: the app object with the server's receive and send; it has an interval if anything was `probed`
     - `whole`: the app without probes
     - `least_us`: the part of `detection_limit_us` that more time does not lower
+    - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
     """
 
     split: dict[EntryIndex, Estimate]
@@ -76,6 +77,7 @@ class Estimates:
     least_us: Microseconds
     slowdowns: Slowdowns
     probed: bool
+    in_threads: bool
 
     @property
     def bounded(self) -> bool:
@@ -120,27 +122,27 @@ def estimate(
     if outside and OUTERMOST in probed:
         around.append(owner_of(OUTERMOST))
         probes_around.append(wall.probes_at(OUTERMOST))
-    rows = [index for index in probed if not (outside and index == OUTERMOST)]
-    split = {index: wall.row([owner_of(index)], wall.probes_at(index), step) for index in rows}
-    suspended = {index: wall.suspended(owner_of(index)) for index in rows}
+    rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
+    owners = {index: [owner_of(part) for part in parts_of(entries, index)] for index in rows}
+    split = {index: wall.row(owners[index], wall.probes_of(index), step) for index in rows}
+    suspended = {index: sum(map(wall.suspended, owners[index])) for index in rows}
     saved = {index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)}
     method = {
-        index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed([owner_of(index)]) > 0)
+        index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed(owners[index]) > 0)
         for index, us in (split | saved).items()
     }
     slow: dict[int | None, float] = {None: 1.0}
     slow |= {level: slowdown(one.reference, best_ns) for level, one in enumerate(wall.splits)}
-    tasks = {entry.parent for entry in entries if entry.own_task}
+    tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
     return Estimates(
         split=split,
         bypass={index: us.widened(method[index]) for index, us in saved.items()},
-        holding=split
-        | {i: wall.row([owner_of(i)], wall.probes_at(i), step, holding=True) for i in rows if suspended[i]},
+        holding=split | {i: wall.row(owners[i], wall.probes_of(i), step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
-        cpu={index: cpu.row([owner_of(index)], cpu.probes_at(index), step) for index in rows} if cpu else None,
-        suspended_cpu={index: cpu.suspended_interval(owner_of(index)) if cpu else ZERO for index in rows},
+        cpu={index: cpu.row(owners[index], cpu.probes_of(index), step) for index in rows} if cpu else None,
+        suspended_cpu={i: independent_sum(*map(cpu.suspended_interval, owners[i])) if cpu else ZERO for i in rows},
         method_us=method,
         shared_us=shared,
         outside=wall.row(around, sum(probes_around, ZERO), step),
@@ -150,10 +152,11 @@ def estimate(
         slowdowns=Slowdowns(
             whole=slowdown(whole_steady.reference, best_ns),
             outside=slow[wall.level(around)],
-            split={index: slow[wall.level([owner_of(index)])] for index in rows},
+            split={index: slow[wall.level(owners[index])] for index in rows},
             bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
         ),
         probed=bool(probed),
+        in_threads=any(entries[index].elsewhere for index in probed),
     )
 
 
@@ -184,6 +187,10 @@ class _Legs:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
         crossings: Counter[EntryIndex] = Counter({index: len(self.entries[index].parents)})
         return self.probes.halves(crossings + self.inside[owner_of(index)])
+
+    def probes_of(self, row: EntryIndex) -> Estimate:
+        """Return the same for all entries of a row."""
+        return independent_sum(*map(self.probes_at, parts_of(self.entries, row)))
 
     def row(self, owners: Sequence[Owner], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
         """Return the time of these owners together, less the cost of probes and steppers.

@@ -125,8 +125,8 @@ def _busy(entry: EntryIndex, found: Estimates) -> Estimate:
 
 
 def _occupation(entry: EntryIndex, us: Estimate, method: Method, found: Estimates) -> Occupation | None:
-    """Return how the layer spends its time `us`; None if an interval is missing."""
-    if not us.bounded:
+    """Return how the layer spends its time `us`; None if an interval is missing, or layers ran in threads."""
+    if not us.bounded or found.in_threads:
         return None
     split, waits = _busy(entry, found), _waits(entry, found)
     busy = split.widened(found.shared_us.get(entry, 0.0)) if method == "split" else us

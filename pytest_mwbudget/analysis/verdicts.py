@@ -263,6 +263,9 @@ class _Judging:
 
     def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
+        if quantity == "busy_us" and self.found.in_threads:
+            unknown = "layers of this app run in threads, so how long it holds the event loop is not known"
+            return Judgement("undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
         if row.layer.merged_with is None:
             told = "its time" if quantity == "us" else "how long it holds the event loop"
             return Judgement(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
 from ..interpreter.code_patching import Parameters
 from ..model.stack import Kind
@@ -125,16 +125,20 @@ def without_transparent_proxies(value: object) -> object:
     return value
 
 
+def cell_value(cell: CellType) -> object:
+    """Return what a cell holds, MISSING for an empty one."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
 def held_values(callee: object) -> Iterator[object]:
     """Yield the values in bound arguments, cells, attributes and slots."""
     if isinstance(callee, functools.partial):
         yield from (*callee.args, *callee.keywords.values(), callee.func)
     if type(callee) is FunctionType:
-        for cell in callee.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:
-                continue
+        yield from (value for value in map(cell_value, callee.__closure__ or ()) if value is not MISSING)
         return
     wrapped = wrapped_in_c(callee)
     if wrapped is not MISSING:

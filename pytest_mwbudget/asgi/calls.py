@@ -88,6 +88,32 @@ class Call:
         return positional, {name: new.get(name, value) for name, value in self.named.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class FrameworkCall:
+    """A call of a framework's middleware or handler, without ASGI's arguments.
+
+    `lead` is its first argument where that tells it from other calls of the function, else None.
+    """
+
+    lead: object
+    lead_count = 0
+    within = None
+    send = None
+
+    def others(self) -> Iterator[tuple[Spot, Any]]:
+        """Yield nothing: no argument but the first tells layers apart."""
+        return iter(())
+
+    @property
+    def key(self) -> Key:
+        """The identity of the first argument."""
+        return () if self.lead is None else identity(self.lead)
+
+    def key_of(self, telling: frozenset[Spot]) -> Key:
+        """Return the same."""
+        return self.key
+
+
 def call_in(
     parameters: Parameters,
     positional: tuple[Any, ...],
@@ -126,6 +152,19 @@ def _places(
                 yield (start, start + 1, start + 2), within
         elif type(holder) is dict and holder.keys() >= set(ROLES):
             yield ROLES, within
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkReader:
+    """Reads the calls of one function of a framework. `instances` means that the first argument tells layers apart."""
+
+    parameters: Parameters
+    instances: bool
+    ordinary = False
+
+    def read(self, positional: tuple[Any, ...], named: dict[str, Any]) -> FrameworkCall:
+        """Return the call."""
+        return FrameworkCall(positional[0] if self.instances else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ function that returns a value of its own and sends nothing is a helper, not a la
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..interpreter.code_patching import is_plain
-from ..model.stack import EntryIndex
+from ..model.stack import EntryIndex, Kind
 from .app import Observer
 from .callables import is_response, kind_of, method_name
 from .calls import Key, Spot
@@ -50,7 +51,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     sent = True
     for calls in entered.values():
         entries.append(_entry(calls, index_of, telling, entries))
-        sent = any(call.sent for call in calls)
+        if calls[0].hook is None:  # a framework's layer sends nothing itself
+            sent = any(call.sent for call in calls)
     why_unseen = None
     if not sent:
         why_unseen = ELSEWHERE
@@ -58,7 +60,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         why_unseen = UNSEEN
     tasks = {call.task for call in second.calls if not call.elsewhere}
     displaced = first.displaced or second.displaced
-    return with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
+    found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
+    return replace(found, uncut=second.uncut)
 
 
 def _entry(
@@ -71,21 +74,38 @@ def _entry(
     outer_calls = [next((outer for outer in one.outer_calls() if outer in index_of), None) for one in calls]
     parents = tuple(None if outer is None else index_of[outer] for outer in outer_calls)
     outer = outer_calls[0]
-    function = None if call.elsewhere else call.function
+    function = None if call.elsewhere and call.hook is None else call.function
     return Entry(
         parent=parents[0],
         parents=parents,
         own_task=outer is not None and call.task is not outer.task and not call.elsewhere,
         same_send=outer is not None and call.call.send is outer.call.send,
         plain=function is not None and is_plain(function),
+        part_of=_first_part(call, outer_entries),
         callee=call.callee,
         function=function,
         call=call.call,
-        telling=telling[call.entered],
-        # An app that is entered again inside its own layers stands between them and its endpoint.
-        kind="routing" if is_entered_again(call.callee, outer_entries) else kind_of(call.callee),
+        telling=telling.get(call.entered, frozenset()),
+        kind=_kind(call, outer_entries),
         elsewhere=call.elsewhere,
+        hook=call.hook,
+        seam=call.seam,
     )
+
+
+def _first_part(call: TracedCall, outer_entries: Sequence[Entry]) -> EntryIndex | None:
+    """Return the first entry of the framework's layer that a call enters, None if it is this call's."""
+    layer = None if call.hook is None else call.hook.layer
+    parts = (i for i, entry in enumerate(outer_entries) if layer and entry.hook and entry.hook.layer is layer)
+    return next(map(EntryIndex, parts), None)
+
+
+def _kind(call: TracedCall, outer_entries: Sequence[Entry]) -> Kind:
+    """Return "routing" for an app: one with layers of its framework, or one entered again inside its own layers."""
+    if call.hook is not None:
+        return "middleware"
+    again = call.seam is not None or is_entered_again(call.callee, outer_entries)
+    return "routing" if again else kind_of(call.callee)
 
 
 # ---- which arguments tell layers apart ------------------------------------------------------------------------------
@@ -103,7 +123,7 @@ def _telling_spots(first: Sequence[TracedCall], second: Sequence[TracedCall]) ->
     """
     calls: dict[int, tuple[list[TracedCall], list[TracedCall]]] = {}
     for number, trace in enumerate((first, second)):
-        for call in trace:
+        for call in (one for one in trace if one.hook is None):
             calls.setdefault(call.entered, ([], []))[number].append(call)
     return {entered: _telling_spots_of(*both) for entered, both in calls.items()}
 
@@ -145,6 +165,10 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
     """
     kept: list[TracedCall] = []
     for call in trace.calls:
+        if call.hook is not None:
+            call.callee = call.hook.function if call.hook.layer is None else call.hook.layer.callee
+            kept.append(call)
+            continue
         lead, parent, code = call.call.lead, call.parent, call.frame.f_code
         method = method_name(lead, code)
         # `super().__call__`, `Router.app`, a decorated or patched method.

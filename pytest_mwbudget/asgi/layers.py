@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MethodType
 
-from ..model.stack import EntryIndex, Layer, RowIndex
+from ..model.stack import EntryIndex, Layer, RowIndex, parts_of
 from . import loops
 from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
 from .naming import aliases_of, names_of, qualname_of
@@ -24,41 +25,50 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
 
     `why_unseen` says why layers may have been entered and not seen, None when there are none.
     """
-    endpoint = _endpoint(entries)
+    app = _cut_app(entries)
+    endpoint = _endpoint(entries, app)
     outside = bool(entries) and endpoint != 0 and _is_app(entries)
     last = len(entries) if endpoint is None else endpoint
-    rows = list(map(EntryIndex, range(1 if outside else 0, last)))
-    missing = list(_not_entered(entries)) if endpoint is None else []
-    callees = [entries[i].callee for i in rows] + missing
-    names = names_of(callees)
+    if app is not None:
+        last = app if app == endpoint else app + 1
+    found = list(_asgi_layers(entries, range(1 if outside else 0, last)))
+    if app is None:
+        found += [_Found(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
+    else:
+        found += _framework_layers(entries, app, all_of_them=endpoint is None)
+        why_unseen = None
+    names = names_of([one.callee for one in found])
     with loops.unwatched():
-        origins = list(map(origin_of, callees))
-    name_of = dict(zip(rows, names, strict=False))
+        origins = [origin_of(one.callee) for one in found]
+    name_of = {one.entry: name for one, name in zip(found, names, strict=True) if one.entry is not None}
     handed_on = _handed_on(entries, endpoint, name_of, why_unseen)
     layers: list[tuple[EntryIndex | None, Layer]] = []
-    for place, (callee, name) in enumerate(zip(callees, names, strict=True)):
-        index = rows[place] if place < len(rows) else None
+    for place, (one, name, origin) in enumerate(zip(found, names, origins, strict=True)):
+        index = one.entry
         merged_with = merged_because = None
         if index is None and handed_on is not None:
             merged_with, merged_because = handed_on.to_layer, handed_on.because
         elif index is not None and entries[index].function is None:
             merged_with = _nearest(entries, entries[index].parent, name_of)
             merged_because = ELSEWHERE.format(merged_with) if entries[index].elsewhere else NO_FUNCTION
+        parts = () if index is None else parts_of(entries, index)
         layer = Layer(
             index=RowIndex(place),
             name=name,
-            qualname=qualname_of(callee),
-            kind=kind_of(callee),
-            aliases=aliases_of(callee, name),
+            qualname=qualname_of(one.callee),
+            kind=kind_of(one.callee),
+            aliases=aliases_of(one.callee, name),
             entered=index is not None or handed_on is not None,
-            runs_task=index is not None and any(entry.own_task and entry.parent == index for entry in entries),
+            runs_task=any(entry.own_task and entry.parent in parts for entry in entries),
             merged_with=merged_with,
             merged_because=merged_because,
-            origin=origins[place],
+            origin=origin,
+            adapts=one.adapts,
         )
         layers.append((index, layer))
     return Stack(
         entries=tuple(entries),
+        probeable=tuple(_probeable(entries, endpoint, app)),
         endpoint=None if handed_on is not None else endpoint,
         outside=outside,
         layers=tuple(layers),
@@ -69,11 +79,53 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
     )
 
 
-def _endpoint(entries: Sequence[Entry]) -> EntryIndex | None:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A layer to show: its first entry, None if the request did not enter it, and what names it."""
+
+    entry: EntryIndex | None
+    callee: object
+    adapts: str | None = None
+
+
+def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Found]:
+    """Yield the ASGI callables among these entries."""
+    for index in map(EntryIndex, indexes):
+        if entries[index].hook is None:
+            yield _Found(index, entries[index].callee)
+
+
+def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them: bool) -> Iterator[_Found]:
+    """Yield the layers of an app's framework in their order there, those that were not entered only if asked."""
+    seam = entries[app].seam
+    for layer in () if seam is None else seam.layers:
+        own = (i for i, entry in enumerate(entries) if entry.hook is not None and entry.hook.layer is layer)
+        first = next(map(EntryIndex, own), None)
+        if first is not None or all_of_them:
+            yield _Found(first, layer.callee, layer.adapts)
+
+
+def _cut_app(entries: Sequence[Entry]) -> EntryIndex | None:
+    """Return the innermost app with layers of its framework."""
+    return next((EntryIndex(i) for i in reversed(range(len(entries))) if entries[i].seam is not None), None)
+
+
+def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: EntryIndex | None) -> Iterator[EntryIndex]:
+    """Yield the entries at whose boundary a probe can stand: ASGI callables down to the endpoint, and hooks."""
+    last = len(entries) - 1 if endpoint is None else endpoint
+    for index, entry in enumerate(entries):
+        if entry.function is not None and (entry.hook is not None or index <= (last if app is None else app)):
+            yield EntryIndex(index)
+
+
+def _endpoint(entries: Sequence[Entry], app: EntryIndex | None) -> EntryIndex | None:
     """Return where the endpoint begins: at the last callable entered, and the routing that leads to nothing else.
 
-    None when that callable holds an ASGI app that it did not call: it is a layer that answered by itself.
+    None when that callable holds an ASGI app that it did not call: it is a layer that answered by itself. In an app
+    with layers of its framework, the framework says where.
     """
+    if app is not None:
+        return _frameworks_endpoint(entries, app)
     if not entries:
         return None
     index = EntryIndex(len(entries) - 1)
@@ -84,6 +136,15 @@ def _endpoint(entries: Sequence[Entry]) -> EntryIndex | None:
     while parent is not None and entries[parent].kind == "routing" and parent == index - 1:
         index, parent = parent, entries[parent].parent
     return index
+
+
+def _frameworks_endpoint(entries: Sequence[Entry], app: EntryIndex) -> EntryIndex | None:
+    """Return where the endpoint of an app begins that has layers of its framework, None if a layer answered."""
+    seam = entries[app].seam
+    if seam is None or not seam.endpoint:
+        return app
+    own = (i for i, entry in enumerate(entries) if entry.hook is not None and entry.hook.layer is None)
+    return next(map(EntryIndex, own), None)
 
 
 def _is_app(entries: Sequence[Entry]) -> bool:
@@ -112,7 +173,7 @@ def _handed_on(
     entries: Sequence[Entry], endpoint: EntryIndex | None, name_of: Mapping[EntryIndex, str], why_unseen: str | None
 ) -> HandedOn | None:
     """Return the layer with which the endpoint is measured, None unless the endpoint ran in another thread."""
-    if endpoint is not None and entries[endpoint].elsewhere:
+    if endpoint is not None and entries[endpoint].elsewhere and entries[endpoint].function is None:
         layer = _nearest(entries, entries[endpoint].parent, name_of)
         return HandedOn(layer, ELSEWHERE.format(layer), complete=True)
     if endpoint is not None or not entries or why_unseen is None:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..interpreter.code_patching import Function
+from ..interpreter.code_patching import Function, Parameters
 from ..model.stack import Boundary, EntryIndex, Kind, Layer
-from .calls import Call, Key, Reader, Spot
+from .calls import Call, FrameworkCall, FrameworkReader, Key, Reader, Spot
+from .frameworks.seam import Hook, Seam
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Boundary):
-    """One ASGI callable of the stack.
+    """One ASGI callable of the stack, or a callable through which a framework enters a layer, which has a `hook`.
 
     `function` is the Python function whose call enters it, None when other functions share its code and it cannot be
     told from them. `call` is one of its calls; the arguments at the spots in `telling` are the same in every request
-    and tell layers of one function apart: the instance of a class, the bound arguments of a partial. `elsewhere` means
-    that it was entered in another thread, where no probe can stand: `function` is None then.
+    and tell layers of one function apart: the instance of a class, the bound arguments of a partial. No probe can
+    stand at an ASGI callable in another thread: `function` is None then. `seam` is that of an app whose framework is
+    known.
     """
 
     callee: object
     function: Function | None
-    call: Call
+    call: Call | FrameworkCall
     telling: frozenset[Spot]
     kind: Kind
-    elsewhere: bool
+    hook: Hook | None
+    seam: Seam | None
 
     @property
     def key(self) -> Key:
@@ -32,14 +35,23 @@ class Entry(Boundary):
         return self.call.key_of(self.telling)
 
     @property
+    def reader(self) -> Reader | FrameworkReader:
+        """The reader of its function's calls. The function must have its own code."""
+        assert self.function is not None
+        if self.hook is None:
+            return Reader.of(self.function, self.telling)
+        return FrameworkReader(Parameters.of(self.function.__code__), self.hook.instance is not None)
+
+    @property
     def ordinary(self) -> bool:
         """Whether its function takes ASGI's arguments last, as most do."""
-        return self.function is not None and Reader.of(self.function, self.telling).ordinary
+        return self.function is not None and self.reader.ordinary
 
     @property
     def enterable(self) -> bool:
         """Whether its call can be made again for another request: all arguments but ASGI's are the same."""
-        return self.function is not None and {spot for spot, _ in self.call.others()} <= self.telling
+        asgi = self.function is not None and self.hook is None
+        return asgi and {spot for spot, _ in self.call.others()} <= self.telling
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +70,17 @@ class HandedOn:
 class Stack:
     """The ASGI callables that the traced request went through.
 
-    `entries` are in order of entry. `endpoint` is the entry with which the endpoint begins: everything from there on is
-    inside the innermost layer. `endpoint` is None when a layer answered by itself, and when the endpoint ran in another
-    thread: then `handed_on` names the layer with which it is measured. `outside` means that entry 0 is the app object,
-    not a layer. `layers` are the rows to show, with their entry, or None for a layer further in that was not entered.
-    `tasks` means that more than one task took part, `threads` that more than one thread did. `displaced` means that a
-    profiler of the app hid some calls.
+    `entries` are in order of entry, `probeable` those at whose boundary a probe can stand. `endpoint` is the entry with
+    which the endpoint begins: everything inside it that is no layer of a framework. `endpoint` is None when a layer
+    answered by itself, and when the endpoint ran in another thread: then `handed_on` names the layer with which it is
+    measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows to show, with their
+    entry, or None for a layer further in that was not entered. `tasks` means that more than one task took part,
+    `threads` that more than one thread did. `displaced` means that a profiler of the app hid some calls. `uncut` names
+    the app whose framework's layers could not be read, with the error.
     """
 
     entries: tuple[Entry, ...]
+    probeable: tuple[EntryIndex, ...]
     endpoint: EntryIndex | None
     outside: bool
     layers: tuple[tuple[EntryIndex | None, Layer], ...]
@@ -74,9 +88,9 @@ class Stack:
     displaced: bool
     threads: bool
     handed_on: HandedOn | None
+    uncut: str | None = None
 
     @property
-    def probeable(self) -> tuple[EntryIndex, ...]:
-        """The entries at whose boundary a probe can stand, down to the endpoint's."""
-        last = len(self.entries) if self.endpoint is None else self.endpoint + 1
-        return tuple(i for i in map(EntryIndex, range(last)) if self.entries[i].function is not None)
+    def probed_elsewhere(self) -> bool:
+        """Whether a layer that has a probe runs in another thread."""
+        return any(self.entries[index].elsewhere for index in self.probeable)

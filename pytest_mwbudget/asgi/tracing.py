@@ -17,8 +17,9 @@ from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters
 from ..interpreter.tracers import profiled
 from . import loops
-from .callables import functions_called
-from .calls import Call, call_in
+from .callables import MISSING, cell_value, functions_called
+from .calls import Call, FrameworkCall, call_in
+from .frameworks.seam import Hook, Seam, seam_of
 
 # Put into the scope of the traced request. A request that the app makes to another app has a scope without it.
 TRACE_KEY = "pytest_mwbudget.trace"
@@ -30,16 +31,19 @@ _START_OF_THREAD = threading.Thread.start.__code__
 
 @dataclass(slots=True, eq=False)
 class TracedCall:
-    """A call of an ASGI callable. Its frame is kept alive, so that the identities of the objects it holds stay valid.
+    """A call of an ASGI callable, or of a layer of a framework, which a `hook` enters.
+
+    Its frame is kept alive, so that the identities of the objects it holds stay valid.
 
     `parent` is the call that it is inside. `elsewhere` means another thread than the request's. `answer` is the value
     that it returned, or that the awaitable it returned led to. `unawaited` means that it returned no awaitable: it only
     has the parameters of an ASGI app. `sent` means that its `send`, or that of a call inside it, was called. `over`
-    means that it has returned or raised: code that runs later in its context is not inside it.
+    means that it has returned or raised: code that runs later in its context is not inside it. `seam` is that of an app
+    whose framework is known.
     """
 
     frame: FrameType
-    call: Call
+    call: Call | FrameworkCall
     parent: TracedCall | None
     task: object
     elsewhere: bool
@@ -49,6 +53,8 @@ class TracedCall:
     unawaited: bool = False
     sent: bool = False
     over: bool = False
+    hook: Hook | None = None
+    seam: Seam | None = None
 
     @property
     def entered(self) -> int:
@@ -71,12 +77,13 @@ class Trace:
     """The ASGI calls of one request, in order, with those in other threads.
 
     `displaced` means that another profiler took the place of this one; `unwatched` that threads could not be watched.
-    In both cases calls may be missing.
+    In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error.
     """
 
     calls: list[TracedCall] = field(default_factory=list)
     displaced: bool = False
     unwatched: bool = False
+    uncut: str | None = None
     # The parameters of functions that can take (scope, receive, send), None for others.
     _parameters: dict[CodeType, Parameters | None] = field(default_factory=dict)
     # The call of each frame; None for the frames outside the request.
@@ -87,6 +94,8 @@ class Trace:
     _own: dict[int, object] = field(default_factory=dict)
     # The calls by the code of their `send`.
     _senders: dict[CodeType, list[TracedCall]] = field(default_factory=dict)
+    # The functions that enter layers of a framework, by their code.
+    _hooks: dict[CodeType, list[Hook]] = field(default_factory=dict)
     _thread: int = 0
     _began_thread: bool = False
 
@@ -114,7 +123,7 @@ class Trace:
                     self.unwatched = not every and (others or self._began_thread)
         finally:
             for call in self.calls:
-                call.function = internals.function_of(call.frame)
+                call.function = internals.function_of(call.frame) if call.hook is None else call.hook.function
             self._call_of.clear()
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
@@ -129,7 +138,8 @@ class Trace:
         code = frame.f_code
         self._began_thread = self._began_thread or code is _START_OF_THREAD
         makers, senders, parameters = self._makers_of.get(frame), self._senders.get(code), self._asgi_parameters(code)
-        if not (makers or senders or parameters) or not internals.begins(frame):
+        hooks = self._hooks.get(code, ())
+        if not (makers or senders or parameters or hooks) or not internals.begins(frame):
             return
         for maker in makers or ():
             maker.task = _task()
@@ -137,7 +147,12 @@ class Trace:
             self._note_sent(frame, senders)
         # An exception that is thrown into a suspended frame looks like a call that begins: the call may be known, or
         # its function may have deleted an argument.
-        if parameters is None or frame in self._call_of:
+        if frame in self._call_of:
+            return
+        hook = next((hook for hook in hooks if _enters(frame, hook)), None)
+        if hook is not None:
+            self._note(TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook))
+        if hook is not None or parameters is None:
             return
         optional = [name for name in (parameters.starred, parameters.double_starred) if name]
         names, values = [*parameters.positional, *parameters.keywords, *optional], frame.f_locals
@@ -156,16 +171,34 @@ class Trace:
             self._parameters[code] = Parameters.of(code) if enough or starred else None
         return self._parameters[code]
 
-    def _note_call(self, frame: FrameType, found: Call) -> None:
-        elsewhere = threading.get_ident() != self._thread
-        call = TracedCall(frame, found, self._calling(frame), _task(), elsewhere)
+    def _surroundings(self, frame: FrameType) -> tuple[TracedCall | None, object, bool]:
+        """Return the call inside which a frame runs, its task, and whether it runs in another thread."""
+        return self._calling(frame), _task(), threading.get_ident() != self._thread
+
+    def _note(self, call: TracedCall) -> None:
         _current.set(call)
         self.calls.append(call)
-        self._call_of[frame] = call
+        self._call_of[call.frame] = call
+
+    def _note_call(self, frame: FrameType, found: Call) -> None:
+        call = TracedCall(frame, found, *self._surroundings(frame), seam=self._seam(found.lead))
+        self._note(call)
         self._own |= {id(one): one for one in (found.receive, found.send, *held_by_scope(found.scope))}
         send = next(functions_called(found.send), None)
         if send is not None:
             self._senders.setdefault(send.__code__, []).append(call)
+
+    def _seam(self, app: object) -> Seam | None:
+        """Return where an app can be cut, and watch the functions there from now on."""
+        try:
+            seam = None if app is None else seam_of(app)
+        except Exception as error:  # a release of the framework that is built in another way must break no test
+            self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
+            return None
+        for hook in () if seam is None else seam.hooks():
+            hooks = self._hooks.setdefault(hook.function.__code__, [])
+            hooks += [] if any(hook.same_as(known) for known in hooks) else [hook]
+        return seam
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
         """Note who sends in a call of a `send`: the calls around it that have this `send`, and those around them."""
@@ -239,6 +272,15 @@ def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     headers = scope.get("headers")
     if isinstance(headers, (list, tuple)):
         yield from (pair for pair in headers if isinstance(pair, tuple))
+
+
+def _enters(frame: FrameType, hook: Hook) -> bool:
+    """Return whether a frame is a call of a hook's function: by its first argument, or by the function's cells."""
+    code, values = frame.f_code, frame.f_locals
+    if hook.instance is not None:
+        return code.co_argcount > 0 and values.get(code.co_varnames[0]) is hook.instance
+    held = map(cell_value, hook.function.__closure__ or ())
+    return all(values.get(name, MISSING) is value for name, value in zip(code.co_freevars, held, strict=True))
 
 
 def _is_task_library(frame: FrameType) -> bool:

@@ -18,7 +18,8 @@ from types import CodeType
 from typing import Any, TypeAlias
 
 from ..asgi.app import Observer
-from ..asgi.calls import Key, Reader
+from ..asgi.calls import Call as ASGICall
+from ..asgi.calls import FrameworkReader, Key, Reader
 from ..asgi.loops import Library
 from ..asgi.stack import Stack
 from ..interpreter.code_patching import Function, detour, patched_code, twin
@@ -37,7 +38,7 @@ class _Site:
     """One function that enters one or more layers."""
 
     function: Function
-    reader: Reader
+    reader: Reader | FrameworkReader
     owners: dict[Key, Owner] = field(default_factory=dict)
 
 
@@ -94,8 +95,7 @@ class Charging:
         for index in self.stack.probeable:
             entry = self.stack.entries[index]
             assert entry.function is not None
-            reader = Reader.of(entry.function, entry.telling)
-            site = sites.setdefault(id(entry.function), _Site(entry.function, reader))
+            site = sites.setdefault(id(entry.function), _Site(entry.function, entry.reader))
             site.owners[entry.key] = owner_of(index)
         return list(sites.values())
 
@@ -116,9 +116,10 @@ class Charging:
             owner = None if call is None else site.owners.get(call.key)
             if call is None or owner is None:
                 return core.run(caller, original, *positional, **named)
-            receive = self._stand_in(caller, call.receive, _receiving, partial(self.received.update, (owner,)))
-            send = self._stand_in(caller, call.send, _sending, partial(self.sent.update, (owner,)))
-            positional, named = call.replaced(call.scope, receive, send)
+            if isinstance(call, ASGICall):
+                receive = self._stand_in(caller, call.receive, _receiving, partial(self.received.update, (owner,)))
+                send = self._stand_in(caller, call.send, _sending, partial(self.sent.update, (owner,)))
+                positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
             return stand_in_for_awaitable(answer, partial(core.coroutine_proxy, owner))
 

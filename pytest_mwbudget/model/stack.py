@@ -61,6 +61,7 @@ class Layer:
     `aliases` are further names that a budget can use for the layer. `runs_task` says that the layer runs its inner app
     in a separate task. `merged_with` names the neighbour whose figures include this layer's, if its boundary cannot
     have a probe; `merged_because` says why. `origin` says whose code it is, None if that was not stored.
+    `adapts` says why the framework moves each request to a thread or back because of the layer, None if it does not.
     """
 
     index: RowIndex
@@ -73,6 +74,7 @@ class Layer:
     merged_with: str | None = None
     merged_because: str | None = None
     origin: Origin | None = None
+    adapts: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +83,9 @@ class Boundary:
 
     `parent` is the entry that calls the callable first; `parents` has the caller of each call in a request. `own_task`
     says that the callable runs in another task than its parent, which therefore waits; `same_send` that it gets the
-    same `send` as its parent; `plain` that a call runs its code at once and returns an awaitable.
+    same `send` as its parent; `plain` that a call runs its code at once and returns an awaitable. `part_of` is the
+    first entry of its layer if the layer is entered through several callables. `elsewhere` says that it was entered in
+    another thread.
     """
 
     parent: EntryIndex | None
@@ -89,6 +93,19 @@ class Boundary:
     own_task: bool
     same_send: bool
     plain: bool
+    part_of: EntryIndex | None
+    elsewhere: bool
+
+
+def first_part(entries: Sequence[Boundary], index: EntryIndex) -> EntryIndex:
+    """Return the first entry of the layer that an entry belongs to."""
+    first = entries[index].part_of
+    return index if first is None else first
+
+
+def parts_of(entries: Sequence[Boundary], index: EntryIndex) -> tuple[EntryIndex, ...]:
+    """Return the entries of the layer that this entry is the first of: itself and further ones."""
+    return (index, *(EntryIndex(i) for i, entry in enumerate(entries) if entry.part_of == index))
 
 
 def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> Counter[Owner]:

@@ -25,7 +25,7 @@ from ..interpreter.code_patching import PROBE_FILE
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
-from ..model.stack import HARNESS, Owner, owner_of, probed_parent
+from ..model.stack import HARNESS, Owner, first_part, owner_of, probed_parent
 from ..timing.schedule import Schedule
 from .attribution import OwnerMarkers
 
@@ -148,9 +148,10 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
         outer, _ = probed_parent(stack.entries, index, stack.probeable)
         around: Block = () if found.get(outer) == outside else found[outer]
         own: Block = () if around else outside
-        if index in layers:
-            own = (_block(layers[index].name, layers[index].index),)
-        elif index == stack.endpoint:
+        first = first_part(stack.entries, index)
+        if first in layers:
+            own = (_block(layers[first].name, layers[first].index),)
+        elif first == stack.endpoint:
             own = (_block(ENDPOINT),)
         found[owner_of(index)] = (*around, *own)
     found[Owner(len(stack.entries) + 1)] = (_block(ELSEWHERE),)

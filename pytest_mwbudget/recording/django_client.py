@@ -15,11 +15,11 @@ BODY = "_body_file"
 class HandlerApp:
     """The handler of an AsyncClient as an ASGI app.
 
-    `payload` is Django's class for the body of a request.
+    `framework_app` is the handler, where `asgi.frameworks` looks for layers; `payload` is Django's class for the body of a request.
     """
 
     def __init__(self, handler: Callable[[Scope], Awaitable[Any]], payload: Callable[[bytes], Any]) -> None:
-        self.handler = handler
+        self.framework_app = handler
         self.payload = payload
         # What makes the client's own request, by the identity of its scope.
         self._firsts: dict[int, Callable[[Scope, Send], Awaitable[None]]] = {}
@@ -35,7 +35,7 @@ class HandlerApp:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        await _pass_on(await self.handler({**scope, BODY: self.payload(bytes(body))}), send)
+        await _pass_on(await self.framework_app({**scope, BODY: self.payload(bytes(body))}), send)
 
     async def asked(
         self, client: Any, request: dict[str, Any], ask: Callable[..., Awaitable[Any]], recorder: Recorder

@@ -97,7 +97,7 @@ def buffering(result: Result, report: LayerReport) -> str | None:
 def waiting(result: Result, report: LayerReport) -> str | None:
     """Find a layer that is suspended for much of its time."""
     us, occupation = report.us, report.occupation
-    if us is None or occupation is None:
+    if us is None or occupation is None or report.layer.adapts is not None:
         return None
     # The wait has no interval of its own: it is the difference of `us` and `busy`.
     unsure = us.half_width + occupation.busy.half_width
@@ -106,6 +106,17 @@ def waiting(result: Result, report: LayerReport) -> str | None:
     return (
         f"{report.name} waits for {figure(occupation.wait_us)} µs of its {figure(us.estimate)} µs per request, and the"
         " request with it: keep the answer in a cache, wait for several things at once, or do it after the response"
+    )
+
+
+def thread_hops(result: Result, report: LayerReport) -> str | None:
+    """Find a layer for which the framework moves each request to a thread."""
+    us, why = report.us, report.layer.adapts
+    if us is None or us.low < LARGE_US or why is None:
+        return None
+    return (
+        f"{report.name} takes {figure(us.estimate)} µs per request, and the way to a thread and back is part of it:"
+        f" {why}; write it as async code if it does not block"
     )
 
 
@@ -134,6 +145,7 @@ RULES: Mapping[str, Rule] = {
     "blocking": blocking,
     "buffering": buffering,
     "waiting": waiting,
+    "thread-hops": thread_hops,
     "per-message": per_message,
 }
 

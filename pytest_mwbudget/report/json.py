@@ -176,6 +176,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "reason": next((judged.reason for judged in report.judged.values() if judged.reason), None),
         "why": why,
         "origin": report.layer.origin and asdict(report.layer.origin),
+        "adapts": report.layer.adapts,
     }
 
 
@@ -257,7 +258,11 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
     return LayerReport(
-        Layer(**{key: data[key] for key in OF_LAYER}, origin=Origin(**data["origin"]) if data.get("origin") else None),
+        Layer(
+            **{key: data[key] for key in OF_LAYER},
+            origin=Origin(**data["origin"]) if data.get("origin") else None,
+            adapts=data.get("adapts"),
+        ),
         data["us"] and _read_estimate(data["us"]),
         data["method"],
         occupation,

@@ -9,7 +9,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..analysis.samples import BlankLayers
-from ..asgi.calls import Reader
+from ..asgi.calls import FrameworkReader, Reader
 from ..interpreter.code_patching import compiled, twin
 from ..interpreter.stand_ins import stand_in_for_callable
 from .probe_code import ArgumentSearch, Probe, Targets, probe_trampoline
@@ -37,7 +37,7 @@ class NullLayer:
     targets: Targets
 
 
-def null_layer(reader: Reader, probe: Probe, search: ArgumentSearch, *, plain: bool) -> NullLayer:
+def null_layer(reader: Reader | FrameworkReader, probe: Probe, search: ArgumentSearch, *, plain: bool) -> NullLayer:
     """Make a null layer round `probe`, to be called as the reader's function is."""
 
     async def never_called(*arguments: object, **named: object) -> None: ...
@@ -75,7 +75,9 @@ def make():
 """
 
 
-def blank_layer(reader: Reader, inner: Callable[..., Any], *, plain: bool, wrapping: bool = False) -> FunctionType:
+def blank_layer(
+    reader: Reader | FrameworkReader, inner: Callable[..., Any], *, plain: bool, wrapping: bool = False
+) -> FunctionType:
     """Make a layer that only calls `inner`, and wraps `send` if `wrapping`; called as the reader's function is.
 
     Only a reader of ordinary parameters can have a layer that wraps `send`.

@@ -14,7 +14,7 @@ from functools import partial
 from types import CodeType
 from typing import Any, TypeAlias
 
-from ..asgi.calls import Call, Key, Reader
+from ..asgi.calls import Call, FrameworkReader, Key, Reader
 from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
 from ..interpreter.coroutine_proxy import awaiting
@@ -28,8 +28,9 @@ Log: TypeAlias = deque[int]
 # The owner of the time inside a layer, and the function to call.
 Target: TypeAlias = tuple[Owner, Callable[..., Any]]
 Targets: TypeAlias = dict[Key, Target]
-# A probe: takes the target, the arguments before the scope, and scope, receive and send.
-Probe: TypeAlias = Callable[[Target, tuple[Any, ...], Any, Any, Any], Any]
+# A probe: takes the target, then the arguments before the scope, scope, receive and send; at a framework's layer, which
+# has no such arguments, all arguments.
+Probe: TypeAlias = Callable[..., Any]
 
 
 # ---- entering a probe -------------------------------------------------------------------------------------------
@@ -54,29 +55,34 @@ def make({cells}):
             _unpatched_ = {unpatched!r}
             return _unpatched_({passed})
         _probe_ = {probe!r}
-        return _probe_(_target_, ({leads}), {last})
+        return _probe_(_target_, {arguments})
 """
 
 
 def probe_trampoline(
-    reader: Reader, probe: Probe, targets: Targets, unpatched: Function, search: ArgumentSearch
+    reader: Reader | FrameworkReader, probe: Probe, targets: Targets, unpatched: Function, search: ArgumentSearch
 ) -> CodeType:
     """Return code for a function that enters the probe if the function is called for one of the `targets`.
 
-    The code itself finds the target if scope, receive and send are the last arguments. Otherwise `search` does.
+    The code itself finds the target, but for an ASGI callable whose last arguments are not scope, receive and send:
+    there `search` does.
     """
     original = unpatched.__code__
-    if not reader.ordinary:
-        return detour(original, search.entering(reader, probe, targets, unpatched))
     names = reader.parameters.positional
-    identities = [f"_identity_({name})" for name in names[:-3]]
+    if isinstance(reader, FrameworkReader):
+        telling, arguments = names[: reader.instances], reader.parameters.passed
+    elif reader.ordinary:
+        telling, last = names[:-3], ", ".join(names[-3:])
+        arguments = f"({''.join(f'{name}, ' for name in telling)}), {last}"
+    else:
+        return detour(original, search.entering(reader, probe, targets, unpatched))
+    identities = [f"_identity_({name})" for name in telling]
     source = _SHAPE.format(
         cells=mentioned_cells(original),
         signature=reader.parameters.signature,
         passed=reader.parameters.passed,
         key=identities[0] if len(identities) == 1 else f"({''.join(f'{one}, ' for one in identities)})",
-        leads="".join(f"{name}, " for name in names[:-3]),
-        last=", ".join(names[-3:]),
+        arguments=arguments,
         identity=_IDENTITY,
         find=_FIND,
         unpatched=_UNPATCHED,
@@ -128,9 +134,9 @@ class ArgumentSearch:
 
         return search
 
-    def as_target(self, reader: Reader, function: Callable[..., Any]) -> Callable[..., Any]:
+    def as_target(self, reader: Reader | FrameworkReader, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that a probe can call: it takes the call first if the arguments were searched."""
-        if reader.ordinary:
+        if isinstance(reader, FrameworkReader) or reader.ordinary:
             return function
         begin, end = self.begin, self.end
 
@@ -239,6 +245,50 @@ def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
     return plain_probe if plain else probe
 
 
+def framework_probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
+    """Return a probe for layers of a framework, which get neither receive nor send."""
+    log = timeline.append
+
+    async def awaited(owner: Owner, awaitable: Awaitable[Any]) -> Any:
+        outer = timeline[-2]
+        log(owner)
+        log(clock())
+        try:
+            return await awaitable
+        finally:
+            log(outer)
+            log(clock())
+
+    async def inside(target: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        # Inside the layer, as the probe's own coroutine is outside of it: half of a probe is charged to each side. A
+        # plain probe makes a stand-in inside.
+        return await target(*arguments, **named)
+
+    async def probe(hit: Target, /, *arguments: Any, **named: Any) -> Any:
+        owner, target = hit
+        outer = timeline[-2]
+        log(owner)
+        log(clock())
+        try:
+            return await inside(target, arguments, named)
+        finally:
+            log(outer)
+            log(clock())
+
+    def plain_probe(hit: Target, /, *arguments: Any, **named: Any) -> Any:
+        owner, target = hit
+        outer = timeline[-2]
+        log(owner)
+        log(clock())
+        try:
+            return stand_in_for_awaitable(target(*arguments, **named), partial(awaited, owner))
+        finally:
+            log(outer)
+            log(clock())
+
+    return plain_probe if plain else probe
+
+
 @types.coroutine
 def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator[Any, Any, Any]:
     """Run `awaitable`, and log each suspension of its task and the owner at each resumption."""
@@ -281,8 +331,8 @@ def stepping_probe(probe: Probe, timeline: Log, clock: Clock, steppers: Steppers
         timeline.extend((outside, clock()))
         return await stepped(awaitable, timeline, clock)
 
-    def enter(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
-        answer = probe(hit, leads, scope, receive, send)
+    def enter(hit: Target, /, *arguments: Any, **named: Any) -> Any:
+        answer = probe(hit, *arguments, **named)
         outside = outer.get(hit[0])
         if outside is None or not steppers.on:
             return answer

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..analysis.samples import BlankLayers
 from ..asgi.app import ASGIApp
-from ..asgi.calls import Key, Reader
+from ..asgi.calls import Call, FrameworkReader, Key, Reader
 from ..asgi.stack import Entry, Stack
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..interpreter.code_patching import Function, is_plain, patched_code, twin
@@ -28,6 +28,7 @@ from .probe_code import (
     Probe,
     Steppers,
     Targets,
+    framework_probe_for,
     probe_for,
     probe_trampoline,
     stepped,
@@ -44,7 +45,7 @@ class _Site:
 
     function: Function
     twin: Function
-    reader: Reader
+    reader: Reader | FrameworkReader
     targets: Targets = field(default_factory=dict)
     outer_owners: dict[Owner, Owner] = field(default_factory=dict)  # of layers that begin a task, by the layer's owner
     code: CodeType | None = None
@@ -82,7 +83,8 @@ class Probes:
         self.stack = stack
         self.clock = clock
         # Steppers log something only if tasks take turns or a task waits.
-        self.steppable = stack.tasks or suspending
+        # Steps and probes of different threads would log in no certain order.
+        self.steppable = (stack.tasks or suspending) and not stack.probed_elsewhere
         self.log: Log = deque((HARNESS, clock()))
         self.null_owner = Owner(len(stack.entries) + 1)
         self.owners = self.null_owner + 2
@@ -139,19 +141,22 @@ class Probes:
         assert function is not None
         site = self._sites.get(id(function))
         if site is None:
-            reader = Reader.of(function, entry.telling)
-            site = self._sites[id(function)] = _Site(function, twin(function, function.__code__), reader)
-            site.code = probe_trampoline(reader, self._outer_probe(site), site.targets, site.twin, self._search)
+            site = self._sites[id(function)] = _Site(function, twin(function, function.__code__), entry.reader)
+            site.code = probe_trampoline(site.reader, self._outer_probe(site), site.targets, site.twin, self._search)
         site.targets[entry.key] = (owner_of(index), self._search.as_target(site.reader, site.twin))
         if entry.own_task:
             site.outer_owners[owner_of(index)] = self.owner_of_parent(index)
 
     def _outer_probe(self, site: _Site) -> Probe:
         """The site's probe, which also steps the tasks that its layers begin."""
-        probe = probe_for(self.log, self.clock, plain=is_plain(site.function))
+        probe = self._probe(site)
         if any(entry.own_task for entry in self.stack.entries if entry.function is site.function):
             return stepping_probe(probe, self.log, self.clock, self._steppers, site.outer_owners)
         return probe
+
+    def _probe(self, site: _Site) -> Probe:
+        maker = framework_probe_for if isinstance(site.reader, FrameworkReader) else probe_for
+        return maker(self.log, self.clock, plain=is_plain(site.function))
 
     def _site_of(self, index: EntryIndex) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
@@ -177,10 +182,13 @@ class Probes:
 
     def _null_layer(self, site: _Site) -> NullLayer:
         reader, plain = site.reader, is_plain(site.function)
-        shape = (len(reader.parameters.positional), plain) if reader.ordinary else (id(site.function), plain)
+        shape: tuple[object, ...] = (len(reader.parameters.positional), plain)
+        if isinstance(reader, FrameworkReader):
+            shape = (reader, plain)
+        elif not reader.ordinary:
+            shape = (id(site.function), plain)
         if shape not in self._null_layers:
-            probe = probe_for(self.log, self.clock, plain=plain)
-            self._null_layers[shape] = null_layer(reader, probe, self._search, plain=plain)
+            self._null_layers[shape] = null_layer(reader, self._probe(site), self._search, plain=plain)
         return self._null_layers[shape]
 
     @contextmanager
@@ -211,6 +219,7 @@ def _straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
     """Return a function that a probe can call in place of the layer outside `entry`, and that calls `entry`."""
     function, call = entry.function, entry.call
     assert function is not None
+    assert isinstance(call, Call)
 
     async def straight(*arguments: Any) -> Any:
         positional, named = call.replaced(*arguments[-3:])

@@ -264,6 +264,8 @@ class Timing:
         if teller is None or teller.entry is None or bound <= found.least_us:
             return set()
         us = teller.estimate_of(quantity)
+        if us is None and found.in_threads and quantity == "busy_us":
+            return set()
         if teller is not row and us is not None and us.low > bound:
             return set()  # a merged layer, whose neighbour alone is over the budget
         busy = quantity == "busy_us"
@@ -334,7 +336,9 @@ class Timing:
 
     def _open(self, look: Look) -> bool:
         """Return whether a verdict is undecided, a failure does not count yet, or a row has no interval."""
-        if not look.estimates.bounded or any(one.verdict == "undecided" for one in look.judgements.values()):
+        # No request tells how long layers in threads hold the event loop.
+        telling = [one for key, one in look.judgements.items() if not (look.estimates.in_threads and _is_busy(key))]
+        if not look.estimates.bounded or any(one.verdict == "undecided" for one in telling):
             return True
         return bool(look.failed) and (self.seconds < self.patience_s or not look.failed <= self.failed_before)
 
@@ -343,7 +347,8 @@ class Timing:
     def _timed(self, look: Look) -> Timed:
         endpoint = self.stack.endpoint
         stopped = not self.environment.precise and look.kept and not look.precise
-        notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped)
+        framework = self.stack.outside and self.stack.entries[0].seam is not None
+        notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework)
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
@@ -365,3 +370,7 @@ class Timing:
         bounded = all(part.bounded for part in [*parts, found.whole])
         residue_us = math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
         return Books(found.whole, found.outside, endpoint, residue_us)
+
+
+def _is_busy(key: BudgetKey) -> bool:
+    return key is not None and key[1] == "busy_us"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TypeAlias
 
+from ...interpreter.code_patching import Function
+from ..callables import MISSING, functions_called, is_function, static
 from .route import Route
 
 # By the top-level package of the app's type.
@@ -43,6 +44,33 @@ class Seam:
     layers: tuple[FrameworkLayer, ...]
     endpoint: tuple[object, ...] = ()
 
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the functions that enter the layers and the endpoint; none for what is not written in Python."""
+        entering: list[tuple[object, FrameworkLayer | None]] = [
+            (one, layer) for layer in self.layers for one in layer.calls
+        ]
+        for one, layer in [*entering, *((one, None) for one in self.endpoint)]:
+            function = next(functions_called(one), None)
+            if function is not None:
+                instance = one.__self__ if type(one) is MethodType else one
+                yield Hook(function, None if is_function(one) else instance, layer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hook:
+    """A function whose call enters a layer, or the endpoint if `layer` is None.
+
+    `instance` is the first argument of these calls; None for a function of the layer's own.
+    """
+
+    function: Function
+    instance: object
+    layer: FrameworkLayer | None
+
+    def same_as(self, other: Hook) -> bool:
+        """Return whether another hook is entered by the same calls."""
+        return self.function is other.function and self.instance is other.instance
+
 
 # The function `seam` of a framework's module: takes an app that has started, None for an app without layers.
 SeamOf: TypeAlias = Callable[[object], Seam | None]
@@ -53,7 +81,12 @@ RoutesOf: TypeAlias = Callable[[object], Iterator[Route] | None]
 
 
 def seam_of(app: object) -> Seam | None:
-    """Return where an app that has started can be cut, None if its type is of no framework known here."""
+    """Return where an app that has started can be cut, None if its type is of no framework known here.
+
+    An object that stands for an app has it as `framework_app`.
+    """
+    stands_for = static(app, "framework_app")
+    app = app if stands_for is MISSING else stands_for
     of: SeamOf | None = getattr(_framework_of(app), "seam", None)
     return None if of is None else of(app)
 
