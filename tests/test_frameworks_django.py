@@ -39,7 +39,12 @@ DEFAULT = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _settings() -> None:
+def configured() -> None:
+    """Configure Django once for the process."""
+    configure()
+
+
+def configure() -> None:
     if not settings.configured:
         settings.configure(
             ALLOWED_HOSTS=["*"],

@@ -10,7 +10,7 @@ from types import MethodType
 from ..model.stack import EntryIndex, Layer, RowIndex, parts_of
 from . import loops
 from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
-from .naming import aliases_of, names_of, qualname_of
+from .naming import aliases_of, display_name, numbered, qualname_of
 from .origins import origin_of
 from .stack import Entry, HandedOn, Stack
 
@@ -37,7 +37,7 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
     else:
         found += _framework_layers(entries, app, all_of_them=endpoint is None)
         why_unseen = None
-    names = names_of([one.callee for one in found])
+    names = numbered([one.name or display_name(one.callee) for one in found])
     with loops.unwatched():
         origins = [origin_of(one.callee) for one in found]
     name_of = {one.entry: name for one, name in zip(found, names, strict=True) if one.entry is not None}
@@ -81,11 +81,15 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A layer to show: its first entry, None if the request did not enter it, and what names it."""
+    """A layer to show: its first entry, None if the request did not enter it, and what names it.
+
+    `name` is a name that its framework has for it, None for that of the callee.
+    """
 
     entry: EntryIndex | None
     callee: object
     adapts: str | None = None
+    name: str | None = None
 
 
 def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Found]:
@@ -102,7 +106,7 @@ def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them:
         own = (i for i, entry in enumerate(entries) if entry.hook is not None and entry.hook.layer is layer)
         first = next(map(EntryIndex, own), None)
         if first is not None or all_of_them:
-            yield _Found(first, layer.callee, layer.adapts)
+            yield _Found(first, layer.callee, layer.adapts, layer.name)
 
 
 def _cut_app(entries: Sequence[Entry]) -> EntryIndex | None:

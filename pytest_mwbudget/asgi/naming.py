@@ -10,9 +10,8 @@ from .callables import is_function
 from .origins import dispatch_of
 
 
-def names_of(callees: Sequence[object]) -> list[str]:
-    """Return a unique name for each callee. Equal names get numbers, outermost first: `Noop#1`, `Noop#2`."""
-    names = list(map(display_name, callees))
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return a unique name for each of these. Equal names get numbers, outermost first: `Noop#1`, `Noop#2`."""
     count, number = Counter(names), Counter[str]()
     unique: list[str] = []
     for name in names:

@@ -116,7 +116,7 @@ def thread_hops(result: Result, report: LayerReport) -> str | None:
         return None
     return (
         f"{report.name} takes {figure(us.estimate)} µs per request, and the way to a thread and back is part of it:"
-        f" {why}; write it as async code if it does not block"
+        f" {why}; if it is yours and does not block, write it as async code"
     )
 
 
