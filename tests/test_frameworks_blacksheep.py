@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
 from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-blacksheep = pytest.importorskip("blacksheep")
+needs("blacksheep", "its middlewares are looked at", group="frameworks")
+
+import blacksheep  # noqa: E402
 
 
 async def function_middleware(request: Any, handler: Any) -> Any:

@@ -14,10 +14,12 @@ from pytest_mwbudget.asgi.frameworks.seam import Seam, seam_of
 from pytest_mwbudget.asgi.routes import routes_of
 from pytest_mwbudget.errors import AppError
 
+from .conftest import needs
 from .frameworks import ENDPOINT, Watched, assert_all_entered, layer, names, watched
 
-django = pytest.importorskip("django")
+needs("django", "its middlewares are looked at", group="frameworks")
 
+import django  # noqa: E402
 from asgiref.sync import AsyncToSync, SyncToAsync, iscoroutinefunction, markcoroutinefunction  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.core.handlers.asgi import ASGIHandler  # noqa: E402

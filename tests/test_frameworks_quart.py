@@ -6,14 +6,15 @@ import inspect
 import threading
 from typing import Any
 
-import pytest
-
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
 from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-quart = pytest.importorskip("quart")
+needs("quart", "its functions round the view are looked at", group="frameworks")
+
+import quart  # noqa: E402
 
 
 class Extension:

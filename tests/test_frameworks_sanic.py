@@ -10,10 +10,14 @@ import pytest
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
 from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-sanic = pytest.importorskip("sanic")
-pytest.importorskip("sanic.response")
+needs("sanic", "its middlewares are looked at", group="frameworks")
+
+import sanic  # noqa: E402
+import sanic.response  # noqa: E402
+import sanic.views  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +127,7 @@ def test_each_function_is_a_layer_with_the_objects_that_requests_call() -> None:
 
 
 def test_classes_of_handlers_and_files_are_endpoints(tmp_path: Any) -> None:
-    views = pytest.importorskip("sanic.views")
-
-    class View(views.HTTPMethodView):
+    class View(sanic.views.HTTPMethodView):
         async def get(self, request: Any) -> Any:
             return sanic.response.text("view")
 

@@ -15,6 +15,8 @@ import pytest
 from .apps import LEAN
 from .conftest import needs
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).parent.parent
 
 FASTAPI = """
