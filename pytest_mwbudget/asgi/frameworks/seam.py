@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MethodType
+from types import FrameType, MethodType
 from typing import TypeAlias
 
 from ...interpreter.code_patching import Function
-from ..callables import MISSING, functions_called, is_function, static
+from ..callables import MISSING, cell_value, functions_called, is_function, static
 
 # By the top-level package of the app's type.
 FRAMEWORKS = ("blacksheep", "django", "falcon", "quart", "sanic")
@@ -65,6 +65,16 @@ class Hook:
     function: Function
     instance: object
     layer: FrameworkLayer | None
+
+    def is_entered_by(self, frame: FrameType) -> bool:
+        """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
+        code, values = frame.f_code, frame.f_locals
+        if code is not self.function.__code__:
+            return False
+        if self.instance is not None:
+            return code.co_argcount > 0 and values.get(code.co_varnames[0]) is self.instance
+        held = map(cell_value, self.function.__closure__ or ())
+        return all(values.get(name, MISSING) is value for name, value in zip(code.co_freevars, held, strict=True))
 
     def same_as(self, other: Hook) -> bool:
         """Return whether another hook is entered by the same calls."""
