@@ -81,17 +81,24 @@ class Hook:
         return self.function is other.function and self.instance is other.instance
 
 
+# The attribute of an ASGI callable that stands for an app.
+STANDS_FOR = "framework_app"
+
 # The function `seam` of a framework's module: takes an app that has started, None for an app without layers.
 SeamOf: TypeAlias = Callable[[object], Seam | None]
+
+
+def stands_for_app(callee: object) -> bool:
+    """Return whether an ASGI callable stands for an app that its client calls without ASGI."""
+    return static(callee, STANDS_FOR) is not MISSING
 
 
 def seam_of(app: object) -> Seam | None:
     """Return where an app that has started can be cut, None if its type is of no framework known here.
 
-    An object that stands for an app has it as `framework_app`.
+    An object that stands for an app has it in the attribute STANDS_FOR.
     """
-    stands_for = static(app, "framework_app")
-    app = app if stands_for is MISSING else stands_for
+    app = static(app, STANDS_FOR) if stands_for_app(app) else app
     for cls in type(app).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in FRAMEWORKS:
