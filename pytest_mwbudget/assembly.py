@@ -215,9 +215,24 @@ class Findings:
             names = ", ".join(self.foreign_tools.suspended)
             missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
             yield tagged(f"{names} was suspended during the measurement{missed}.", "suspended-tool")
+        yield from self._notes_on_stack()
+        disturbed = [f"{one} was at work" for one in self.foreign_tools.active]
+        if self.foreign_tools.unproven is not None:
+            disturbed.append(self.foreign_tools.unproven)
+        for why in disturbed:
+            nothing = f"{why}: there are no figures of time and memory, and no verdicts on them."
+            yield tagged(nothing, "active-tool")
+        yield from self.counted.notes
+        if self.timed is not None:
+            yield from self.timed.notes
+
+    def _notes_on_stack(self) -> Iterator[str]:
         if self.stack.displaced:
             hidden = "The app runs a profiler of its own, which hides the layers inside of it."
             yield tagged(hidden, "missing-layers")
+        if self.stack.without_asgi:
+            handler = "(outside) is the handler of the test's own client, which calls no ASGI app."
+            yield tagged(handler, "outside")
         if self.stack.uncut is not None:
             unread = f"The layers of {self.stack.uncut} could not be read, so they are in its endpoint."
             yield tagged(unread, "missing-layers")
@@ -229,12 +244,3 @@ class Findings:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
             yield tagged(together, "merged")
-        disturbed = [f"{one} was at work" for one in self.foreign_tools.active]
-        if self.foreign_tools.unproven is not None:
-            disturbed.append(self.foreign_tools.unproven)
-        for why in disturbed:
-            nothing = f"{why}: there are no figures of time and memory, and no verdicts on them."
-            yield tagged(nothing, "active-tool")
-        yield from self.counted.notes
-        if self.timed is not None:
-            yield from self.timed.notes

@@ -282,6 +282,9 @@ async def test_body_and_what_is_left_out():
     result.stdout.fnmatch_lines(
         [
             "*test_spin*GET /items/1?spin=1*",
+            "CommonMiddleware *",
+            "  django.middleware.common.CommonMiddleware, *from Django",
+            "note: (outside) is the handler of the test's own client*",
             "*test_body_and_what_is_left_out GET /broken not measured: the app raised LookupError*",
             "*test_body_and_what_is_left_out GET /stream not measured: its response is read as a stream*",
         ]

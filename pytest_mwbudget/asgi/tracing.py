@@ -17,7 +17,7 @@ from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters
 from ..interpreter.tracers import profiled
 from . import loops
-from .callables import MISSING, cell_value, functions_called
+from .callables import functions_called
 from .calls import Call, FrameworkCall, call_in
 from .frameworks.seam import Hook, Seam, seam_of
 
@@ -149,7 +149,7 @@ class Trace:
         # its function may have deleted an argument.
         if frame in self._call_of:
             return
-        hook = next((hook for hook in hooks if _enters(frame, hook)), None)
+        hook = next((hook for hook in hooks if hook.is_entered_by(frame)), None)
         if hook is not None:
             self._note(TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook))
         if hook is not None or parameters is None:
@@ -272,15 +272,6 @@ def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     headers = scope.get("headers")
     if isinstance(headers, (list, tuple)):
         yield from (pair for pair in headers if isinstance(pair, tuple))
-
-
-def _enters(frame: FrameType, hook: Hook) -> bool:
-    """Return whether a frame is a call of a hook's function: by its first argument, or by the function's cells."""
-    code, values = frame.f_code, frame.f_locals
-    if hook.instance is not None:
-        return code.co_argcount > 0 and values.get(code.co_varnames[0]) is hook.instance
-    held = map(cell_value, hook.function.__closure__ or ())
-    return all(values.get(name, MISSING) is value for name, value in zip(code.co_freevars, held, strict=True))
 
 
 def _is_task_library(frame: FrameType) -> bool:

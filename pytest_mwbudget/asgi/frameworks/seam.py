@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MethodType, ModuleType
+from types import FrameType, MethodType, ModuleType
 from typing import TypeAlias
 
 from ...interpreter.code_patching import Function
-from ..callables import MISSING, functions_called, is_function, static
+from ..callables import MISSING, cell_value, functions_called, is_function, static
 from .route import Route
 
 # By the top-level package of the app's type.
@@ -67,10 +67,23 @@ class Hook:
     instance: object
     layer: FrameworkLayer | None
 
+    def is_entered_by(self, frame: FrameType) -> bool:
+        """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
+        code, values = frame.f_code, frame.f_locals
+        if code is not self.function.__code__:
+            return False
+        if self.instance is not None:
+            return code.co_argcount > 0 and values.get(code.co_varnames[0]) is self.instance
+        held = map(cell_value, self.function.__closure__ or ())
+        return all(values.get(name, MISSING) is value for name, value in zip(code.co_freevars, held, strict=True))
+
     def same_as(self, other: Hook) -> bool:
         """Return whether another hook is entered by the same calls."""
         return self.function is other.function and self.instance is other.instance
 
+
+# The attribute of an ASGI callable that stands for an app.
+STANDS_FOR = "framework_app"
 
 # The function `seam` of a framework's module: takes an app that has started, None for an app without layers.
 SeamOf: TypeAlias = Callable[[object], Seam | None]
@@ -80,13 +93,17 @@ SeamOf: TypeAlias = Callable[[object], Seam | None]
 RoutesOf: TypeAlias = Callable[[object], Iterator[Route] | None]
 
 
+def stands_for_app(callee: object) -> bool:
+    """Return whether an ASGI callable stands for an app that its client calls without ASGI."""
+    return static(callee, STANDS_FOR) is not MISSING
+
+
 def seam_of(app: object) -> Seam | None:
     """Return where an app that has started can be cut, None if its type is of no framework known here.
 
-    An object that stands for an app has it as `framework_app`.
+    An object that stands for an app has it in the attribute STANDS_FOR.
     """
-    stands_for = static(app, "framework_app")
-    app = app if stands_for is MISSING else stands_for
+    app = static(app, STANDS_FOR) if stands_for_app(app) else app
     of: SeamOf | None = getattr(_framework_of(app), "seam", None)
     return None if of is None else of(app)
 
