@@ -1,8 +1,9 @@
-"""Count the tasks and threads that each owner spawns, and charge the work of a task to its spawner.
+"""Count the tasks and threads that each owner spawns, and charge the work of a task or a thread to its spawner.
 
 Calls of these are watched: on asyncio the loop's `create_task`, `call_soon` and the like; on uvloop, which is in C,
 attributes of the loop in their place and a task factory; on trio the functions that spawn; everywhere the functions
-that hand work to a thread. The owner charged at the time of the call is the spawner.
+that hand work to a thread. The owner charged at the time of the call is the spawner. What a thread pool does between
+two pieces of work is nobody's.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
+from functools import partial
 from types import CoroutineType, FunctionType
 from typing import Any, TypeAlias
 
@@ -29,8 +31,8 @@ from .charger import NOBODY, Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
-# Is shown the caller and the arguments of a call, and returns the arguments to make the call with.
-Seen: TypeAlias = Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
+# Is shown the caller of a function, the function, which is charged to the caller, and the arguments; makes the call.
+Seen: TypeAlias = Callable[[Owner, Callable[..., Any], Arguments, Named], Any]
 
 # The modules of thread pools. Work that a pool hands on was counted when the pool got it. Functions that these packages
 # export, such as `anyio.from_thread.run`, are work like any other.
@@ -49,31 +51,38 @@ class Spawning:
         self.core = core
         self.background = background
         self.aside = aside
-        self.tasks: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
-        self.threads: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+        # Lists, because threads may append at the same time.
+        self.tasks: list[tuple[Owner, str]] = []
+        self.threads: list[tuple[Owner, str]] = []
+        # The threads that are calling `run_in_executor`.
+        self.executing: set[int] = set()
         # Why some tasks and threads were not seen.
         self.unseen: list[str] = []
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
         """Return tasks and threads by owner since the last call."""
-        taken = dict(self.tasks), dict(self.threads)
-        self.tasks.clear()
-        self.threads.clear()
-        return taken
+        tasks, self.tasks = self.tasks, []
+        threads, self.threads = self.threads, []
+        return _by_owner(tasks), _by_owner(threads)
 
     @contextmanager
     def watched(self, library: Library) -> Iterator[None]:
         """Watch the running loop, which is of this library, and every way to a worker thread."""
         with ExitStack() as stack:
             stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
+            if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
+                self.unseen.append(f"{why}.")
             stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
+            stack.enter_context(self._detoured(_function(Future.add_done_callback), self._lending(1)))
             if "anyio.to_thread" in sys.modules:
                 run_sync = _function(sys.modules["anyio.to_thread"].run_sync)
                 stack.enter_context(self._detoured(run_sync, self._handing(0)))
+            stack.enter_context(self._detoured(_function(asyncio.run_coroutine_threadsafe), self._sending))
             if library == "trio":
                 self._watch_trio(stack)
+                stack.enter_context(self._asyncio_loops(None))
             else:
-                stack.enter_context(self._asyncio_loop(asyncio.get_running_loop()))
+                stack.enter_context(self._asyncio_loops(asyncio.get_running_loop()))
             yield
 
     # ---- detours --------------------------------------------------------------------------------------------------
@@ -104,8 +113,7 @@ class Spawning:
         def shown(caller: Owner, /, *arguments: Any, **named: Any) -> Any:
             if caller == NOBODY:
                 return function(*arguments, **named)
-            arguments, named = seen(caller, arguments, named)
-            return self.core.run(caller, function, *arguments, **named)
+            return seen(caller, partial(self.core.run, caller, function), arguments, named)
 
         return shown
 
@@ -113,47 +121,103 @@ class Spawning:
 
     def _handing(self, position: int) -> Seen:
         """Watch a function whose argument at `position` is to run in a worker thread."""
+        lending = self._lending(position)
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-            if len(arguments) > position and not _of_a_pool(arguments[position]):
-                self.threads[caller][work_name(arguments[position])] += 1
-            return arguments, named
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+            if len(arguments) > position:
+                self._count_thread(caller, arguments[position])
+            return lending(caller, call, arguments, named)
 
         return seen
 
-    def _starting(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+    def _count_thread(self, caller: Owner, work: object) -> None:
+        if not _of_a_pool(work) and threading.get_ident() not in self.executing:
+            self.threads.append((caller, work_name(work)))
+
+    def _lending(self, *positions: int) -> Seen:
+        """Watch a function whose arguments at `positions` may be called in another thread."""
+
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+            for position in positions:
+                if len(arguments) > position and callable(arguments[position]):
+                    arguments = _with(arguments, position, self.core.lent(caller, arguments[position]))
+            return call(*arguments, **named)
+
+        return seen
+
+    def _starting(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         thread = arguments[0]
         target = internals.thread_target(thread)
-        if not (_of_a_pool(target) or _of_a_pool(type(thread))):
-            self.threads[caller][work_name(target)] += 1
-        return arguments, named
+        if _of_a_pool(target) or _of_a_pool(type(thread)):
+            return call(*arguments, **named)
+        self._count_thread(caller, target)
+        if internals.why_no_bootstrap() is not None:
+            return call(*arguments, **named)
+        with internals.bootstrap_replaced(thread, partial(self.core.lent, caller)):
+            return call(*arguments, **named)
+
+    def _executing(self, position: int) -> Seen:
+        """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
+
+        A thread pool is watched itself. Another executor may use one, which then counts nothing.
+        """
+        lending = self._lending(position + 1)
+
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+            executor = arguments[position] if len(arguments) > position else None
+            if executor is None or isinstance(executor, ThreadPoolExecutor) or _of_a_pool(type(executor)):
+                return call(*arguments, **named)
+            if len(arguments) > position + 1:
+                self._count_thread(caller, arguments[position + 1])
+            self.executing.add(threading.get_ident())
+            try:
+                return lending(caller, call, arguments, named)
+            finally:
+                self.executing.discard(threading.get_ident())
+
+        return seen
 
     # ---- asyncio --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _asyncio_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method."""
-        strangers = dict.fromkeys(asyncio.all_tasks(loop), self.background)
-        watching = asyncio.current_task(loop)
+    def _asyncio_loops(self, loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+        """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method.
+
+        They are those of `loop`, None on trio, and of asyncio's own loops, which may run in other threads.
+        """
+        strangers = {} if loop is None else dict.fromkeys(asyncio.all_tasks(loop), self.background)
+        watching = None if loop is None else asyncio.current_task(loop)
         if watching is not None:
             strangers[watching] = self.aside
+        taking: dict[str, Callable[[int], Seen]] = {
+            name: partial(self._scheduling, position, strangers) for name, position in SCHEDULING.items()
+        }
+        taking["run_in_executor"] = self._executing
         with ExitStack() as stack:
-            for name, position in SCHEDULING.items():
-                if isinstance(method := _method(loop, name), FunctionType):
-                    stack.enter_context(self._detoured(method, self._scheduling(position + 1, strangers)))
-                else:
-                    shown = self._shown(getattr(loop, name), self._scheduling(position, strangers))
+            for name, seen in taking.items():
+                for function in _python_methods(loop, name):
+                    stack.enter_context(self._detoured(function, seen(1)))
+                if loop is not None and not isinstance(_method(loop, name), FunctionType):
+                    shown = self._shown(getattr(loop, name), seen(0))
                     stack.enter_context(_replaced(loop, name, self.core.aside(shown)))
-            constructor = internals.eager_constructor(loop.get_task_factory())
-            if loop.get_task_factory() is not None and (why := internals.why_no_eager_constructor()) is not None:
+            factory = None if loop is None else loop.get_task_factory()
+            if factory is not None and (why := internals.why_no_eager_constructor()) is not None:
                 self.unseen.append(f"{why}.")
-            if constructor is not None:
+            constructor = internals.eager_constructor(factory)
+            if loop is not None and constructor is not None:
                 stack.enter_context(self._eager_factory(loop, constructor))
-            elif isinstance(method := _method(loop, "create_task"), FunctionType):
-                stack.enter_context(self._detoured(method, self._creating(1)))
             else:
-                stack.enter_context(self._task_factory(loop))
+                for function in _python_methods(loop, "create_task"):
+                    stack.enter_context(self._detoured(function, self._creating(1)))
+                if loop is not None and not isinstance(_method(loop, "create_task"), FunctionType):
+                    stack.enter_context(self._task_factory(loop))
             yield
+
+    def _sending(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch `run_coroutine_threadsafe`: the loop of another thread, which runs the coroutine, may be in C."""
+        if arguments and asyncio.iscoroutine(arguments[0]):
+            arguments = _with(arguments, 0, self.core.coroutine_proxy(caller, arguments[0]))
+        return call(*arguments, **named)
 
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
@@ -207,25 +271,26 @@ class Spawning:
     def _creating(self, position: int) -> Seen:
         """Watch a function whose argument at `position`, or named `coro`, is the coroutine of the new task."""
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if "coro" in named:
                 arguments = (*arguments, named.pop("coro"))
             if len(arguments) > position and asyncio.iscoroutine(coro := arguments[position]):
-                self.tasks[caller][coroutine_name(coro)] += 1
+                self.tasks.append((caller, coroutine_name(coro)))
                 arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
-            return arguments, named
+            return call(*arguments, **named)
 
         return seen
 
-    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
-        """Watch a function whose argument at `position` is a callback."""
+    def _scheduling(self, place: int, strangers: dict[asyncio.Task[Any], Owner], first: int) -> Seen:
+        """Watch a function whose argument at `place`, counted from the argument at `first`, is a callback."""
+        position = first + place
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if len(arguments) > position and callable(callback := arguments[position]):
                 task = getattr(callback, "__self__", None)
                 owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
                 arguments = _with(arguments, position, self.core.callback(owner, callback))
-            return arguments, named
+            return call(*arguments, **named)
 
         return seen
 
@@ -234,20 +299,49 @@ class Spawning:
     def _watch_trio(self, stack: ExitStack) -> None:
         import trio
 
-        stack.enter_context(self._detoured(_function(trio.to_thread.run_sync), self._handing(0)))
-        for function, position in (
-            (trio.Nursery.start_soon, 1),
-            (trio.Nursery.start, 1),
-            (trio.lowlevel.spawn_system_task, 0),
+        token: Any = type(trio.lowlevel.current_trio_token())
+        for function, seen in (
+            (trio.to_thread.run_sync, self._handing(0)),
+            (trio.lowlevel.start_thread_soon, self._delivering),
+            (trio.from_thread.run, self._returning),
+            (trio.from_thread.run_sync, self._lending(0)),
+            (token.run_sync_soon, self._calling_soon),
+            (trio.Nursery.start_soon, self._spawning(1)),
+            (trio.Nursery.start, self._spawning(1)),
+            (trio.lowlevel.spawn_system_task, self._spawning(0)),
         ):
-            stack.enter_context(self._detoured(_function(function), self._spawning(position)))
+            stack.enter_context(self._detoured(_function(function), seen))
+
+    def _delivering(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch trio's `start_thread_soon`: a thread calls the first argument, and the second with its result."""
+        if arguments:
+            self._count_thread(caller, arguments[0])
+        return self._lending(0, 1)(caller, call, arguments, named)
+
+    def _returning(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch trio's `from_thread.run`, which lets trio await the coroutine that the first argument makes."""
+        if not arguments:
+            return call(*arguments, **named)
+        function = arguments[0]
+
+        def made(_: Owner, /, *arguments: Any, **named: Any) -> Any:
+            coro = self.core.run(caller, function, *arguments, **named)
+            return self.core.coroutine_proxy(caller, coro) if inspect.isawaitable(coro) else coro
+
+        return call(*_with(arguments, 0, self.core.aside(made)), **named)
+
+    def _calling_soon(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch the `run_sync_soon` of trio's token. Trio compares a call that is to be made once with others."""
+        if len(arguments) > 1 and callable(arguments[1]) and not named.get("idempotent"):
+            arguments = _with(arguments, 1, self.core.callback(caller, arguments[1]))
+        return call(*arguments, **named)
 
     def _spawning(self, position: int) -> Seen:
         """Watch a function of trio whose argument at `position` makes the coroutine of the new task."""
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if len(arguments) <= position:
-                return arguments, named
+                return call(*arguments, **named)
             function = arguments[position]
             if named.get("name") is None:
                 named["name"] = function
@@ -256,12 +350,19 @@ class Spawning:
                 coro = self.core.run(caller, function, *arguments, **named)
                 if not inspect.isawaitable(coro):
                     return coro
-                self.tasks[caller][coroutine_name(coro)] += 1
+                self.tasks.append((caller, coroutine_name(coro)))
                 return self.core.coroutine_proxy(caller, coro, True)
 
-            return _with(arguments, position, self.core.aside(rooted)), named
+            return call(*_with(arguments, position, self.core.aside(rooted)), **named)
 
         return seen
+
+
+def _by_owner(pairs: list[tuple[Owner, str]]) -> dict[Owner, Counter[str]]:
+    found: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+    for owner, name in pairs:
+        found[owner][name] += 1
+    return dict(found)
 
 
 def _with(arguments: Arguments, position: int, value: object) -> Arguments:
@@ -289,6 +390,14 @@ def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iter
 def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
     """Make the task that a loop without a task factory makes."""
     return asyncio.Task(coro, loop=loop, **named)
+
+
+def _python_methods(loop: asyncio.AbstractEventLoop | None, name: str) -> list[Function]:
+    """Return the functions in Python behind the method of this loop's class and of asyncio's own loops."""
+    methods = [inspect.unwrap(getattr(asyncio.BaseEventLoop, name))]
+    if loop is not None and _method(loop, name) not in methods:
+        methods.append(_method(loop, name))
+    return [method for method in methods if isinstance(method, FunctionType)]
 
 
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
