@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +17,17 @@ import anyio.to_thread
 import pytest
 from starlette.concurrency import run_in_threadpool
 
+from pytest_mwbudget import engine
 from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.charger import NOBODY
 from pytest_mwbudget.counting.spawning import Spawning
+from pytest_mwbudget.counting.unseen import busier, unseen_work
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
+from pytest_mwbudget.timing.run import Environment
 
 from .apps import Noop, hello
 from .counted import COUNTS_OBJECTS, OWN, Own, counted, counts, every_loop, needs_allocations, needs_objects, number
@@ -243,13 +251,15 @@ WAYS: list[Any] = [
 ]
 every_way = pytest.mark.parametrize(("loop", "way", "handed"), WAYS)
 
-pool = ThreadPoolExecutor(1)
-other_loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
+pool: ThreadPoolExecutor
+other_loop: asyncio.AbstractEventLoop
 
 
 @pytest.fixture(scope="module", autouse=True)
 def other_threads() -> Iterator[None]:
     """A pool and a loop of another thread, as an app has them since its start."""
+    global pool, other_loop
+    pool, other_loop = ThreadPoolExecutor(1), asyncio.SelectorEventLoop()
     pool.submit(int).result()
     thread = threading.Thread(target=other_loop.run_forever)
     thread.start()
@@ -468,3 +478,174 @@ def test_a_thread_costs_the_layer_exactly_what_its_work_makes() -> None:
     assert found is not None
     assert less is not None
     assert found.count - less.count == KNOWN - 1
+
+
+# ---- threads that nobody is seen to hand work to ------------------------------------------------------------------
+
+
+class Fed:
+    """A thread of the app that makes objects for each item it gets by `get`."""
+
+    def __init__(self, name: str, get: Callable[[], Any]) -> None:
+        self.get = get
+        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        while (done := self.get()) is not None:
+            [Own() for _ in range(KNOWN)]
+            done.set()
+
+
+@contextlib.contextmanager
+def fed(name: str, source: Any) -> Iterator[None]:
+    worker = Fed(name, source.get)
+    yield
+    source.put(None)
+    worker.thread.join()
+
+
+def puts_into(source: Any, wait: bool = True) -> Any:
+    class Puts(Noop):
+        """A layer that hands work to a thread through a queue."""
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            done = threading.Event()
+            source.put(done)
+            if wait:
+                done.wait(10)
+            await self.app(scope, receive, send)
+
+    return Puts
+
+
+def in_memory(row: Any) -> list[Any]:
+    return [row.objects, row.allocations, row.bytes, row.retained]
+
+
+@needs_allocations
+@every_loop
+def test_a_layer_that_wakes_a_thread_which_works_for_requests_has_no_figures_of_memory(loop: LoopName) -> None:
+    source: Any = queue.Queue()
+    with fed("writer", source):
+        measurement = counted(Noop(puts_into(source)(Noop(hello))), loop=loop)
+    found, ledger = counts(measurement, "Puts"), measurement.ledger
+    assert ledger is not None
+    assert in_memory(found) == in_memory(ledger.total) == [None] * 4
+    why = "thread writer is woken here, and what it does is in no row"
+    assert set(found.why.values()) == set(ledger.total.why.values()) == {why}
+    assert not set(found.why) - {"objects", "allocations", "bytes", "retained"}
+    for other in (counts(measurement, "Noop#1"), counts(measurement, "Noop#2"), ledger.endpoint, ledger.outside):
+        assert other is not None
+        assert other.allocations is not None
+        assert other.why == {}
+    assert (number(found.tasks), number(found.threads)) == (0, 0)
+    assert f" of Puts and (total) are not counted: {why}." in " ".join(measurement.notes)
+
+
+@needs_allocations
+def test_nothing_has_figures_of_memory_if_it_is_unknown_who_wakes_the_thread() -> None:
+    source: Any = queue.SimpleQueue()  # in C: nobody sees who puts
+    with fed("writer", source):
+        measurement = counted(Noop(puts_into(source)(hello)))
+    ledger = measurement.ledger
+    assert ledger is not None
+    assert in_memory(counts(measurement, "Puts")) == in_memory(ledger.total) == [None] * 4
+    why = "thread writer works for the request, and it was not seen which layer gave it the work"
+    assert ledger.why["bytes"] == ledger.why["allocations"] == why
+    assert number(counts(measurement, "Puts").threads) == 0
+
+
+@needs_allocations
+def test_a_budget_of_memory_is_undecided_for_the_layer_that_wakes_the_thread() -> None:
+    source: Any = queue.Queue()
+    budgets = Budgets(default={"bytes": 10**9, "tasks": 0})
+    with fed("writer", source):
+        app = Noop(puts_into(source)(Noop(hello)))
+        settings = Settings(budgets=budgets, lifespan=False)
+        request = build_request("GET", "/", {})
+        measurement = loops.run("asyncio", lambda: engine.measure(app, request, settings, Environment()))
+    assert {report.name: report.verdict for report in measurement.layers} == {
+        "Noop#1": "pass",
+        "Puts": "undecided",
+        "Noop#2": "pass",
+    }
+    judged = measurement.layer("Puts").judged
+    assert judged["tasks"].verdict == "pass"
+    assert "bytes cannot be counted here: thread writer is woken here" in (judged["bytes"].reason or "")
+    assert measurement.uncountable == ("bytes",)
+
+
+@needs_allocations
+@pytest.mark.parametrize("interval", [0.0002, 0.001, 0.05])
+def test_a_thread_that_works_without_requests_too_changes_nothing(interval: float) -> None:
+    stop = threading.Event()
+
+    def heartbeat() -> None:
+        while not stop.wait(interval):
+            [Own() for _ in range(100)]
+
+    class Waits(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.005)
+            await self.app(scope, receive, send)
+
+    thread = threading.Thread(target=heartbeat)
+    thread.start()
+    try:
+        measurement = counted(Noop(Waits(layer_of(by_to_thread, KNOWN)(hello))))
+    finally:
+        stop.set()
+        thread.join()
+    found = counts(measurement, "Hands")
+    assert found.bytes is not None
+    assert found.bytes.low > LARGE
+    assert measurement.ledger is not None
+    assert measurement.ledger.total.objects is None or measurement.ledger.total.objects.kinds[OWN] == KNOWN
+
+
+@needs_objects
+def test_a_thread_that_outlives_its_request_is_its_layers() -> None:
+    class Starts(Noop):
+        """A layer whose thread works in the middle of the next request."""
+
+        thread: threading.Thread | None = None
+        go = threading.Event()
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if self.thread is not None:
+                self.go.set()
+                self.thread.join()
+                self.go.clear()
+            self.thread = threading.Thread(target=self.work, daemon=True)
+            self.thread.start()
+            await self.app(scope, receive, send)
+
+        def work(self) -> None:
+            self.go.wait(60)
+            [Own() for _ in range(KNOWN)]
+
+    measurement = counted(Noop(Starts(Noop(hello))))
+    Starts.go.set()
+    found = counts(measurement, "Starts").objects
+    assert found is not None
+    assert found.kinds[OWN] == KNOWN
+    for name in ("Noop#1", "Noop#2"):
+        other = counts(measurement, name).objects
+        assert other is not None
+        assert OWN not in other.kinds
+
+
+def test_the_threads_that_are_busier_for_requests() -> None:
+    requests: list[dict[int, int]] = [{1: 10, 2: 10, 3: 10}, {1: 10, 2: 10}, {1: 10, 2: 10, 4: 1}]
+    idle = {1: 20, 2: 5, 3: 10}
+    assert busier(requests, 1.0, idle, 1.0) == {2, 4}
+    assert busier(requests, 3.0, idle, 1.0) == {4}  # three times as long as the pause
+
+
+def test_no_time_is_spent_where_no_thread_works_in_the_typical_request() -> None:
+    def others() -> Any:
+        raise AssertionError("looked")
+
+    assert unseen_work([{}, {}, {1: 5}], 1000.0, others, {}) == []
+    assert unseen_work([{1: 5}, {}, {}, {1: 5}], 1000.0, others, {}) == []

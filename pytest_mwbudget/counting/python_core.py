@@ -67,7 +67,7 @@ class PythonCore(Charger):
         return [(0, 0, 0, taken[Owner(number)]) for number in range(self.owners + 2)], []
 
     def other_threads(self) -> dict[int, int]:
-        """Return the events since the last call in threads that did no work of an owner, by the thread's ident."""
+        """Return the events since the last call in threads that never did work of an owner, by the thread's ident."""
         self._require_run()
         return {}
 

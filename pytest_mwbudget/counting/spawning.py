@@ -56,6 +56,10 @@ class Spawning:
         self.threads: list[tuple[Owner, str]] = []
         # The threads that are calling `run_in_executor`.
         self.executing: set[int] = set()
+        # The idents of pools' threads, and of threads that were seen to start.
+        self.known_threads: set[int] = set()
+        # By the id of a `threading.Condition`: who notified it.
+        self.notified: defaultdict[int, set[Owner]] = defaultdict(set)
         # Why some tasks and threads were not seen.
         self.unseen: list[str] = []
 
@@ -68,11 +72,13 @@ class Spawning:
     @contextmanager
     def watched(self, library: Library) -> Iterator[None]:
         """Watch the running loop, which is of this library, and every way to a worker thread."""
+        self.known_threads |= {thread.ident or 0 for thread in threading.enumerate() if _is_of_a_pool(thread)}
         with ExitStack() as stack:
             stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
             if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
                 self.unseen.append(f"{why}.")
             stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
+            stack.enter_context(self._detoured(_function(threading.Condition.notify), self._notifying))
             stack.enter_context(self._detoured(_function(Future.add_done_callback), self._lending(1)))
             if "anyio.to_thread" in sys.modules:
                 run_sync = _function(sys.modules["anyio.to_thread"].run_sync)
@@ -146,15 +152,19 @@ class Spawning:
         return seen
 
     def _starting(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
-        thread = arguments[0]
-        target = internals.thread_target(thread)
-        if _of_a_pool(target) or _of_a_pool(type(thread)):
-            return call(*arguments, **named)
-        self._count_thread(caller, target)
-        if internals.why_no_bootstrap() is not None:
-            return call(*arguments, **named)
-        with internals.bootstrap_replaced(thread, partial(self.core.lent, caller)):
-            return call(*arguments, **named)
+        thread: threading.Thread = arguments[0]
+        with ExitStack() as stack:
+            if not _is_of_a_pool(thread):
+                self._count_thread(caller, internals.thread_target(thread))
+                if internals.why_no_bootstrap() is None:
+                    stack.enter_context(internals.bootstrap_replaced(thread, partial(self.core.lent, caller)))
+            answer = call(*arguments, **named)
+        self.known_threads.add(thread.ident or 0)
+        return answer
+
+    def _notifying(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        self.notified[id(arguments[0])].add(caller)
+        return call(*arguments, **named)
 
     def _executing(self, position: int) -> Seen:
         """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
@@ -403,6 +413,10 @@ def _python_methods(loop: asyncio.AbstractEventLoop | None, name: str) -> list[F
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
     """Return the function behind a method of the loop's class."""
     return inspect.unwrap(getattr(type(loop), name))
+
+
+def _is_of_a_pool(thread: threading.Thread) -> bool:
+    return _of_a_pool(internals.thread_target(thread)) or _of_a_pool(type(thread))
 
 
 def _of_a_pool(work: object) -> bool:

@@ -320,6 +320,15 @@ def why_no_bootstrap() -> bool:
     return seen == ["begun", "running"]
 
 
+def awaited_condition(frame: FrameType | None) -> int:
+    """Return the id of the `threading.Condition` that the thread of a frame waits for, 0 if it does not."""
+    while frame is not None:
+        if frame.f_code is threading.Condition.wait.__code__:
+            return id(frame.f_locals["self"])
+        frame = frame.f_back
+    return 0
+
+
 def loop_iteration(loop: object) -> Callable[[], None] | None:
     """Return the method with which asyncio's own loop runs all that is ready, None for other loops.
 

@@ -69,7 +69,7 @@ typedef struct {
     int owner, period;
 } Birth;
 
-/* By thread: its events outside of a lane. The address is the thread's ident. */
+/* By thread: the events of a thread that had no lane in this run. The address is the thread's ident. */
 typedef struct {
     Key key;
     long long events;

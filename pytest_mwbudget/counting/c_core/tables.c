@@ -76,11 +76,14 @@ count_type(PyTypeObject *type, int owner, int number)
     return slot;
 }
 
-/* Count an event of this thread outside of a lane. */
+/* Count an event of this thread, unless it had a lane in this run: then it is known who hands it work. */
 void
 count_thread(void)
 {
     int added;
+    if (lane.thread == PyThreadState_GetUnchecked() && lane.generation == counting.generation) {
+        return;
+    }
     ThreadCount *slot = slot_for(&counting.threads, (void *)PyThread_get_thread_ident(), 0, &added);
     if (slot != NULL) {
         slot->events++;
