@@ -56,6 +56,11 @@ async def by_submit(work: Work) -> None:
         await asyncio.wrap_future(pool.submit(work))
 
 
+async def by_an_initializer(work: Work) -> None:
+    with ThreadPoolExecutor(1, initializer=work) as pool:
+        await asyncio.wrap_future(pool.submit(int))
+
+
 class OwnExecutor(concurrent.futures.Executor):
     """An executor that the standard library does not know."""
 
@@ -229,6 +234,7 @@ ASYNCIO = {
     by_the_default_executor: 1,
     by_a_pool_of_its_own: 1,
     by_submit: 1,
+    by_an_initializer: 1,
     by_an_own_executor: 1,
     by_asgiref: 1,
     by_asgiref_for_each_request: None,  # the executor ends in a thread too
@@ -554,6 +560,23 @@ def test_nothing_has_figures_of_memory_if_it_is_unknown_who_wakes_the_thread() -
     why = "thread writer works for the request, and it was not seen which layer gave it the work"
     assert ledger.why["bytes"] == ledger.why["allocations"] == why
     assert number(counts(measurement, "Puts").threads) == 0
+
+
+@needs_allocations
+def test_a_thread_that_threading_did_not_start_is_told_too() -> None:
+    import _thread
+
+    class Starts(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            done = threading.Event()
+            _thread.start_new_thread(lambda: ([Own() for _ in range(KNOWN)], done.set()), ())
+            done.wait(10)
+            await self.app(scope, receive, send)
+
+    measurement = counted(Noop(Starts(hello)))
+    assert measurement.ledger is not None
+    assert measurement.ledger.total.bytes is None
+    assert "works for the request, and it was not seen which layer" in measurement.ledger.why["bytes"]
 
 
 @needs_allocations

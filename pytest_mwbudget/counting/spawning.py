@@ -75,6 +75,8 @@ class Spawning:
         self.known_threads |= {thread.ident or 0 for thread in threading.enumerate() if _is_of_a_pool(thread)}
         with ExitStack() as stack:
             stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
+            # The initializer, which each thread of the pool calls.
+            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.__init__), self._lending(3)))
             if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
                 self.unseen.append(f"{why}.")
             stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))

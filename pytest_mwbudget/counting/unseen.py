@@ -65,7 +65,7 @@ def unseen_work(
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     return [
-        UnseenWork(names.get(ident, "(ended)"), frozenset(notified.get(internals.awaited_condition(frame), ())))
+        UnseenWork(names.get(ident, f"number {ident}"), frozenset(notified.get(internals.awaited_condition(frame), ())))
         for ident in sorted(threads)
         for frame in [frames.get(ident)]
     ]

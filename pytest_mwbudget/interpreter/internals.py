@@ -324,7 +324,7 @@ def awaited_condition(frame: FrameType | None) -> int:
     """Return the id of the `threading.Condition` that the thread of a frame waits for, 0 if it does not."""
     while frame is not None:
         if frame.f_code is threading.Condition.wait.__code__:
-            return id(frame.f_locals["self"])
+            return id(frame.f_locals.get("self"))
         frame = frame.f_back
     return 0
 
