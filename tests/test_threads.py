@@ -563,6 +563,38 @@ def test_nothing_has_figures_of_memory_if_it_is_unknown_who_wakes_the_thread() -
 
 
 @needs_allocations
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_row_that_a_thread_reports_back_to_has_no_figures_of_memory(loop: LoopName) -> None:
+    source: Any = queue.SimpleQueue()
+
+    class Reports:
+        """What a thread sets when it is done, as aiosqlite does."""
+
+        def __init__(self) -> None:
+            self.future = asyncio.get_running_loop().create_future()
+
+        def set(self) -> None:
+            self.future.get_loop().call_soon_threadsafe(self.future.set_result, None)
+
+    class Asks(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            done = Reports()
+            source.put(done)
+            await done.future
+            await self.app(scope, receive, send)
+
+    with fed("database", source):
+        measurement = counted(Noop(Asks(Noop(hello))), loop=loop)
+    found, ledger = counts(measurement, "Asks"), measurement.ledger
+    assert ledger is not None
+    assert in_memory(found) == in_memory(ledger.total) == [None] * 4
+    assert set(found.why.values()) == {"thread database reports back here, and what it does is in no row"}
+    assert counts(measurement, "Noop#1").allocations is not None
+    assert ledger.endpoint is not None
+    assert ledger.endpoint.allocations is not None
+
+
+@needs_allocations
 def test_a_thread_that_threading_did_not_start_is_told_too() -> None:
     import _thread
 
@@ -670,5 +702,5 @@ def test_no_time_is_spent_where_no_thread_works_in_the_typical_request() -> None
     def others() -> Any:
         raise AssertionError("looked")
 
-    assert unseen_work([{}, {}, {1: 5}], 1000.0, others, {}) == []
-    assert unseen_work([{1: 5}, {}, {}, {1: 5}], 1000.0, others, {}) == []
+    assert unseen_work([{}, {}, {1: 5}], 1000.0, others, {}, {}) == []
+    assert unseen_work([{1: 5}, {}, {}, {1: 5}], 1000.0, others, {}, {}) == []

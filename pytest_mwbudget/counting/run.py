@@ -82,8 +82,8 @@ class CountingRun:
 
     def _note_unseen(self, found: list[UnseenWork]) -> None:
         for unseen in found:
-            if unseen.wakers:
-                self.too_low |= dict.fromkeys(unseen.wakers, unseen.why)
+            if unseen.owners:
+                self.too_low |= dict.fromkeys(unseen.owners, unseen.why)
             else:
                 self.why_not = {**dict.fromkeys(IN_MEMORY, unseen.why), **self.why_not}
 
@@ -118,8 +118,10 @@ class CountingRun:
             # An object that stays alive only until the next request is no leak.
             self.core.period(-1)
             await self.charging.request(call)
-            others, notified = [one.others for one in charges], self.charging.spawning.notified
-            self._note_unseen(unseen_work(others, spent_ns / NS_PER_S, self._others, notified))
+            others, spawning = [one.others for one in charges], self.charging.spawning
+            self._note_unseen(
+                unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
+            )
             return self._with_retained(charges)
 
     def _with_retained(self, charges: list[RequestCharges]) -> list[RequestCharges]:

@@ -34,6 +34,9 @@ Named: TypeAlias = dict[str, Any]
 # Is shown the caller of a function, the function, which is charged to the caller, and the arguments; makes the call.
 Seen: TypeAlias = Callable[[Owner, Callable[..., Any], Arguments, Named], Any]
 
+# Is shown the arguments of a call in a thread that works for nobody, and returns those to make the call with.
+Strange: TypeAlias = Callable[[Arguments], Arguments]
+
 # The modules of thread pools. Work that a pool hands on was counted when the pool got it. Functions that these packages
 # export, such as `anyio.from_thread.run`, are work like any other.
 POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.", "trio._")
@@ -60,6 +63,8 @@ class Spawning:
         self.known_threads: set[int] = set()
         # By the id of a `threading.Condition`: who notified it.
         self.notified: defaultdict[int, set[Owner]] = defaultdict(set)
+        # By the ident of a thread that works for nobody: who was charged when its callbacks ran in an event loop.
+        self.answered: defaultdict[int, set[Owner]] = defaultdict(set)
         # Why some tasks and threads were not seen.
         self.unseen: list[str] = []
 
@@ -96,14 +101,14 @@ class Spawning:
     # ---- detours --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
-        """Show every call of `function` to `seen`."""
+    def _detoured(self, function: Function, seen: Seen, strange: Strange | None = None) -> Iterator[None]:
+        """Show every call of `function` to `seen`. See `_shown`."""
         if type(function) is not FunctionType:
             self.unseen.append(f"Calls of {work_name(function)} are not counted: it is not written in Python.")
             yield
             return
         parameters = Parameters.of(function.__code__)
-        shown = self._shown(twin(function, function.__code__), seen)
+        shown = self._shown(twin(function, function.__code__), seen, strange)
 
         def called(caller: Owner, *flat: Any) -> Any:
             arguments, named, containers = parameters.gathered(flat)
@@ -115,12 +120,15 @@ class Spawning:
         with patched_code(function, detour(function.__code__, self.core.aside(called))):
             yield
 
-    def _shown(self, function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-        """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller."""
+    def _shown(self, function: Callable[..., Any], seen: Seen, strange: Strange | None = None) -> Callable[..., Any]:
+        """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller.
+
+        `strange` changes the arguments of a caller that works for nobody.
+        """
 
         def shown(caller: Owner, /, *arguments: Any, **named: Any) -> Any:
             if caller == NOBODY:
-                return function(*arguments, **named)
+                return function(*(strange(arguments) if strange else arguments), **named)
             return seen(caller, partial(self.core.run, caller, function), arguments, named)
 
         return shown
@@ -168,6 +176,27 @@ class Spawning:
         self.notified[id(arguments[0])].add(caller)
         return call(*arguments, **named)
 
+    def _answering(self, position: int) -> Strange:
+        """Watch a function to which a thread that works for nobody passes a callback, its argument at `position`.
+
+        When the callback runs, the owner is charged that was suspended last. The thread may have worked for it.
+        """
+
+        def strange(arguments: Arguments) -> Arguments:
+            if len(arguments) <= position or not callable(callback := arguments[position]):
+                return arguments
+            thread = threading.get_ident()
+
+            def answer(charged: Owner, /, *arguments: Any, **named: Any) -> Any:
+                if charged == NOBODY:
+                    return callback(*arguments, **named)
+                self.answered[thread].add(charged)
+                return self.core.run(charged, callback, *arguments, **named)
+
+            return _with(arguments, position, self.core.aside(answer))
+
+        return strange
+
     def _executing(self, position: int) -> Seen:
         """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
 
@@ -195,7 +224,8 @@ class Spawning:
     def _asyncio_loops(self, loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
         """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method.
 
-        They are those of `loop`, None on trio, and of asyncio's own loops, which may run in other threads.
+        They are those of `loop`, None on trio, and of asyncio's own loops, which may run in other threads; not the
+        latter if the class of `loop` has Python methods of its own, which may call those of asyncio.
         """
         strangers = {} if loop is None else dict.fromkeys(asyncio.all_tasks(loop), self.background)
         watching = None if loop is None else asyncio.current_task(loop)
@@ -207,10 +237,10 @@ class Spawning:
         taking["run_in_executor"] = self._executing
         with ExitStack() as stack:
             for name, seen in taking.items():
-                for function in _python_methods(loop, name):
-                    stack.enter_context(self._detoured(function, seen(1)))
+                strange = self._answering if name == "call_soon_threadsafe" else lambda first: None
+                stack.enter_context(self._detoured(_python_method(loop, name), seen(1), strange(1)))
                 if loop is not None and not isinstance(_method(loop, name), FunctionType):
-                    shown = self._shown(getattr(loop, name), seen(0))
+                    shown = self._shown(getattr(loop, name), seen(0), strange(0))
                     stack.enter_context(_replaced(loop, name, self.core.aside(shown)))
             factory = None if loop is None else loop.get_task_factory()
             if factory is not None and (why := internals.why_no_eager_constructor()) is not None:
@@ -219,8 +249,7 @@ class Spawning:
             if loop is not None and constructor is not None:
                 stack.enter_context(self._eager_factory(loop, constructor))
             else:
-                for function in _python_methods(loop, "create_task"):
-                    stack.enter_context(self._detoured(function, self._creating(1)))
+                stack.enter_context(self._detoured(_python_method(loop, "create_task"), self._creating(1)))
                 if loop is not None and not isinstance(_method(loop, "create_task"), FunctionType):
                     stack.enter_context(self._task_factory(loop))
             yield
@@ -404,12 +433,10 @@ def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asy
     return asyncio.Task(coro, loop=loop, **named)
 
 
-def _python_methods(loop: asyncio.AbstractEventLoop | None, name: str) -> list[Function]:
-    """Return the functions in Python behind the method of this loop's class and of asyncio's own loops."""
-    methods = [inspect.unwrap(getattr(asyncio.BaseEventLoop, name))]
-    if loop is not None and _method(loop, name) not in methods:
-        methods.append(_method(loop, name))
-    return [method for method in methods if isinstance(method, FunctionType)]
+def _python_method(loop: asyncio.AbstractEventLoop | None, name: str) -> Function:
+    """Return the function behind a method of the loop's class, that of asyncio's own loops if it is not in Python."""
+    method = None if loop is None else _method(loop, name)
+    return method if isinstance(method, FunctionType) else _function(getattr(asyncio.BaseEventLoop, name))
 
 
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:

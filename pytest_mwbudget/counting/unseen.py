@@ -29,16 +29,21 @@ LONGEST_PAUSE_S: Seconds = 1.0
 
 @dataclass(frozen=True, slots=True)
 class UnseenWork:
-    """A thread that works for requests. `wakers` are the owners that wake it, empty if that cannot be known."""
+    """A thread that works for requests. `owners` are those that wake it or that it reports to, empty if none are known.
+
+    `wakes` says that they wake it.
+    """
 
     thread: str
-    wakers: frozenset[Owner]
+    owners: frozenset[Owner]
+    wakes: bool
 
     @property
     def why(self) -> str:
         """The reason why something cannot be counted."""
-        if self.wakers:
-            return f"thread {self.thread} is woken here, and what it does is in no row"
+        if self.owners:
+            tie = "is woken here" if self.wakes else "reports back here"
+            return f"thread {self.thread} {tie}, and what it does is in no row"
         return f"thread {self.thread} works for the request, and it was not seen which layer gave it the work"
 
 
@@ -47,11 +52,13 @@ def unseen_work(
     seconds: Seconds,
     others: Callable[[], Events],
     notified: Mapping[int, Collection[Owner]],
+    answered: Mapping[int, Collection[Owner]],
 ) -> list[UnseenWork]:
     """Return the threads that worked for these requests, which took so many seconds together.
 
     `others` returns the events since its last call. `notified` has the owners that notified a `threading.Condition`, by
-    its id. If a thread worked in the typical request, this function waits as long as the requests took.
+    its id, and `answered` those that a thread reports back to, by its ident. If a thread worked in the typical request,
+    this function waits as long as the requests took.
     """
     if not _typical(requests, set().union(*requests)):
         return []
@@ -64,11 +71,12 @@ def unseen_work(
         return []
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
-    return [
-        UnseenWork(names.get(ident, f"number {ident}"), frozenset(notified.get(internals.awaited_condition(frame), ())))
-        for ident in sorted(threads)
-        for frame in [frames.get(ident)]
-    ]
+    found = []
+    for ident in sorted(threads):
+        wakers = notified.get(internals.awaited_condition(frames.get(ident)), ())
+        owners = frozenset(wakers or answered.get(ident, ()))
+        found.append(UnseenWork(names.get(ident, f"number {ident}"), owners, bool(wakers)))
+    return found
 
 
 def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seconds: Seconds) -> set[int]:
