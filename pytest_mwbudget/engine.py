@@ -20,7 +20,7 @@ from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
 from .asgi.request import template_of
 from .asgi.stack import Stack
-from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted
+from .assembly import Counted, Findings, bounded_layers, counted
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.run import CountingRun
@@ -31,6 +31,7 @@ from .interpreter.tracers import Hooks, threads_untraced
 from .model.estimate import Seconds
 from .model.results import (
     COUNTED,
+    IN_MEMORY,
     Measurement,
     Profile,
     Result,
@@ -318,7 +319,7 @@ class _Run:
         if self.foreign_tools.distorting:
             distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures)
         why_not = {**self.environment.uncounted, **distorted, **run.why_not}
-        found = counted(self.stack, charges, why_not, list(run.notes()))
+        found = counted(self.stack, charges, why_not, run.too_low, list(run.notes()))
         return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
 
     def _codes(self) -> list[CodeType]:

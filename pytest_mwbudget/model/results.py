@@ -22,6 +22,8 @@ Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes"
 CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
+# Quantities that any code can change which runs in the process.
+IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Counts:
     - `received` and `sent`: messages through the row's outer boundary
     - `suspensions`: of tasks in the row
     - `own_types`: types of objects that no other row created
+    - `why`: the reason for each quantity that could be counted in other rows, but not in this one
     """
 
     objects: Count | None
@@ -64,6 +67,7 @@ class Counts:
     sent: Count
     suspensions: Count
     own_types: tuple[str, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, quantity: CountedQuantity) -> Count | None:
         """Return the count of a quantity, None if it cannot be counted here."""
@@ -298,9 +302,16 @@ class Result:
     @property
     def uncountable(self) -> tuple[Quantity, ...]:
         """The quantities that cannot be counted here and have a budget on an entered layer."""
-        why = self.ledger.why if self.ledger is not None and self.disturbed is None else {}
-        judged = {quantity for report in self.layers if report.layer.entered for quantity in report.judged}
-        return tuple(quantity for quantity in COUNTED if quantity in why and quantity in judged)
+        if self.ledger is None or self.disturbed is not None:
+            return ()
+        uncounted = {
+            quantity
+            for report in self.layers
+            if report.layer.entered
+            for quantity in report.judged
+            if quantity in self.ledger.why or (report.counts is not None and quantity in report.counts.why)
+        }
+        return tuple(quantity for quantity in COUNTED if quantity in uncounted)
 
     def layer(self, name: str) -> LayerReport:
         """Return the report of a layer by its name in the table. Raises KeyError, which lists the names."""
