@@ -34,7 +34,7 @@ APP = """
 import asyncio
 import contextlib
 
-import httpx
+from pytest_mwbudget.asgi.http_library import httpx
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -129,7 +129,7 @@ import sys
 import threading
 
 import anyio
-import httpx
+from pytest_mwbudget.asgi.http_library import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 from shop import *

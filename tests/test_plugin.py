@@ -1745,7 +1745,7 @@ def test_a_run_with_nothing_marked_imports_nothing_heavy(pytester: pytest.Pytest
 
         def test_it():
             assert "pytest_mwbudget.plugin" in sys.modules
-            heavy = {"httpx", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.engine"}
+            heavy = {"httpx", "httpx2", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.engine"}
             assert not heavy & sys.modules.keys()
         """
     )
