@@ -290,3 +290,71 @@ async def test_body_and_what_is_left_out():
     assert "GET /items/1 pass" in output
     assert "GET /items/2" not in output
     assert "POST /echo pass" in output
+
+
+WEBSOCKETS = {
+    "quart": (
+        "quart",
+        """
+import quart
+
+app = quart.Quart("shop")
+
+@app.websocket("/greeting")
+async def greeting():
+    await quart.websocket.send("hi")
+
+@pytest.mark.asyncio
+async def test_it():
+    async with app.test_client().websocket("/greeting") as connection:
+        assert await connection.receive() == "hi"
+        assert type(connection).__name__ == "TestWebsocketConnection"
+""",
+    ),
+    "async-asgi-testclient": (
+        "async_asgi_testclient",
+        """
+from async_asgi_testclient import TestClient
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+
+async def greeting(websocket):
+    await websocket.accept()
+    await websocket.send_text("hi")
+
+@pytest.mark.asyncio
+async def test_it():
+    app = Starlette(routes=[WebSocketRoute("/greeting", greeting)])
+    async with TestClient(app) as client, client.websocket_connect("/greeting") as connection:
+        assert await connection.receive_text() == "hi"
+""",
+    ),
+    "litestar": (
+        "litestar",
+        """
+import litestar
+from litestar.testing import TestClient
+
+@litestar.websocket("/greeting")
+async def greeting(socket: litestar.WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text("hi")
+    await socket.close()
+
+def test_it():
+    with TestClient(litestar.Litestar([greeting])) as client, client.websocket_connect("/greeting") as connection:
+        assert connection.receive_text() == "hi"
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WEBSOCKETS)
+def test_a_websocket_is_left_out_with_the_reason(pytester: pytest.Pytester, name: str) -> None:
+    package, tests = WEBSOCKETS[name]
+    needs(package, "a client of tests", "clients")
+    pytester.makepyfile(f"import pytest\npytestmark = pytest.mark.mw_budget(tasks=0)\n{tests}")
+    options = [*LEAN, *QUIET, "--mw-budget", "-v", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it WEBSOCKET /greeting not measured: a WebSocket is not measured"])
