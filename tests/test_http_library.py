@@ -25,7 +25,7 @@ from .apps import echo
 from .conftest import needs
 
 ROOT = Path(__file__).parent.parent
-HERE = "library = 'this'\n"
+HERE = "library = 'this'\nclass Request: ...\n"
 BROKEN = "from anyio import what_only_a_newer_anyio_has\n"
 
 
@@ -51,6 +51,12 @@ def test_httpx2_comes_first(tmp_path: Path) -> None:
 
 def test_httpx_is_taken_where_httpx2_cannot_be_imported(tmp_path: Path) -> None:
     assert chosen_among(tmp_path, httpx=HERE, httpx2=BROKEN) == "httpx this"
+
+
+@pytest.mark.skipif(httpx.__name__ == "httpx2", reason="an installed httpx2 comes before a folder")
+def test_httpx_is_taken_beside_a_folder_with_the_name_of_httpx2(tmp_path: Path) -> None:
+    (tmp_path / "httpx2").mkdir()
+    assert chosen_among(tmp_path, httpx=HERE) == "httpx this"
 
 
 def test_without_any_library_the_error_names_the_dependency(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 else:
     try:
         import httpx2 as httpx
+        from httpx2 import Request  # noqa: F401 - a folder of this name can be imported too
     except ImportError:
         import httpx
 
