@@ -9,28 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from .apps import LEAN
+from .apps import LEAN, SPIN
 from .conftest import needs
 from .test_own_requests import QUIET
 
 pytestmark = pytest.mark.live
 
-LAYERS = """
-import time
-
+LAYERS = f"""
 import pytest
-
-
-class Spin:
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        if scope["type"] == "http":
-            end = time.perf_counter_ns() + 200_000
-            while time.perf_counter_ns() < end:
-                pass
-        await self.app(scope, receive, send)
+{SPIN}
 
 
 class Noop:

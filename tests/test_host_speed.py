@@ -17,7 +17,7 @@ from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, KEPT_RUNS, KEY, machine
 from pytest_mwbudget.timing.host_speed import CALLS, Machine, kind, reference_ns
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, SPIN, Scheduled
 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
@@ -68,28 +68,15 @@ def test_the_kind_of_machine_stays_the_same() -> None:
 
 # ---- from run to run --------------------------------------------------------------------------------------------
 
-CONFTEST = """
-from time import perf_counter_ns
-
+CONFTEST = f"""
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-
-
-class Spin:
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        end = perf_counter_ns() + 100_000
-        while perf_counter_ns() < end:
-            pass
-        await self.app(scope, receive, send)
-
+{SPIN}
 
 @pytest.fixture
 def mw_budget_app():
-    return Starlette(middleware=[Middleware(Spin)])
+    return Starlette(middleware=[Middleware(Spin, us=100)])
 """
 TIMED = """
 import pytest
