@@ -76,16 +76,16 @@ from starlette.middleware import Middleware
 
 @pytest.fixture
 def mw_budget_app():
-    return Starlette(middleware=[Middleware(Spin, us=100)])
+    return Starlette(middleware=[Middleware(Spin, us=300)])
 """
 TIMED = """
 import pytest
 
-@pytest.mark.mw_budget(layers={'Spin': 10}, expect_status=404)
+@pytest.mark.mw_budget(layers={'Spin': 30}, expect_status=404)
 def test_it(mw_budget):
     mw_budget.get('/')
 """
-COUNTED = TIMED.replace("'Spin': 10", "'Spin': {'tasks': 0}")
+COUNTED = TIMED.replace("'Spin': 30", "'Spin': {'tasks': 0}")
 QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
 # The warning filters of the outer run would turn the warning into an error.
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
