@@ -169,15 +169,13 @@ from tests.apps import FAST, Scheduled
 
 pytest_configure = Scheduled(**FAST).pytest_configure
 """
-OF_TEST = ("httpx", "trio")
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_spin_of_200_us_breaks_a_budget_of_50_us_and_nothing_else_does(pytester: pytest.Pytester, name: str) -> None:
     packages, tests = CLIENTS[name]
     for package in packages:
-        if package not in OF_TEST:
-            needs(package, "a client of tests", "clients")
+        needs(package, "a client of tests", "clients")
     pytester.makeconftest(QUICK)
     pytester.makepyfile(LAYERS + "pytestmark = pytest.mark.mw_budget(us=50)\n" + STARLETTE + tests)
     options = [*LEAN, *QUIET, "--mw-budget", "-p", "no:xdist", "-p", "no:cacheprovider"]
