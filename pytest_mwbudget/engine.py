@@ -10,12 +10,11 @@ from statistics import median
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import httpx
-
 from .analysis.rows import Bounded
 from .asgi import loops, server
 from .asgi.app import ASGIApp, Observer
 from .asgi.discovery import discover
+from .asgi.http_library import httpx
 from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
 from .asgi.request import template_of

@@ -185,7 +185,7 @@ def test_async_tests_and_unittest_classes_are_workloads_too(suite: pytest.Pytest
     needs("pytest_asyncio", reason="an async test runs with it", group="suites")
     tests = """
 import unittest
-import httpx
+from pytest_mwbudget.asgi.http_library import httpx
 
 @pytest.mark.asyncio
 async def test_async():

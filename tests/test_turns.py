@@ -30,7 +30,7 @@ import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, SPIN, Scheduled
 
 # ---- who waits --------------------------------------------------------------------------------------------------
 
@@ -159,10 +159,12 @@ def test_where_there_can_be_no_lock_is_a_note(tmp_path: Path) -> None:
 
 # ---- in a run ---------------------------------------------------------------------------------------------------
 
-CONFTEST = """
+CONFTEST = (
+    SPIN
+    + """
 import os
 from pathlib import Path
-from time import monotonic_ns, perf_counter_ns
+from time import monotonic_ns
 
 import pytest
 from filelock import FileLock
@@ -195,17 +197,6 @@ async def noted(*args):
 pytest_mwbudget.session.client.measure = noted
 
 
-class Spin:
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        end = perf_counter_ns() + 100_000
-        while perf_counter_ns() < end:
-            pass
-        await self.app(scope, receive, send)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def made_once(tmp_path_factory):
     # As pytest-xdist's documentation has it.
@@ -216,8 +207,9 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture
 def mw_budget_app():
-    return Starlette(middleware=[Middleware(Spin)])
+    return Starlette(middleware=[Middleware(Spin, us=100)])
 """
+)
 TEST = """
 import pytest
 

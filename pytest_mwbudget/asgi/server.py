@@ -16,14 +16,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
 from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError, StatusError
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
 from .app import ASGIApp, Message, Observer, Scope
 from .hanging import where
+from .http_library import httpx
 from .request import RequestTemplate
 
 BODY_EXCERPT_CHARS = 500

@@ -12,6 +12,7 @@ from .stack import Layer
 
 if TYPE_CHECKING:
     import httpx
+    import httpx2
 
 Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
@@ -334,11 +335,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(Result):
-    """A `Result` with the response of the first request, which the test gets."""
+    """A `Result` with the response of the first request, which the test gets.
 
-    response: httpx.Response
+    The response is that of httpx2 where httpx2 can be imported, else that of httpx.
+    """
+
+    response: httpx.Response | httpx2.Response
 
     @classmethod
-    def of(cls, result: Result, response: httpx.Response) -> Measurement:
+    def of(cls, result: Result, response: httpx.Response | httpx2.Response) -> Measurement:
         """Return the result with a response."""
         return cls(**{one.name: getattr(result, one.name) for one in fields(Result)}, response=response)

@@ -35,8 +35,8 @@ from .view import view
 SCHEMA = "pytest-mwbudget/1"
 # Packages whose versions can explain a difference between two runs.
 PACKAGES = (
-    *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "anyio", "asgi-lifespan", "trio", "uvloop"),
-    "pydantic",
+    *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "httpx2", "anyio", "asgi-lifespan", "trio"),
+    *("uvloop", "pydantic"),
 )
 # The counts of a row, each with the key of its kinds in the JSON.
 KINDS = {
