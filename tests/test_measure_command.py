@@ -60,6 +60,20 @@ def test_a_row_of_counts_names_the_layer_with_most_objects(shop: str, capsys: py
     assert cells[4:7] == ["0", "3", "ExceptionMiddleware:"]
 
 
+@needs("objects")
+def test_the_counts_of_the_rows_are_those_of_the_tables(shop: str) -> None:
+    """The app raises audit events: a hook that the measurement adds between the two would create objects."""
+    Path("audited_app.py").write_text(
+        f"from {shop} import app as inner\n\n\nasync def app(scope, receive, send):\n"
+        "    for _ in range(50):\n        id(scope)\n    await inner(scope, receive, send)\n"
+    )
+    command = [sys.executable, "-m", "pytest_mwbudget", "measure", "audited_app:app", "/health", "--time=0.1"]
+    done = subprocess.run([*command, "--json=out.json"], capture_output=True, text=True, check=True)
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("GET /health"))
+    (measurement,) = json.loads(Path("out.json").read_text())["measurements"]
+    assert int(row[3]) == measurement["ledger"]["total"]["objects"]["count"]
+
+
 def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     app, header = f"{shop}:create_app('private', 'echo')", "authorization: Bearer t"
     assert main(["measure", app, "/private", "--time=0.1", "POST /echo", "--header", header]) == 0
