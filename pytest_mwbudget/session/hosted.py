@@ -138,8 +138,7 @@ class HostedClient(MwBudget):
         publish = self.publisher(self.made) if self.publisher else None
 
         def measured(hosting: Hosting) -> Any:
-            hosting = replace(hosting, choose=self._choose)
-            return measure(host.app, request, self.settings, self.environment, publish, hosting)
+            return measure(host.app, request, self.settings, self.environment, publish, hosting, self._choose)
 
         try:
             measurement = with_note_of(self.app, host.run(measured))
