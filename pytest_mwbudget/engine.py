@@ -160,6 +160,7 @@ async def _measured(
     if settings.need_clock and not foreign_tools.distorting:
         findings = await run.timed(findings)
     result = findings.result(caller.template.line, caller.status, caller.loop.name)
+    result = replace(result, place=settings.place)
     if publish is None or not _profile_wanted(settings, result):
         return result
     return await run.profiled(result, publish)
@@ -210,12 +211,12 @@ async def _first_call(caller: server.Caller, settings: Settings, hosting: Hostin
     line, limit_s = caller.template.line, settings.startup_timeout_s
     response_s = hosting.response_s if hosting else limit_s
     silent = (
-        f"{line}: the app did not begin a response within {limit_s:g} s; make what it waits for available, or raise"
-        " mw_budget_startup_timeout"
+        f"{line}: the app did not begin a response within {limit_s:g} s; make what it waits for available, or"
+        f" {settings.slow_answer}"
     )
     endless = f"{line}: the response did not end within {response_s:g} s; an endless stream cannot be measured"
     if not hosting:
-        endless += ", and a slow response needs a higher mw_budget_startup_timeout"
+        endless += f"; if it is only slow, {settings.slow_answer}"
     async with caller.limited(limit_s, silent, endless) as extend:
         if hosting:
             caller.began = lambda: extend(response_s)
@@ -275,7 +276,7 @@ class _Run:
         schedule = self.environment.schedule
         run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
         limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-        slow = "" if self.caller.limit_s else "; raise mw_budget_startup_timeout if a request needs longer"
+        slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer} if a request needs longer"
         message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
         async with self.caller.limited(limit_s, message) as extend:
 
@@ -394,7 +395,7 @@ async def _called_again(
     """Yield a function that makes a request, each within the time limit of one."""
     __tracebackhide__ = True
     limit_s = caller.limit_s or settings.startup_timeout_s
-    slow = "" if caller.limit_s else ", or raise mw_budget_startup_timeout if a request may need longer"
+    slow = "" if caller.limit_s else f", or {settings.slow_answer} if a request may need longer"
     message = (
         f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
         " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"

@@ -807,7 +807,9 @@ def test_a_response_that_begins_and_never_ends_says_where_it_hangs(*, hosted: bo
 
     request, settings = build_request("GET", "/", {}), Settings(startup_timeout_s=0.2, lifespan=False)
     hosting = Hosting(None, 0.01) if hosted else None
-    message = rf"the response did not end within {'0.01' if hosted else '0.2'} s;.*; it waited at .*app .*, inside Noop > "
+    message = (
+        rf"the response did not end within {'0.01' if hosted else '0.2'} s;.*; it waited at .*app .*, inside Noop > "
+    )
     with pytest.raises(EndlessError, match=message):
         asyncio.run(measure(Noop(app), request, settings, Environment(), hosting=hosting))
 
@@ -911,7 +913,7 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
         (
             "GET",
             0.1,
-            "Silent could not be bypassed (above so slow an app that takes longer than max_time:"
+            "Silent could not be bypassed (above so slow an app that takes longer than the time for it:"
             " --mw-budget-max-time=1 may be enough); its row may be 15% off.",
         ),
     ],
