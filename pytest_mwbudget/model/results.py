@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
 from .estimate import Estimate, Microseconds, Seconds
+from .remedies import BudgetPlace
 from .stack import Layer
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ class Result:
 
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
+    - `place`: where a budget of this request can stand
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
@@ -293,6 +295,7 @@ class Result:
     profile: Profile | None = None
     disturbed: str | None = None
     surveyed: bool = False
+    place: BudgetPlace = "marker"
 
     @property
     def label(self) -> str:
