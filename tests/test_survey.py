@@ -21,7 +21,17 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.model.results import Turn
 from pytest_mwbudget.session.claims import Sums
-from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, WAIT_S, Plan, Waiting, share_of, time_limit_s
+from pytest_mwbudget.session.survey import (
+    IN_A_TEST,
+    LEAST_S,
+    LOOKS,
+    MOST_S,
+    WAIT_S,
+    Plan,
+    Waiting,
+    share_of,
+    time_limit_s,
+)
 from pytest_mwbudget.timing.run import Environment
 
 from .apps import FAST, LEAN, Scheduled
@@ -185,7 +195,7 @@ def test_async_tests_and_unittest_classes_are_workloads_too(suite: pytest.Pytest
     needs("pytest_asyncio", reason="an async test runs with it", group="suites")
     tests = """
 import unittest
-import httpx
+from pytest_mwbudget.asgi.http_library import httpx
 
 @pytest.mark.asyncio
 async def test_async():
@@ -545,7 +555,8 @@ def test_a_budget_of_time_gets_the_patience_that_a_failure_needs_or_is_not_judge
     assert Plan(0.5, left_s=60).settings(settings) == settings
     assert Plan(0.5, left_s=60).unjudged(settings) is None
     late = Plan(0.5, left_s=3)
-    assert late.settings(settings) == replace(settings, budgets=Budgets({"tasks": 0}), max_time_s=0.5, timed=True)
+    briefly = replace(settings, max_time_s=0.5, timed=True, more_time=IN_A_TEST)
+    assert late.settings(settings) == replace(briefly, budgets=Budgets({"tasks": 0}))
     said = late.unjudged(settings)
     assert said is not None
     assert said.endswith("[survey-time]")

@@ -16,14 +16,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
-from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError, StatusError
+from ..errors import (
+    AppError,
+    EndlessError,
+    MeasurementError,
+    MwBudgetError,
+    RepetitionError,
+    ResponseError,
+    StatusError,
+)
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
 from .app import ASGIApp, Message, Observer, Scope
 from .hanging import where
+from .http_library import httpx
 from .request import RequestTemplate
 
 BODY_EXCERPT_CHARS = 500
@@ -106,8 +113,9 @@ class Caller:
     """Calls one app with one request, any number of times. Every response must have the status of the first.
 
     `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
-    request, and raises an exception to end the measurement. `began` runs when the first response begins. `calls` and
-    `status` are the number of calls so far and the status of their responses: somebody else may have made the first.
+    request, and raises an exception to end the measurement. `began` runs when the first response begins, and `begun` is
+    whether it has. `calls` and `status` are the number of calls so far and the status of their responses: somebody else
+    may have made the first.
     """
 
     app: ASGIApp
@@ -119,6 +127,7 @@ class Caller:
     limit_s: Seconds | None = None
     check: Callable[[], None] = lambda: None
     began: Callable[[], None] = lambda: None
+    begun: bool = False
     calls: int = 0
     status: int = 0
     # The scope of the latest call.
@@ -147,10 +156,11 @@ class Caller:
         return exchange
 
     @asynccontextmanager
-    async def limited(self, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
+    async def limited(self, limit_s: Seconds, message: str, endless: str = "") -> AsyncIterator[loops.Extend]:
         """Raise MeasurementError with the message when the block takes longer than the limit.
 
-        The message also says where the request hangs.
+        In the first call, EndlessError with the message `endless` if a response has begun. Both say where the request
+        hangs.
         """
         __tracebackhide__ = True
         over: list[str | None] = []
@@ -166,6 +176,8 @@ class Caller:
                 raise
             # An app that swallows the cancellation returns without a response.
             place = f"; {over[0]}" if over[0] is not None else ""
+            if endless and self.begun:
+                raise EndlessError(f"{endless}{place}") from None
             raise MeasurementError(f"{message}{place}", message_id="stopped-answering") from None
 
     async def settled(self, observer: Observer | None = None) -> None:
@@ -218,6 +230,7 @@ class Caller:
                 raise malformed[0]
             await exchange.send(message)
             if message["type"] == "http.response.start":
+                self.begun = True
                 self.began()
 
         try:

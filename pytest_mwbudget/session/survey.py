@@ -25,6 +25,7 @@ from ..config.settings import Settings, merge
 from ..errors import tagged
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
+from ..model.remedies import TimeOption
 from ..model.results import RepeatedTest, RequestLine, SurveyRun, Turn
 from ..recording.recorder import Recorded
 from ..timing.run import NS_PER_S, Environment
@@ -46,6 +47,8 @@ WARM_SHARE = 0.2
 LOOKS = 3
 # The share of a test's own time limit that its measurements may take, and again that each may wait.
 LIMIT_SHARE = 0.25
+# What gives a request without a budget more time.
+IN_A_TEST = TimeOption("a marked test with max_time")
 # The longest text of a cause.
 CAUSE = 300
 
@@ -88,6 +91,7 @@ class Plan:
             budgets=settings.budgets.of_counts,
             max_time_s=max(self.seconds, LEAST_S),
             timed=self.timed,
+            more_time=IN_A_TEST,
         )
 
     def unjudged(self, settings: Settings) -> str | None:
@@ -205,7 +209,7 @@ class Survey:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.limit_s: Seconds = survey_time_s(config)
-        self.settings = merge([], configured(config))
+        self.settings = replace(merge([], configured(config)), place="configuration")
         self.folder: Path | None = None
         shared = getattr(config, "workerinput", {}).get(SHARED)
         self.claims = config.stash[CLAIMS] = Claims(Path(shared) if shared else None)
