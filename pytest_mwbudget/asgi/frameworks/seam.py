@@ -69,17 +69,22 @@ class Hook:
 
     def is_entered_by(self, frame: FrameType) -> bool:
         """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
-        code, values = frame.f_code, frame.f_locals
-        if code is not self.function.__code__:
-            return False
-        if self.instance is not None:
-            return code.co_argcount > 0 and values.get(code.co_varnames[0]) is self.instance
-        held = map(cell_value, self.function.__closure__ or ())
-        return all(values.get(name, MISSING) is value for name, value in zip(code.co_freevars, held, strict=True))
+        return frame.f_code is self.function.__code__ and self.key in keys_of(frame)
 
-    def same_as(self, other: Hook) -> bool:
-        """Return whether another hook is entered by the same calls."""
-        return self.function is other.function and self.instance is other.instance
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal to that of a frame that enters the hook, if their codes are equal."""
+        if self.instance is not None:
+            return "instance", id(self.instance)
+        return "cells", *map(id, map(cell_value, self.function.__closure__ or ()))
+
+
+def keys_of(frame: FrameType) -> Iterator[tuple[object, ...]]:
+    """Yield the keys of the hooks that a frame may enter: by its first argument, and by the function's cells."""
+    code, values = frame.f_code, frame.f_locals
+    if code.co_argcount:
+        yield "instance", id(values.get(code.co_varnames[0]))
+    yield "cells", *(id(values.get(name, MISSING)) for name in code.co_freevars)
 
 
 # The attribute of an ASGI callable that stands for an app.
