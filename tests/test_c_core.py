@@ -1226,7 +1226,11 @@ core.take()
 run(interpreters[0], busy)
 tallies, _ = core.take()
 assert sum(tally[2] for tally in tallies) < 1_000_000, tallies
-threads = [threading.Thread(target=run, args=(interpreter, busy)) for interpreter in interpreters[1:]]
+targets = [run, core.lent(0, run)]
+threads = [
+    threading.Thread(target=target, args=(interpreter, busy))
+    for target, interpreter in zip(targets, interpreters[1:], strict=True)
+]
 for thread in threads:
     thread.start()
 found = set()

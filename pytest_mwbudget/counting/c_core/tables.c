@@ -84,7 +84,7 @@ count_thread(void)
     if (lane.thread == PyThreadState_GetUnchecked() && lane.generation == counting.generation) {
         return;
     }
-    ThreadCount *slot = slot_for(&counting.threads, (void *)PyThread_get_thread_ident(), 0, &added);
+    ThreadCount *slot = slot_for(&counting.threads, (void *)(uintptr_t)PyThread_get_thread_ident(), 0, &added);
     if (slot != NULL) {
         slot->events++;
     }
