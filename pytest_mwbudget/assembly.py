@@ -139,7 +139,8 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
             quantities = tuple(quantity for quantity in counts.why if counts.why[quantity] == why)
             rows.setdefault((why, quantities), []).append(names.get(index, f"({index})"))
     for (why, quantities), named in rows.items():
-        missing = f"{', '.join(quantities)} of {' and '.join([*named, '(total)'])} are not counted: {why}."
+        of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])
+        missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
         yield tagged(missing, "uncountable")
 
 

@@ -558,7 +558,7 @@ def test_nothing_has_figures_of_memory_if_it_is_unknown_who_wakes_the_thread() -
     assert ledger is not None
     assert in_memory(counts(measurement, "Puts")) == in_memory(ledger.total) == [None] * 4
     why = "thread writer works for the request, and it was not seen which layer gave it the work"
-    assert ledger.why["bytes"] == ledger.why["allocations"] == why
+    assert ledger.total.why["bytes"] == ledger.total.why["allocations"] == why
     assert number(counts(measurement, "Puts").threads) == 0
 
 
@@ -608,7 +608,7 @@ def test_a_thread_that_threading_did_not_start_is_told_too() -> None:
     measurement = counted(Noop(Starts(hello)))
     assert measurement.ledger is not None
     assert measurement.ledger.total.bytes is None
-    assert "works for the request, and it was not seen which layer" in measurement.ledger.why["bytes"]
+    assert "works for the request, and it was not seen which layer" in measurement.ledger.total.why["bytes"]
 
 
 @needs_allocations
@@ -628,7 +628,8 @@ def test_a_budget_of_memory_is_undecided_for_the_layer_that_wakes_the_thread() -
     judged = measurement.layer("Puts").judged
     assert judged["tasks"].verdict == "pass"
     assert "bytes cannot be counted here: thread writer is woken here" in (judged["bytes"].reason or "")
-    assert measurement.uncountable == ("bytes",)
+    # What cannot be counted here fails a test. A thread that works unseen does not.
+    assert measurement.uncountable == ()
 
 
 @needs_allocations

@@ -13,9 +13,8 @@ from ..asgi.stack import Stack
 from ..errors import MeasurementError, tagged
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
-from ..model.results import IN_MEMORY
 from ..model.stack import Owner
-from .attribution import Call, Charging
+from .attribution import Call, Charging, owner_count
 from .backend import Backend
 from .python_core import Tally
 from .retained import retained
@@ -81,11 +80,9 @@ class CountingRun:
             self.why_not |= dict.fromkeys(("allocations", "bytes"), reason)
 
     def _note_unseen(self, found: list[UnseenWork]) -> None:
-        for unseen in found:
-            if unseen.owners:
-                self.too_low |= dict.fromkeys(unseen.owners, unseen.why)
-            else:
-                self.why_not = {**dict.fromkeys(IN_MEMORY, unseen.why), **self.why_not}
+        every_owner = map(Owner, range(owner_count(self.charging.stack)))
+        for unseen in sorted(found, key=lambda one: not one.owners):
+            self.too_low = {**dict.fromkeys(unseen.owners or every_owner, unseen.why), **self.too_low}
 
     def notes(self) -> Iterator[str]:
         """Tell which other tools hook into the interpreter, and which tasks and threads were not seen."""

@@ -305,7 +305,10 @@ class Result:
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:
-        """The quantities that cannot be counted here and have a budget on an entered layer."""
+        """The quantities that cannot be counted here and have a budget on an entered layer.
+
+        None that only some rows lack, because a thread works unseen: that is judged as other undecided budgets are.
+        """
         if self.ledger is None or self.disturbed is not None:
             return ()
         uncounted = {
@@ -313,7 +316,7 @@ class Result:
             for report in self.layers
             if report.layer.entered
             for quantity in report.judged
-            if quantity in self.ledger.why or (report.counts is not None and quantity in report.counts.why)
+            if quantity in self.ledger.why
         }
         return tuple(quantity for quantity in COUNTED if quantity in uncounted)
 
