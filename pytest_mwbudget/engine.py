@@ -89,7 +89,7 @@ async def measure(
     exceptions.
     """
     __tracebackhide__ = True
-    with _alone(), threads_untraced() as hooks, _turn(settings, environment) as environment:
+    with _alone(), threads_untraced() as hooks:
         async with _running(app, request, settings, hosting) as caller:
             response = (await _first_call(caller, settings, hosting)).response(request)
             with _undisturbed(caller, environment, hooks) as foreign_tools:
@@ -114,7 +114,6 @@ async def measure_again(
         _alone(),
         exit_refused(),
         threads_untraced() as hooks,
-        _turn(settings, environment) as environment,
         _undisturbed(caller, environment, hooks) as foreign_tools,
     ):
         return await _measured(caller, settings, environment, foreign_tools, publish, choose)
@@ -152,18 +151,23 @@ async def _measured(
     """Count, time, judge and profile a request that was made once; return None if `choose` does."""
     __tracebackhide__ = True
     caller.clock = environment.clock
-    run = await _prepared(caller, settings, environment, foreign_tools, choose)
-    if run is None:
+    async with _called_again(caller, settings) as call:
+        stack = await discover(call)
+    if stack.displaced:
+        foreign_tools.active.append("a profiler of the app")
+    chosen = choose(stack, settings)
+    if chosen is None:
         return None
-    settings = run.settings
-    findings = await run.counted()
-    if settings.need_clock and not foreign_tools.distorting:
-        findings = await run.timed(findings)
-    result = findings.result(caller.template.line, caller.status, caller.loop.name)
-    result = replace(result, place=settings.place)
-    if publish is None or not _profile_wanted(settings, result):
-        return result
-    return await run.profiled(result, publish)
+    with _turn(chosen, environment) as environment:
+        run = await _prepared(caller, stack, chosen, environment, foreign_tools)
+        findings = await run.counted()
+        if chosen.need_clock and not foreign_tools.distorting:
+            findings = await run.timed(findings)
+        result = findings.result(caller.template.line, caller.status, caller.loop.name)
+        result = replace(result, place=chosen.place)
+        if publish is None or not _profile_wanted(chosen, result):
+            return result
+        return await run.profiled(result, publish)
 
 
 def _profile_wanted(settings: Settings, result: Result) -> bool:
@@ -225,22 +229,17 @@ async def _first_call(caller: server.Caller, settings: Settings, hosting: Hostin
 
 async def _prepared(
     caller: server.Caller,
+    stack: Stack,
     settings: Settings,
     environment: Environment,
     foreign_tools: ForeignTools,
-    choose: Choose,
-) -> _Run | None:
-    """Find the layers of the app and the settings for them, and warm up; return None if `choose` does."""
+) -> _Run:
+    """Warm up the app, and find the budgets of its layers."""
     __tracebackhide__ = True
-    schedule = environment.schedule
+    schedule, timed = environment.schedule, settings.need_clock
+    thorough = timed and (environment.precise or not settings.budgets.bound_time)
+    warm, request_ns = False, 0.0
     async with _called_again(caller, settings) as call:
-        stack = await discover(call)
-        chosen = choose(stack, settings)
-        if chosen is None:
-            return None
-        timed = chosen.need_clock
-        thorough = timed and (environment.precise or not chosen.budgets.bound_time)
-        warm, request_ns = False, 0.0
         if not thorough:
             request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
             # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
@@ -248,11 +247,9 @@ async def _prepared(
             thorough = timed and slow
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
-    if stack.displaced:
-        foreign_tools.active.append("a profiler of the app")
     foreign_tools.check()
-    layers = bounded_layers(stack, chosen.budgets)
-    return _Run(stack, layers, caller, chosen, environment, foreign_tools, request_ns, warm)
+    layers = bounded_layers(stack, settings.budgets)
+    return _Run(stack, layers, caller, settings, environment, foreign_tools, request_ns, warm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ from .request import RequestTemplate
 BODY_EXCERPT_CHARS = 500
 # In the first call the event loop gets a turn after this number of messages.
 MESSAGES_PER_TURN = 100
+# A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
+MOST_PIECES, PIECES_FACTOR = 10_000, 10
 # The remedy when a later call is not like the first.
 REPEATS = (
     "A measurement repeats the request many times, and only like can be compared with like. For this test, turn off"
@@ -47,10 +49,14 @@ REPEATS = (
 
 @dataclass(slots=True)
 class Exchange:
-    """One call: the app receives the request's body from here and sends its response to here."""
+    """One call: the app receives the request's body from here and sends its response to here.
+
+    A response of more than `most` pieces is refused: a stream that never suspends would let no time limit end it.
+    """
 
     template: RequestTemplate
     complete: loops.Event
+    most: int
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
@@ -79,6 +85,11 @@ class Exchange:
             self.body.append(message.get("body", b""))
             if not message.get("more_body", False):
                 self.complete.set()
+            elif len(self.body) > self.most:
+                raise RepetitionError(
+                    f"{self.template.line}: the app went on with its response after {self.most} pieces, and the"
+                    f" responses before it had fewer. {REPEATS}"
+                )
         else:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
@@ -131,6 +142,8 @@ class Caller:
     begun: bool = False
     calls: int = 0
     status: int = 0
+    # The most pieces of a response so far.
+    pieces: int = 0
     # The scope of the latest call.
     scope: Scope = field(default_factory=dict)
 
@@ -142,7 +155,8 @@ class Caller:
         """
         __tracebackhide__ = True
         self.check()
-        exchange = Exchange(self.template, self.loop.event())
+        most = max(MOST_PIECES, PIECES_FACTOR * self.pieces) if self.pieces else sys.maxsize
+        exchange = Exchange(self.template, self.loop.event(), most)
         try:
             self.scope = self.template.scope(self.state)
             await self.loop.in_task(self.template.context, self._run, exchange, self.scope, observer)
@@ -153,6 +167,7 @@ class Caller:
                 raise
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
         self.calls += 1
+        self.pieces = max(self.pieces, len(exchange.body))
         self._check(exchange)
         return exchange
 

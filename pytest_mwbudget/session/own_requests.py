@@ -137,6 +137,7 @@ class OwnRequests(MeasuredRequests):
             layers = [layer for _, layer in stack.layers]
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
+            settings = self._settings_of(settings, layers)
             return settings if unjudged else self._without_unmatched(settings, layers)
 
         number = len(self.results) + 1
@@ -160,6 +161,10 @@ class OwnRequests(MeasuredRequests):
             with loops.unwatched():
                 self.claims.claim(identity_of(request, entered))
         return True
+
+    def _settings_of(self, settings: Settings, layers: Sequence[Layer]) -> Settings:
+        """Return the settings for a request that enters these layers."""
+        return settings
 
     def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
         """Leave out the budgets by name that match no layer here: another request of the test may have these layers."""
