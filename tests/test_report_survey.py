@@ -227,10 +227,8 @@ def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
 def test_markdown_has_them_too() -> None:
     found = markdown(DATA)
     assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in found
-    assert (
-        "| <code>Auth</code> |  | 2 | 30.0 | 29.6 … 30.4 | 50.0 | 49.6 … 50.4 | <code>GET /slow</code> | 20 | 1 |"
-        in found
-    )
+    times = "30.0 | 29.6 … 30.4 | 50.0 | 49.6 … 50.4"
+    assert f"| <code>Auth</code> |  | 2 | {times} | <code>GET /slow</code> | 20 | 1 |" in found
     assert "- <code>test&#95;a.py::test&#95;calls</code>: assert 3 == 1" in found.replace("_", "&#95;")
 
 

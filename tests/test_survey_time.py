@@ -91,6 +91,12 @@ def test_the_first_request_of_a_stack_is_timed_as_long_as_there_is_time() -> Non
     assert not plan_of(120, Sums(60, 30, 400, 1000), 9000).of_stack(new=True).timed
 
 
+def test_where_time_is_too_short_to_count_all_fewer_requests_are_counted() -> None:
+    usual, hurried = (plan_of(limit_s, Sums(), 1000).environment(Environment()).schedule for limit_s in (120, 20))
+    assert (usual.counted_requests, usual.uncounted_requests, usual.brief_warm_calls) == (21, 8, 100)
+    assert (hurried.counted_requests, hurried.uncounted_requests, hurried.brief_warm_calls) == (7, 4, 40)
+
+
 def test_a_test_with_a_time_limit_gives_less() -> None:
     plan = Plan(2.0, 0.5, left_s=60).within(0.3)
     assert (plan.seconds, plan.first_s, plan.left_s) == (0.3, 0.3, 60)

@@ -26,10 +26,12 @@ FIRST_S: Seconds = 0.5
 # How long a request waits for its turn: as long as a few other processes take.
 WAIT_S: Seconds = 10.0
 # Before anything is known, this many requests are expected in this many tests, and counting one takes this long.
-EXPECTED_REQUESTS, EXPECTED_TESTS = 3, 10
+EXPECTED_REQUESTS, EXPECTED_TESTS = 15, 50
 COUNTING_S: Seconds = 0.1
 # More time is set aside for counting than is expected, because later tests may make more requests than earlier ones.
 RESERVE = 1.25
+# If there is not enough time to count all, a request is counted this often, after so many others and such a warm-up.
+FEW_COUNTED, FEW_UNCOUNTED, FEW_WARM_CALLS = 7, 4, 40
 # The share of all time that times may take, however many requests have to be counted.
 TIMING_SHARE = 0.25
 # A request is timed in a part of this many of the time that is free, or of fewer if fewer requests are expected.
@@ -45,12 +47,13 @@ class Plan:
     """How long to time a request: for `seconds`, or not at all below LEAST_S.
 
     If nobody has timed a request to a stack of the same layers, it is timed for `first_s` at least. `left_s` is left of
-    the survey. `wait_s` is how long to wait for a turn.
+    the survey. `hurried` is whether counts have to be quick. `wait_s` is how long to wait for a turn.
     """
 
     seconds: Seconds
     first_s: Seconds
     left_s: Seconds
+    hurried: bool = False
     wait_s: Seconds = WAIT_S
 
     def of_stack(self, *, new: bool) -> Plan:
@@ -95,6 +98,13 @@ class Plan:
             warm_ns=min(schedule.warm_ns, round(WARM_SHARE * most_s * NS_PER_S)),
             precision_time_s=min(schedule.precision_time_s, most_s),
         )
+        if self.hurried:
+            brief = replace(
+                brief,
+                counted_requests=min(schedule.counted_requests, FEW_COUNTED),
+                uncounted_requests=min(schedule.uncounted_requests, FEW_UNCOUNTED),
+                brief_warm_calls=min(schedule.brief_warm_calls, FEW_WARM_CALLS),
+            )
         return replace(environment, precise=True, schedule=brief, progress=lambda share: None)
 
 
@@ -109,8 +119,10 @@ def plan_of(limit_s: Seconds, sums: Sums, tests: int) -> Plan:
     rate = (sums.requests + EXPECTED_REQUESTS) / (sums.tests + EXPECTED_TESTS)
     expected = 1 + max(0, tests - sums.tests - 1) * rate
     counting_s = (sums.seconds - sums.timing + COUNTING_S) / (sums.requests + 1)
-    free_s = min(left_s, max(left_s - RESERVE * expected * counting_s, TIMING_SHARE * limit_s - sums.timing, 0.0))
-    return Plan(min(MOST_S, free_s / min(PARTS, expected)), min(FIRST_S, free_s), left_s)
+    reserved_s = RESERVE * expected * counting_s
+    free_s = min(left_s, max(left_s - reserved_s, TIMING_SHARE * limit_s - sums.timing, 0.0))
+    share_s = min(MOST_S, free_s / min(PARTS, expected))
+    return Plan(share_s, min(FIRST_S, free_s), left_s, hurried=reserved_s > left_s)
 
 
 class Waiting:
