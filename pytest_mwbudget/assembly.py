@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -32,10 +32,6 @@ from .model.results import (
 )
 from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, owner_of, parts_of
 from .timing.run import Timed
-
-# Quantities that the objects created by a tracer or profiler at each event distort.
-IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
-
 
 # ---- budgets ----------------------------------------------------------------------------------------------------
 
@@ -100,24 +96,54 @@ class Counted:
         return any(counts.suspensions.count for counts in parts)
 
 
-def counted(stack: Stack, charges: list[RequestCharges], why_not: Mapping[str, str], notes: Sequence[str]) -> Counted:
-    """Return the typical counts of a request. `why_not` says by quantity why something cannot be counted."""
-    owners = {
-        layer.index: [owner_of(part) for part in parts_of(stack.entries, entry)]
+def counted(
+    stack: Stack,
+    charges: list[RequestCharges],
+    why_not: Mapping[str, str],
+    too_low: Mapping[Owner, str],
+    notes: Sequence[str],
+) -> Counted:
+    """Return the typical counts of a request.
+
+    `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little memory.
+    """
+
+    def row(owners: Iterable[Owner]) -> Counts:
+        return row_counts(charges, owners, why_not, too_low)
+
+    def parts(entry: EntryIndex) -> Iterator[Owner]:
+        return map(owner_of, parts_of(stack.entries, entry))
+
+    found: dict[Any, Counts] = {
+        layer.index: row(parts(entry))
         for entry, layer in stack.layers
         if entry is not None and entry in stack.probeable
     }
-    found: dict[Any, Counts] = {index: row_counts(charges, own, why_not) for index, own in owners.items()}
-    found["outside"] = row_counts(charges, [HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS], why_not)
+    found["outside"] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
     if stack.endpoint is not None:
-        found["endpoint"] = row_counts(charges, map(owner_of, parts_of(stack.entries, stack.endpoint)), why_not)
-    outermost = row_counts(charges, [owner_of(OUTERMOST)], why_not)
-    total = row_counts(charges, map(Owner, range(len(stack.entries) + 1)), why_not)
+        found["endpoint"] = row(parts(stack.endpoint))
+    outermost = row([owner_of(OUTERMOST)])
+    total = row(map(Owner, range(len(stack.entries) + 1)))
     total = replace(total, received=outermost.received, sent=outermost.sent)
+    notes = [*notes, *_of_rows(found, stack)]
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
     return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes)
+
+
+def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
+    """Say what could not be counted for single rows."""
+    names = {layer.index: layer.name for _, layer in stack.layers}
+    rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for index, counts in found.items():
+        for why in dict.fromkeys(counts.why.values()):
+            quantities = tuple(quantity for quantity in counts.why if counts.why[quantity] == why)
+            rows.setdefault((why, quantities), []).append(names.get(index, f"({index})"))
+    for (why, quantities), named in rows.items():
+        of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])
+        missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
+        yield tagged(missing, "uncountable")
 
 
 def hops(stack: Stack, found: Counted) -> Hops:
@@ -215,11 +241,11 @@ class Findings:
         # A profiler of the app hides layers.
         if self.stack.displaced:
             return Judged(bound, "undecided", self._why_disturbed)
-        why = self.counted.report.why.get(quantity)
+        own = self.counted.layers.get(bounded.layer.index)
+        why = self.counted.report.why.get(quantity) or (own.why.get(quantity) if own else None)
         if why is not None:
             said = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
             return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else said)
-        own = self.counted.layers.get(bounded.layer.index)
         others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
         neighbour = next(map(self.counted.layers.get, others), None)
         judgement = verdicts.judge_counted(
@@ -246,9 +272,24 @@ class Findings:
             names = ", ".join(self.foreign_tools.suspended)
             missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
             yield tagged(f"{names} was suspended during the measurement{missed}.", "suspended-tool")
+        yield from self._notes_on_stack()
+        disturbed = [f"{one} was at work" for one in self.foreign_tools.active]
+        if self.foreign_tools.unproven is not None:
+            disturbed.append(self.foreign_tools.unproven)
+        for why in disturbed:
+            nothing = f"{why}: there are no figures of time and memory, and no verdicts on them."
+            yield tagged(nothing, "active-tool")
+        yield from self.counted.notes
+        if self.timed is not None:
+            yield from self.timed.notes
+
+    def _notes_on_stack(self) -> Iterator[str]:
         if self.stack.displaced:
             hidden = "The app runs a profiler of its own, which hides the layers inside of it."
             yield tagged(hidden, "missing-layers")
+        if self.stack.without_asgi:
+            handler = "(outside) is the handler of the test's own client, which calls no ASGI app."
+            yield tagged(handler, "outside")
         if self.stack.uncut is not None:
             unread = f"The layers of {self.stack.uncut} could not be read, so they are in its endpoint."
             yield tagged(unread, "missing-layers")
@@ -260,12 +301,3 @@ class Findings:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
             yield tagged(together, "merged")
-        disturbed = [f"{one} was at work" for one in self.foreign_tools.active]
-        if self.foreign_tools.unproven is not None:
-            disturbed.append(self.foreign_tools.unproven)
-        for why in disturbed:
-            nothing = f"{why}: there are no figures of time and memory, and no verdicts on them."
-            yield tagged(nothing, "active-tool")
-        yield from self.counted.notes
-        if self.timed is not None:
-            yield from self.timed.notes

@@ -10,27 +10,27 @@ from statistics import median
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import httpx
-
 from .analysis.rows import Bounded
 from .asgi import loops, server
 from .asgi.app import ASGIApp, Observer
 from .asgi.discovery import discover
+from .asgi.http_library import httpx
 from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
 from .asgi.request import template_of
 from .asgi.stack import Stack
-from .assembly import IN_MEMORY, Counted, Findings, bounded_layers, counted, hops
+from .assembly import Counted, Findings, bounded_layers, counted, hops
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.run import CountingRun
-from .errors import EndlessError, MeasurementError, MwBudgetError, of_the_app, tagged
+from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
 from .model.estimate import Seconds
 from .model.results import (
     COUNTED,
+    IN_MEMORY,
     Measurement,
     Profile,
     Result,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # Writes the files of a profile.
 Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
+# Returns the settings for the layers of a request, None if the request is not to be measured.
+Choose: TypeAlias = Callable[[Stack, Settings], Settings | None]
 
 # Held during a request.
 _busy = threading.Lock()
@@ -51,13 +53,11 @@ _busy = threading.Lock()
 class Hosting:
     """How an app that runs already is called.
 
-    `state` is that of its lifespan, None without one. A response that has begun must end within `response_s`. `choose`
-    returns the settings for the layers of a request.
+    `state` is that of its lifespan, None without one. A response that has begun must end within `response_s`.
     """
 
     state: MutableMapping[str, Any] | None
     response_s: Seconds
-    choose: Callable[[Stack, Settings], Settings] = lambda stack, settings: settings
 
 
 async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
@@ -80,19 +80,21 @@ async def measure(
     environment: Environment,
     publish: Publish | None = None,
     hosting: Hosting | None = None,
+    choose: Callable[[Stack, Settings], Settings] = lambda stack, settings: settings,
 ) -> Measurement:
     """Measure every layer that the request enters, and judge it by its budgets.
 
-    If the settings ask for a profile, `publish` writes it. With `hosting` the app runs already. Raises ResponseError,
-    LifespanError, LayerNameError or MeasurementError, and the app's exceptions.
+    If the settings ask for a profile, `publish` writes it. With `hosting` the app runs already. `choose` returns the
+    settings for the layers. Raises ResponseError, LifespanError, LayerNameError or MeasurementError, and the app's
+    exceptions.
     """
     __tracebackhide__ = True
-    with _alone(), threads_untraced() as hooks, _turn(settings, environment) as environment:
+    with _alone(), threads_untraced() as hooks:
         async with _running(app, request, settings, hosting) as caller:
             response = (await _first_call(caller, settings, hosting)).response(request)
             with _undisturbed(caller, environment, hooks) as foreign_tools:
-                choose = hosting.choose if hosting else None
                 result = await _measured(caller, settings, environment, foreign_tools, publish, choose)
+            assert result is not None  # `choose` never says so here
             return Measurement.of(result, response)
 
 
@@ -101,27 +103,20 @@ async def measure_again(
     settings: Settings,
     environment: Environment,
     publish: Publish | None,
-    choose: Callable[[Stack], Settings | None],
+    choose: Choose,
 ) -> Result | None:
     """Measure a request that somebody else has made once, on the loop and in the lifespan in which it was made.
 
-    Finds the layers in two requests. `choose` returns the settings for them, or None, and then so does this function.
-    Otherwise as `measure`.
+    Returns None if `choose` does, after two requests that show the layers. Otherwise as `measure`.
     """
     __tracebackhide__ = True
     with (
         _alone(),
         exit_refused(),
         threads_untraced() as hooks,
-        _turn(settings, environment) as environment,
         _undisturbed(caller, environment, hooks) as foreign_tools,
     ):
-        async with _called_again(caller, settings) as call:
-            stack = await discover(call)
-        chosen = choose(stack)
-        if chosen is None:
-            return None
-        return await _measured(caller, chosen, environment, foreign_tools, publish)
+        return await _measured(caller, settings, environment, foreign_tools, publish, choose)
 
 
 @contextmanager
@@ -151,20 +146,28 @@ async def _measured(
     environment: Environment,
     foreign_tools: ForeignTools,
     publish: Publish | None,
-    choose: Callable[[Stack, Settings], Settings] | None = None,
-) -> Result:
-    """Count, time, judge and profile a request that was made once."""
+    choose: Choose,
+) -> Result | None:
+    """Count, time, judge and profile a request that was made once; return None if `choose` does."""
     __tracebackhide__ = True
     caller.clock = environment.clock
-    run = await _prepared(caller, settings, environment, foreign_tools, choose)
-    settings = run.settings
-    findings = await run.counted()
-    if settings.need_clock and not foreign_tools.distorting:
-        findings = await run.timed(findings)
-    result = findings.result(caller.template.line, caller.status, caller.loop.name)
-    if publish is None or not _profile_wanted(settings, result):
-        return result
-    return await run.profiled(result, publish)
+    async with _called_again(caller, settings) as call:
+        stack = await discover(call)
+    if stack.displaced:
+        foreign_tools.active.append("a profiler of the app")
+    chosen = choose(stack, settings)
+    if chosen is None:
+        return None
+    with _turn(chosen, environment) as environment:
+        run = await _prepared(caller, stack, chosen, environment, foreign_tools)
+        findings = await run.counted()
+        if chosen.need_clock and not foreign_tools.distorting:
+            findings = await run.timed(findings)
+        result = findings.result(caller.template.line, caller.status, caller.loop.name)
+        result = replace(result, place=chosen.place)
+        if publish is None or not _profile_wanted(chosen, result):
+            return result
+        return await run.profiled(result, publish)
 
 
 def _profile_wanted(settings: Settings, result: Result) -> bool:
@@ -204,61 +207,39 @@ async def _running(
 
 
 async def _first_call(caller: server.Caller, settings: Settings, hosting: Hosting | None = None) -> server.Exchange:
-    """Make the first request, which coverage and debuggers may watch."""
+    """Make the first request, which coverage and debuggers may watch.
+
+    Raises EndlessError for a response that has begun and does not end: early, if the app has more requests to answer.
+    """
     __tracebackhide__ = True
-    if hosting is not None:
-        return await _first_hosted_call(caller, settings, hosting.response_s)
-    limit_s = settings.startup_timeout_s
-    message = (
-        f"{caller.template.line}: the app did not finish its response within {limit_s:g} s; an endless stream"
-        " cannot be measured, and a slow start needs a higher mw_budget_startup_timeout"
+    line, limit_s = caller.template.line, settings.startup_timeout_s
+    response_s = hosting.response_s if hosting else limit_s
+    silent = (
+        f"{line}: the app did not begin a response within {limit_s:g} s; make what it waits for available, or"
+        f" {settings.slow_answer}"
     )
-    async with caller.limited(limit_s, message):
+    endless = f"{line}: the response did not end within {response_s:g} s; an endless stream cannot be measured"
+    if not hosting:
+        endless += f"; if it is only slow, {settings.slow_answer}"
+    async with caller.limited(limit_s, silent, endless) as extend:
+        if hosting:
+            caller.began = lambda: extend(response_s)
         return await caller()
-
-
-async def _first_hosted_call(caller: server.Caller, settings: Settings, response_s: Seconds) -> server.Exchange:
-    """Make the first request, and raise EndlessError early for a stream."""
-    __tracebackhide__ = True
-    begun = False
-    limit_s = settings.startup_timeout_s
-    try:
-        async with caller.loop.limited(limit_s) as extend:
-
-            def began() -> None:
-                nonlocal begun
-                begun = True
-                extend(response_s)
-
-            caller.began = began
-            return await caller()
-    except loops.OutOfTimeError:
-        line = caller.template.line
-        if begun:
-            raise EndlessError(
-                f"{line}: the response did not end within {response_s:g} s; an endless stream cannot be measured"
-            ) from None
-        raise MeasurementError(
-            f"{line}: the app did not begin a response within {limit_s:g} s; make what it waits for available, or raise"
-            " mw_budget_startup_timeout",
-            message_id="stopped-answering",
-        ) from None
 
 
 async def _prepared(
     caller: server.Caller,
+    stack: Stack,
     settings: Settings,
     environment: Environment,
     foreign_tools: ForeignTools,
-    choose: Callable[[Stack, Settings], Settings] | None = None,
 ) -> _Run:
-    """Warm up the app, find its layers and their budgets; `choose` returns the settings for these layers."""
+    """Warm up the app, and find the budgets of its layers."""
     __tracebackhide__ = True
-    schedule = environment.schedule
-    timed = settings.need_clock
+    schedule, timed = environment.schedule, settings.need_clock
     thorough = timed and (environment.precise or not settings.budgets.bound_time)
+    warm, request_ns = False, 0.0
     async with _called_again(caller, settings) as call:
-        warm, request_ns = False, 0.0
         if not thorough:
             request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
             # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
@@ -266,12 +247,7 @@ async def _prepared(
             thorough = timed and slow
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
-        stack = await discover(call)
-    if stack.displaced:
-        foreign_tools.active.append("a profiler of the app")
     foreign_tools.check()
-    if choose is not None:
-        settings = choose(stack, settings)
     layers = bounded_layers(stack, settings.budgets)
     return _Run(stack, layers, caller, settings, environment, foreign_tools, request_ns, warm)
 
@@ -297,7 +273,7 @@ class _Run:
         schedule = self.environment.schedule
         run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
         limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-        slow = "" if self.caller.limit_s else "; raise mw_budget_startup_timeout if a request needs longer"
+        slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer} if a request needs longer"
         message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
         async with self.caller.limited(limit_s, message) as extend:
 
@@ -318,7 +294,7 @@ class _Run:
         if self.foreign_tools.distorting:
             distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures)
         why_not = {**self.environment.uncounted, **distorted, **run.why_not}
-        found = counted(self.stack, charges, why_not, list(run.notes()))
+        found = counted(self.stack, charges, why_not, run.too_low, list(run.notes()))
         return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
 
     def _codes(self) -> list[CodeType]:
@@ -416,7 +392,7 @@ async def _called_again(
     """Yield a function that makes a request, each within the time limit of one."""
     __tracebackhide__ = True
     limit_s = caller.limit_s or settings.startup_timeout_s
-    slow = "" if caller.limit_s else ", or raise mw_budget_startup_timeout if a request may need longer"
+    slow = "" if caller.limit_s else f", or {settings.slow_answer} if a request may need longer"
     message = (
         f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
         " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"

@@ -1,6 +1,7 @@
 """The command `mwbudget measure`: measure an app without pytest and without a test.
 
-Every request is counted first, which takes some tenths of a second, and then timed in an equal share of the time.
+Every request is counted first, which takes some tenths of a second. Then as many as possible are timed, in equal shares
+of the time that is left.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from tempfile import TemporaryFile
 from traceback import extract_tb
 from typing import IO, Any, TextIO
 
+from .asgi import loops
 from .asgi.app import NamedApp
 from .asgi.request import build_request
 from .config.checks import seconds
 from .config.settings import Settings, merge
-from .engine import measure
+from .engine import Hosting, measure
 from .errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, report_of
 from .interpreter.clocks import perf_counter_ns
 from .model.estimate import Seconds
+from .model.remedies import TimeOption
 from .model.results import RequestLine, Result
 from .report.json import document, left_out_to_json, to_json
 from .report.overview import together
@@ -35,9 +38,20 @@ from .timing.run import NS_PER_S, Environment
 from .timing.schedule import Schedule
 from .workload.host import Host
 from .workload.requests import RequestFile, Wanted, parsed, read, workload
+from .workload.shares import fitting, most_useful_first
 
-# Each request is timed for this long at least, however many share the time.
-LEAST_SHARE_S: Seconds = 0.3
+# A request is timed for at least this long, or not at all.
+LEAST_S: Seconds = 0.15
+# The share of a request's time for warming up.
+WARM_SHARE = 0.2
+# Counting a request consists of warming up, of requests that do not count yet, and of requests that count.
+PARTS_OF_COUNTING = 3
+# A request may take a third of the time, but not less than this.
+LEAST_ANSWER_S: Seconds = 3.0
+# How far a request that is measured may go beyond the time, to end what it has begun.
+GRACE_S: Seconds = 0.5
+# The most requests that a line names.
+MOST_NAMES = 3
 # How much of the app's output is shown when it cannot be started.
 SHOWN_CHARACTERS = 2000
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
@@ -69,10 +83,10 @@ def main(said: Mapping[str, Any]) -> int:
         print(printable(f"{said['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
             print(printable(f"note: {named.note}"), file=terminal)
-        measuring = Measuring(work.requests, host, terminal, Schedule())
+        measuring = Measuring(work.requests, host, terminal, Schedule(), time_s)
         try:
             measuring.count()
-            measuring.time(time_s)
+            measuring.time()
         except KeyboardInterrupt:
             measuring.interrupted = True
         finally:
@@ -85,17 +99,33 @@ def main(said: Mapping[str, Any]) -> int:
 class Measuring:
     """The requests of an app, and what comes of them, in the order of `requests`.
 
-    `results` and `left_out` have the place of the request as their key.
+    All of it takes `time_s` from when this object is made, without waits for other processes. `results`, `left_out` and
+    `counting_s`, the time that counting took, have the place of the request as their key.
     """
 
     requests: Sequence[Wanted]
     host: Host
     terminal: TextIO
     schedule: Schedule
+    time_s: Seconds
     results: dict[int, Result] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
+    counting_s: dict[int, Seconds] = field(default_factory=dict)
     failed: bool = False
     interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.end_ns = perf_counter_ns() + round(self.time_s * NS_PER_S)
+
+    @property
+    def left_s(self) -> Seconds:
+        """The time that is left, below 0 when it is over."""
+        return (self.end_ns - perf_counter_ns()) / NS_PER_S
+
+    @property
+    def over(self) -> str:
+        """Say that no time is left."""
+        return f"the {self.time_s:g} s of --time were used up"
 
     @property
     def status(self) -> int:
@@ -106,13 +136,20 @@ class Measuring:
         return FAILED if self.failed or broken or not self.results else PASSED
 
     def count(self) -> None:
-        """Count every request, and print a row for each as soon as it is known."""
+        """Count every request, and print a row for each as soon as it is known. The first one may exceed the time."""
         width = min(MOST_NAME, max(len(printable(one.name)) for one in self.requests))
         titles = "".join(f"{title:>{COUNT_WIDTH}}" for title in ("status", "objects", "tasks", "layers"))
         self._print(f"{'per request':{width}}{titles}  most objects")
+        late: list[Wanted] = []
         for place, wanted in enumerate(self.requests):
-            name = f"{shortened(wanted.name, width):{width}}"
-            result = self._tried(place, replace(_settings(wanted), timed=False))
+            if place and self.left_s <= 0:
+                self.left_out[place] = self.over
+                late.append(wanted)
+                continue
+            name, begin = f"{shortened(wanted.name, width):{width}}", perf_counter_ns()
+            schedule = _hurried(self.schedule, self.left_s / (len(self.requests) - place))
+            result = self._tried(place, replace(self._settings(wanted), timed=False), Environment(schedule=schedule))
+            self.counting_s[place] = (perf_counter_ns() - begin) / NS_PER_S
             if result is None:
                 # The row has the request already; the whole reason is in the files.
                 reason = self.left_out[place].removeprefix(f"{wanted.method} {wanted.url}").lstrip(" :")
@@ -120,54 +157,95 @@ class Measuring:
             else:
                 self.results[place] = result
                 self._print(f"{name}{_counts(result)}")
+        if late:
+            self._print(f"not measured, because {self.over}: {_named(late)}")
         self._print("")
 
-    def time(self, time_s: Seconds) -> None:
-        """Time every request that was counted, each in an equal share of the time that is left."""
+    def time(self) -> None:
+        """Time the requests that were counted, in equal shares; if time is too short for all, the most useful ones."""
+        counted = self.results.copy()
+        waiting = most_useful_first(counted)
+        if not waiting:
+            return
         turns = Turns(told=self._waits)
-        with turns.taken():
-            begin = perf_counter_ns()
-            for number, (place, counted) in enumerate(list(self.results.items())):
-                wanted = self.requests[place]
-                left_s = time_s - (perf_counter_ns() - begin) / NS_PER_S
-                share_s = max(LEAST_SHARE_S, left_s / (len(self.results) - number))
-                settings = _settings(wanted)
-                if "max_time" not in wanted.keywords:
-                    settings = replace(settings, max_time_s=share_s)
-                self._progress(f"timing {number + 1} of {len(self.results)}: {wanted.name}")
-                timed = self._tried(place, settings, turns)
+        begin = perf_counter_ns()
+        with turns.taken(self.time_s):
+            self.end_ns += perf_counter_ns() - begin
+            needed_s = {place: self.counting_s[place] + LEAST_S / (1 - WARM_SHARE) for place in waiting}
+            while fit := fitting(waiting, needed_s, self.left_s):
+                waiting.remove(fit[0])
+                self._progress(f"timing {len(counted) - len(waiting)} of {len(counted)}: {self.requests[fit[0]].name}")
+                self._time(fit[0], max(self.left_s / len(fit), needed_s[fit[0]]), turns)
                 self._progress("")
-                if timed is None:
-                    timed = replace(counted, notes=(*counted.notes, f"Not timed: {self.left_out.pop(place)}"))
-                    self.failed = True
-                self.results[place] = timed
+        for place in waiting:
+            self.results[place] = _untimed(counted[place], self.over)
+        if waiting:
+            named = _named([self.requests[place] for place in sorted(waiting)])
+            self._print(f"only counted, because {self.over}: {named}")
+            self._print("")
+
+    def _time(self, place: int, share_s: Seconds, turns: Turns) -> None:
+        """Measure a request in its share of the time, which counting takes a part of."""
+        wanted, counted = self.requests[place], self.results[place]
+        sampled_s = (share_s - self.counting_s[place]) * (1 - WARM_SHARE)
+        warm_ns = round(sampled_s * WARM_SHARE / (1 - WARM_SHARE) * NS_PER_S)
+        settings = self._settings(wanted)
+        if "max_time" in wanted.keywords:
+            sampled_s = min(settings.max_time_s, self.left_s)
+        settings = replace(settings, max_time_s=sampled_s)
+        schedule = replace(self.schedule, warm_ns=min(self.schedule.warm_ns, warm_ns))
+        timed = self._tried(place, settings, Environment(schedule=schedule, turns=turns.measuring))
+        if timed is None:
+            reason = self.left_out.pop(place)
+            self.failed = self.failed or reason != self.over
+            timed = _untimed(counted, reason)
+        self.results[place] = timed
 
     def close(self) -> None:
         """Shut the app down. All figures are known by now, so a failure is only told."""
         try:
             self.host.close()
         except LifespanError as error:
-            self._print(f"warning: {report_of(error)}\n")
+            self._print(f"warning: {report_of(error)}")
+            self._print("")
 
-    def _tried(self, place: int, settings: Settings, turns: Turns | None = None) -> Result | None:
+    def _tried(self, place: int, settings: Settings, environment: Environment) -> Result | None:
         """Measure a request; None if that fails, with the reason in `left_out`."""
-        wanted, environment = self.requests[place], Environment(schedule=self.schedule)
-        if turns is not None:
-            environment = replace(environment, turns=turns.measuring)
+        wanted = self.requests[place]
         request = build_request(wanted.method, wanted.url, wanted.options)
+        # The first request may take what it takes: without one row there is nothing to report.
+        limit_s = max(self.left_s, 0.0) + GRACE_S if self.results else float("inf")
+
+        async def measured(hosting: Hosting) -> Result:
+            async with loops.current().limited(limit_s):
+                return await measure(self.host.app, request, settings, environment, hosting=hosting)
+
         try:
-            result: Result = self.host.run(
-                lambda hosting: measure(self.host.app, request, settings, environment, hosting=hosting)
-            )
+            return self.host.run(measured)
         except (EndlessError, StatusError) as error:
             self.failed = self.failed or settings.expect_status is not None
             self.left_out[place] = _first_line(error)
         except Exception as error:  # of this package, or the app's own
+            if isinstance(error, loops.OutOfTimeError) or (self.results and self.left_s <= -GRACE_S):
+                # An app that swallows the cancellation raises something else.
+                self.left_out[place] = self.over
+                return None
             self.failed = True
             self.left_out[place] = _first_line(error) if isinstance(error, MwBudgetError) else _raised(error)
-        else:
-            return result
         return None
+
+    def _settings(self, wanted: Wanted) -> Settings:
+        """Return the settings of a request. It must answer in a third of the time, so that others get theirs."""
+        settings = merge([wanted.keywords], {})
+        option = TimeOption("max_time") if "max_time" in wanted.keywords else TimeOption("--time", len(self.requests))
+        return replace(
+            settings,
+            flamegraph="never",
+            place="file",
+            more_time=option,
+            slow_answer="raise --time",
+            startup_timeout_s=min(settings.startup_timeout_s, max(LEAST_ANSWER_S, self.time_s / 3)),
+        )
 
     def _print(self, text: str) -> None:
         print(printable(text), file=self.terminal, flush=True)
@@ -184,8 +262,25 @@ class Measuring:
             self._print("waiting for another process that measures")
 
 
-def _settings(wanted: Wanted) -> Settings:
-    return replace(merge([wanted.keywords], {}), flamegraph="never")
+def _hurried(schedule: Schedule, share_s: Seconds) -> Schedule:
+    """Return a schedule for counting a request in about its share of the time: of a slow app fewer requests count."""
+    part_ns = max(0, round(share_s * NS_PER_S / PARTS_OF_COUNTING))
+    return replace(
+        schedule,
+        brief_warm_ns=min(schedule.brief_warm_ns, part_ns),
+        counting_ns=min(schedule.counting_ns, part_ns),
+    )
+
+
+def _named(requests: Sequence[Wanted]) -> str:
+    """Return the names of the first requests, and the number of the others."""
+    names = ", ".join(one.name for one in requests[:MOST_NAMES])
+    more = len(requests) - MOST_NAMES
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _untimed(counted: Result, reason: str) -> Result:
+    return replace(counted, notes=(*counted.notes, f"Not timed: {reason}"))
 
 
 def _counts(result: Result) -> str:

@@ -35,6 +35,23 @@ LEAN_WITH_COVERAGE = ["-p", "no:faker", "-p", "no:hypothesispytest", "-p", "no:r
 LEAN_WITH_COVERAGE += ["--assert=plain", "-o", "asyncio_default_fixture_loop_scope=function"]
 LEAN = ["-p", "no:cov", *LEAN_WITH_COVERAGE]
 
+# Source for inner pytest runs: a layer that takes `us` microseconds.
+SPIN = """
+from time import perf_counter_ns
+
+
+class Spin:
+    def __init__(self, app, us=200):
+        self.app = app
+        self.us = us
+
+    async def __call__(self, scope, receive, send):
+        end = perf_counter_ns() + self.us * 1000
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+"""
+
 
 # ---- running apps -----------------------------------------------------------------------------------------------
 

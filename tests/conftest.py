@@ -8,9 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
-# pytester drops the modules that an inner run imported, and each import of filelock adds an audit hook, which cannot be
-# removed. After a hundred inner runs the hooks took two thirds of the time, so filelock is imported here once.
-import filelock  # noqa: F401
 import pytest
 
 pytest_plugins = ["pytester", "tests.browser"]

@@ -23,10 +23,10 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio
-import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_mwbudget.asgi import loops, server
+from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure

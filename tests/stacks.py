@@ -433,7 +433,8 @@ async def calls_its_inside_from_a_thread(call: Call, go: Go) -> Any:
     return await anyio.to_thread.run_sync(anyio.from_thread.run, go)
 
 
-@habit(tasks=None, threads=1, asyncio_only=True, bare=True)
+# Everything inside is charged to the layer, and the loop of the thread spawns for itself.
+@habit(tasks=None, threads=None, asyncio_only=True, bare=True)
 async def runs_its_inside_on_the_loop_of_a_thread(call: Call, go: Go) -> Any:
     return await asyncio.to_thread(asyncio.run, go())
 
@@ -915,8 +916,6 @@ def _rows_of(part: Part, entered: bool) -> list[Row]:
     form = FORMS[part.layer.form]
     own, *further = form.rows
     habits = part.layer.habits
-    if IN_A_THREAD in habits:  # Later habits run in the thread as well.
-        habits = habits[: habits.index(IN_A_THREAD) + 1]
     tasks = _sum([form.tasks, *(_times(HABITS[name].tasks, part.performed[name]) for name in habits)])
     threads = _sum([_times(HABITS[name].threads, part.performed[name]) for name in habits])
     return [Row(own, entered, part, tasks, threads), *(Row(name, entered) for name in further)]

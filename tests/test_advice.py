@@ -191,6 +191,30 @@ def test_no_advice_on_a_short_or_uncertain_wait(found: Result) -> None:
     assert "waiting" not in advised(found)
 
 
+# ---- thread-hops ------------------------------------------------------------------------------------------------
+
+
+def in_a_thread(us: Estimate | None, why: str | None = "its process_request is sync, so Django …") -> Result:
+    layer = Layer(0, "Session", "django.Session", "middleware", adapts=why)
+    waits = None if us is None else Occupation(us / 4, us.estimate * 3 / 4, None)
+    return result(LayerReport(layer, us=us, occupation=waits))
+
+
+def test_a_layer_that_the_framework_runs_in_a_thread() -> None:
+    # It waits for the thread as well, for which there is no other advice.
+    assert advised(in_a_thread(us(351.0))) == {
+        "thread-hops": (
+            "Session takes 351.0 µs per request: its process_request is sync, so Django …; if it is yours and does not"
+            " block, write it as async code"
+        )
+    }
+
+
+@pytest.mark.parametrize("found", [in_a_thread(us(351.0), None), in_a_thread(us(50.0)), in_a_thread(None)])
+def test_no_advice_on_a_layer_without_a_thread_or_time(found: Result) -> None:
+    assert "thread-hops" not in advised(found)
+
+
 # ---- buffering --------------------------------------------------------------------------------------------------
 
 STREAM = counts(sent=102)

@@ -16,7 +16,7 @@ import pytest_mwbudget
 PACKAGE = Path(pytest_mwbudget.__file__).parent
 PUBLIC = [getattr(pytest_mwbudget, name) for name in pytest_mwbudget.__all__]
 RESULTS = [kind for kind in PUBLIC if kind.__module__.startswith("pytest_mwbudget.model.")]
-HEAVY = ("httpx", "anyio", "asgi_lifespan", "starlette", "fastapi", "pyinstrument", "hypothesis", "filelock")
+HEAVY = ("httpx", "httpx2", "anyio", "asgi_lifespan", "starlette", "fastapi", "pyinstrument", "hypothesis", "filelock")
 
 
 def in_a_fresh_interpreter(code: str) -> str:

@@ -666,3 +666,25 @@ def test_a_factory_makes_the_app_once(call: str, made_of: Any) -> None:
 def test_an_app_that_cannot_be_had(reference: str, said: str) -> None:
     with pytest.raises(AppError, match=said):
         named(reference)
+
+
+def test_a_repetition_that_goes_on_for_ever_without_a_pause_is_ended() -> None:
+    """No time limit can: the event loop gets no turn."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal calls
+        calls += 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while calls == 3:
+            await send({"type": "http.response.body", "body": b"tick", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def main() -> None:
+        call = await caller(app)
+        await call()
+        await call()
+        with pytest.raises(RepetitionError, match=r"went on with its response after 10000 pieces"):
+            await call()
+
+    calls = 0
+    asyncio.run(main())

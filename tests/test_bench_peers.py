@@ -16,7 +16,7 @@ pytestmark = pytest.mark.bench
 
 BENCH = Path(__file__).parent.parent / "bench"
 
-for package in ("pytest_benchmark", "sentry_sdk", "opentelemetry.instrumentation.asgi", "pyinstrument"):
+for package in ("httpx", "pytest_benchmark", "sentry_sdk", "opentelemetry.instrumentation.asgi", "pyinstrument"):
     needs(package, reason="bench/peers.py compares with it; it comes with the dependency group `bench`")
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.conftest import needs
 
 pytestmark = pytest.mark.bench
 
+httpx = pytest.importorskip("httpx", reason="the published apps are asked with httpx")
 needs("fastapi", reason="the published apps are FastAPI's")
 needs("uvicorn", reason="the upstream stands behind uvicorn")
 needs("httptools", reason="uvicorn parses with httptools")

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from .conftest import needs
 from .test_requests import APP
 
 pytestmark = pytest.mark.bench
+
+needs("httpx", reason="the applications are asked with httpx")
 
 
 @pytest.fixture

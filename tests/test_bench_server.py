@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
 
+from pytest_mwbudget.asgi.http_library import httpx
 from tests.conftest import needs
 
 pytestmark = pytest.mark.bench

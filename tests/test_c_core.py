@@ -265,6 +265,119 @@ def test_what_another_thread_creates_goes_to_an_owner_of_other_threads() -> None
         assert [kinds[Own] for kinds in spent.types] == [0, 0, NUMBER]
 
 
+# ---- threads -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Let threads take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def joined(*works: Callable[[], Any]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("function", [keeping_instances, keeping_tuples, dropping_floats, lambda: ONE * 5000])
+def test_a_thread_is_charged_what_its_work_costs_anywhere(function: Callable[[], Any]) -> None:
+    here = spent_by(function, owners=2)
+    with opened(2):
+        for _ in range(WARM):
+            core.run(0, function)
+        work = core.lent(1, function)
+        done: list[Spent] = []
+
+        def alone() -> None:
+            work()
+            core.take()
+            work()
+            done.append(Spent())
+
+        joined(alone)
+    assert done[0].tallies[1] == here.tallies[0]
+    assert done[0].types[1] == here.types[0]
+
+
+@counts_objects
+def test_threads_at_the_same_time_are_each_charged_exactly_their_own() -> None:
+    def making(number: int) -> None:
+        for _ in range(number):
+            Own()
+
+    def probed(caller: int, arguments: Any, named: Any) -> None:
+        core.discount(caller, arguments)
+        core.discount(caller, named)
+
+    with opened(5), switching_often():
+        probe = core.aside(probed)
+
+        def calling(*arguments: Any, **named: Any) -> None:
+            probe(arguments, named)
+
+        works = [lambda owner=owner: core.lent(owner, making)(owner * 1000) for owner in range(1, 4)]
+        joined(*works, lambda: core.lent(4, lambda: [calling(1, two=2) for _ in range(1000)])(), lambda: making(777))
+        spent = Spent()
+    assert [kinds[Own] for kinds in spent.types] == [0, 1000, 2000, 3000, 0, 0, 777]
+    # The containers for the probe were taken off again, although other threads allocated meanwhile.
+    assert spent.types[4][dict] == spent.types[4][tuple] == 0
+
+
+@counts_objects
+def test_objects_made_in_a_thread_are_remembered_for_their_owner() -> None:
+    kept: list[Any] = []
+    with opened(3):
+        core.period(7)
+        joined(core.lent(2, lambda: kept.append(Own())), lambda: kept.append(Own()))
+        core.period(-1)
+        found = core.born(kept)
+    assert sorted(found.values()) == [(7, 2, Own), (7, 4, Own)]
+
+
+def test_a_thread_may_end_a_run_and_begin_another_within_lent_work() -> None:
+    def again() -> None:
+        core.stop()
+        core.start(2)
+        core.callback(1, int)()
+        [Own() for _ in range(50)]
+
+    core.start(3)
+    joined(core.lent(2, core.aside(lambda _: core.run(1, core.lent(0, again)))))
+    assert core.aside(int)() == -1  # this thread is in no lane of the second run
+    tallies, _ = core.take()
+    assert len(tallies) == 4
+    core.stop()
+
+
+def test_daemon_threads_in_lent_work_do_not_disturb_the_end_of_the_process() -> None:
+    code = """
+import threading, time
+from pytest_mwbudget.counting import _core as core
+def work():
+    begun.set()
+    while True:
+        [object() for _ in range(1000)]
+begun = threading.Event()
+core.start(2)
+thread = threading.Thread(target=core.lent(1, work), daemon=True)
+thread.start()
+begun.wait()
+time.sleep(0.05)
+print(core.take()[0][1][1] > 0)
+"""
+    assert in_a_process(code) == "True\n"
+    code += "core.stop(); core.start(1); time.sleep(0.05); print(core.take()[0][0][1])"
+    assert in_a_process(code) == "True\n0\n"
+
+
 def returned(coroutine: Any) -> None:
     with suppress(StopIteration):
         coroutine.send(None)
@@ -1113,7 +1226,11 @@ core.take()
 run(interpreters[0], busy)
 tallies, _ = core.take()
 assert sum(tally[2] for tally in tallies) < 1_000_000, tallies
-threads = [threading.Thread(target=run, args=(interpreter, busy)) for interpreter in interpreters[1:]]
+targets = [run, core.lent(0, run)]
+threads = [
+    threading.Thread(target=target, args=(interpreter, busy))
+    for target, interpreter in zip(targets, interpreters[1:], strict=True)
+]
 for thread in threads:
     thread.start()
 found = set()
@@ -1176,6 +1293,9 @@ def test_thousands_of_counting_runs_leave_no_memory_behind() -> None:
         with suppress(StopIteration):
             returning.send(None)
         core.run(2, core.callback(1, core.aside(core.discount)), ONE_TUPLE * LONG)
+        if number % 10 == 0:
+            joined(core.lent(2, core.lent(1, Own)), Own)
+        core.other_threads()
         core.born(kept)
         core.take()
         with suppress(TypeError):

@@ -9,28 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from .apps import LEAN
+from .apps import LEAN, SPIN
 from .conftest import needs
 from .test_own_requests import QUIET
 
 pytestmark = pytest.mark.live
 
-LAYERS = """
-import time
-
+LAYERS = f"""
 import pytest
-
-
-class Spin:
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        if scope["type"] == "http":
-            end = time.perf_counter_ns() + 200_000
-            while time.perf_counter_ns() < end:
-                pass
-        await self.app(scope, receive, send)
+{SPIN}
 
 
 class Noop:
@@ -182,15 +169,13 @@ from tests.apps import FAST, Scheduled
 
 pytest_configure = Scheduled(**FAST).pytest_configure
 """
-OF_TEST = ("httpx", "trio")
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_spin_of_200_us_breaks_a_budget_of_50_us_and_nothing_else_does(pytester: pytest.Pytester, name: str) -> None:
     packages, tests = CLIENTS[name]
     for package in packages:
-        if package not in OF_TEST:
-            needs(package, "a client of tests", "clients")
+        needs(package, "a client of tests", "clients")
     pytester.makeconftest(QUICK)
     pytester.makepyfile(LAYERS + "pytestmark = pytest.mark.mw_budget(us=50)\n" + STARLETTE + tests)
     options = [*LEAN, *QUIET, "--mw-budget", "-p", "no:xdist", "-p", "no:cacheprovider"]
@@ -282,6 +267,9 @@ async def test_body_and_what_is_left_out():
     result.stdout.fnmatch_lines(
         [
             "*test_spin*GET /items/1?spin=1*",
+            "CommonMiddleware *",
+            "  django.middleware.common.CommonMiddleware, *from Django",
+            "note: (outside) is the handler of the test's own client*",
             "*test_body_and_what_is_left_out GET /broken not measured: the app raised LookupError*",
             "*test_body_and_what_is_left_out GET /stream not measured: its response is read as a stream*",
         ]
@@ -290,3 +278,71 @@ async def test_body_and_what_is_left_out():
     assert "GET /items/1 pass" in output
     assert "GET /items/2" not in output
     assert "POST /echo pass" in output
+
+
+WEBSOCKETS = {
+    "quart": (
+        "quart",
+        """
+import quart
+
+app = quart.Quart("shop")
+
+@app.websocket("/greeting")
+async def greeting():
+    await quart.websocket.send("hi")
+
+@pytest.mark.asyncio
+async def test_it():
+    async with app.test_client().websocket("/greeting") as connection:
+        assert await connection.receive() == "hi"
+        assert type(connection).__name__ == "TestWebsocketConnection"
+""",
+    ),
+    "async-asgi-testclient": (
+        "async_asgi_testclient",
+        """
+from async_asgi_testclient import TestClient
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+
+async def greeting(websocket):
+    await websocket.accept()
+    await websocket.send_text("hi")
+
+@pytest.mark.asyncio
+async def test_it():
+    app = Starlette(routes=[WebSocketRoute("/greeting", greeting)])
+    async with TestClient(app) as client, client.websocket_connect("/greeting") as connection:
+        assert await connection.receive_text() == "hi"
+""",
+    ),
+    "litestar": (
+        "litestar",
+        """
+import litestar
+from litestar.testing import TestClient
+
+@litestar.websocket("/greeting")
+async def greeting(socket: litestar.WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text("hi")
+    await socket.close()
+
+def test_it():
+    with TestClient(litestar.Litestar([greeting])) as client, client.websocket_connect("/greeting") as connection:
+        assert connection.receive_text() == "hi"
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WEBSOCKETS)
+def test_a_websocket_is_left_out_with_the_reason(pytester: pytest.Pytester, name: str) -> None:
+    package, tests = WEBSOCKETS[name]
+    needs(package, "a client of tests", "clients")
+    pytester.makepyfile(f"import pytest\npytestmark = pytest.mark.mw_budget(tasks=0)\n{tests}")
+    options = [*LEAN, *QUIET, "--mw-budget", "-v", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it WEBSOCKET /greeting not measured: a WebSocket is not measured"])

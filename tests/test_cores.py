@@ -6,6 +6,7 @@ import asyncio
 import collections.abc
 import gc
 import inspect
+import pickle
 import re
 import sys
 import threading
@@ -107,6 +108,8 @@ def test_a_refused_start_leaves_the_one_under_way_alone(core: Any, charged: Any)
         lambda core: core.coroutine_proxy(0, trap()),
         lambda core: core.aside(print),
         lambda core: core.callback(0, print),
+        lambda core: core.lent(0, print),
+        lambda core: core.other_threads(),
         lambda core: core.discount(0, ()),
         lambda core: core.period(0),
         lambda core: core.born([]),
@@ -132,6 +135,7 @@ def test_the_number_of_owners_has_bounds(closed: Any, owners: int) -> None:
         lambda core, owner: core.run(owner, int),
         lambda core, owner: core.coroutine_proxy(owner, trap()),
         lambda core, owner: core.callback(owner, int),
+        lambda core, owner: core.lent(owner, int),
         lambda core, owner: core.discount(owner, ()),
     ],
 )
@@ -177,10 +181,8 @@ def test_run_passes_arguments_results_and_exceptions_on(core: Any, charged: Any)
     assert charged() == 1
 
 
-def test_run_only_calls_where_no_counting_run_is_under_way_or_another_thread_is_counted(closed: Any) -> None:
+def test_run_only_calls_where_no_counting_run_is_under_way(closed: Any) -> None:
     assert closed.run(99, int, "1") == 1
-    closed.start(1)
-    assert in_a_thread(lambda: closed.run(99, int, "2")) == 2
 
 
 @pytest.mark.parametrize(
@@ -279,10 +281,171 @@ def test_a_callback_that_outlives_its_counting_run_only_calls(core: Any) -> None
     assert core.aside(int)() == 0
 
 
-def test_a_callback_in_another_thread_changes_nothing(core: Any, charged: Any) -> None:
+def test_a_callback_in_another_thread_leaves_no_charge_behind(core: Any, charged: Any) -> None:
     charge(core, 1)
-    assert in_a_thread(lambda: core.callback(3, int)("1")) == 1
+    assert in_a_thread(lambda: (core.callback(3, charged)(), charged())) == (3, NOBODY)
     assert charged() == 1
+
+
+# ---- threads ------------------------------------------------------------------------------------------------------
+
+
+def test_lent_work_is_charged_where_it_is_called(core: Any, charged: Any) -> None:
+    charge(core, 1)
+    work = core.lent(2, lambda *arguments, **named: (charged(), arguments, named))
+    assert in_a_thread(lambda: (work(1, two=2), charged())) == ((2, (1,), {"two": 2}), NOBODY)
+    assert work(1) == (2, (1,), {})
+    assert charged() == 1
+
+
+def test_lent_work_within_other_lent_work_gives_the_charge_back(core: Any, charged: Any) -> None:
+    inner = core.lent(3, charged)
+    work = core.lent(2, lambda: (charged(), inner(), charged(), core.run(1, charged), charged()))
+    assert in_a_thread(work) == (2, 3, 2, 1, 2)
+
+
+def test_an_exception_ends_lent_work_too(core: Any, charged: Any) -> None:
+    def fails() -> Any:
+        with pytest.raises(ZeroDivisionError):
+            core.lent(2, lambda: 1 / 0)()
+        return charged()
+
+    assert in_a_thread(fails) == NOBODY
+    assert in_a_thread(core.lent(1, fails)) == 1
+
+
+def test_everything_that_charges_works_in_a_thread_with_lent_work(core: Any, charged: Any) -> None:
+    async def inner() -> Any:
+        seen.append(charged())
+        await trap()
+
+    seen: list[Any] = []
+
+    def work() -> None:
+        proxy = core.coroutine_proxy(1, core.coroutine_proxy(3, inner()), True)
+        proxy.send(None)
+        seen.append(charged())  # the root leaves the charge with the owner that suspended
+        with suppress(StopIteration):
+            proxy.send(None)
+        seen.append(charged())
+        seen.append(core.aside(lambda owner: (owner, charged()))())
+        core.callback(2, int)()
+        seen.append(charged())
+
+    charge(core, 0)
+    in_a_thread(lambda: core.lent(0, work)())
+    assert seen == [3, 3, 1, (1, ASIDE), 2]
+    assert charged() == 0
+    assert suspensions(core)[:OWNERS] == [0, 0, 0, 1]
+
+
+def test_two_threads_each_have_their_own_charge(core: Any, charged: Any) -> None:
+    step = threading.Barrier(3, timeout=10)
+    seen: list[int] = []
+
+    def work(inner: int) -> None:
+        step.wait()  # both threads have begun
+        seen.append(charged())
+        step.wait()
+        core.callback(inner, int)()
+        step.wait()  # both charge another owner now
+        seen.append(charged())
+
+    charge(core, 0)
+    threads = [threading.Thread(target=core.lent(owner, work), args=(owner + 2,)) for owner in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        step.wait()
+    assert charged() == 0
+    for thread in threads:
+        thread.join()
+    assert sorted(seen[:2]) == [0, 1]
+    assert sorted(seen[2:]) == [2, 3]
+
+
+def test_a_thread_that_outlives_its_counting_run_is_charged_to_nobody(core: Any, charged: Any) -> None:
+    go, stopped, ended = threading.Event(), threading.Event(), threading.Event()
+    seen: list[Any] = []
+
+    async def inner() -> None:
+        await trap()
+
+    def work() -> None:
+        proxy = core.coroutine_proxy(3, inner(), True)
+        proxy.send(None)
+
+        def across() -> None:
+            go.set()
+            stopped.wait(10)
+            seen.append(core.aside(lambda owner: owner)())  # a guard of the second run
+
+        core.run(1, core.aside(lambda _: core.callback(2, core.lent(0, across))()))
+        seen.append(core.aside(lambda owner: owner)())
+        with suppress(StopIteration):
+            proxy.send(None)
+        seen.append(core.run(0, core.aside(lambda owner: owner)))
+        ended.set()
+
+    thread = threading.Thread(target=core.lent(2, work), daemon=True)
+    thread.start()
+    go.wait(10)
+    core.stop()
+    core.start(OWNERS)
+    charge(core, 1)
+    stopped.set()
+    assert ended.wait(10)
+    thread.join()
+    assert seen == [NOBODY, NOBODY, 0]
+    assert core.aside(lambda owner: owner)() == 1
+    assert charged() == NOBODY
+    assert suspensions(core)[:OWNERS] == [0, 0, 0, 0]
+
+
+def test_lent_work_after_its_counting_run_is_only_called(core: Any) -> None:
+    work = core.lent(2, lambda: core.aside(lambda owner: owner)())
+    core.stop()
+    core.start(OWNERS)
+    charge(core, 1)
+    assert in_a_thread(work) == NOBODY
+    assert work() == 1
+
+
+def test_lent_work_has_the_attributes_of_its_function(core: Any) -> None:
+    def work() -> None: ...
+
+    lent = core.lent(1, work)
+    assert (lent.__qualname__, lent.__module__, lent.__code__) == (work.__qualname__, __name__, work.__code__)
+    with pytest.raises(AttributeError):
+        _ = lent.missing
+
+
+def test_lent_work_can_be_sent_to_another_process(core: Any) -> None:
+    sent = pickle.loads(pickle.dumps(core.lent(1, len)))
+    assert sent("four") == 4
+
+
+def test_events_in_other_threads_are_told_by_thread(core: Any) -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        go.wait(10)
+        [object() for _ in range(100)]
+        core.lent(1, lambda: [bytearray(2000) for _ in range(10_000)])()
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    core.other_threads()
+    go.set()
+    assert done.wait(10)
+    found = core.other_threads()
+    thread.join()
+    core.other_threads()
+    assert core.other_threads() == {}
+    if not isinstance(core, PythonCore):
+        assert set(found) == {thread.ident}
+        assert 100 <= found[thread.ident] < 5000
 
 
 # ---- proxies: one step at a time ---------------------------------------------------------------------------------
@@ -435,14 +598,24 @@ def test_a_counting_run_that_is_stopped_during_a_step_may_leave_its_proxies_behi
         proxy.send(None)
 
 
-def test_a_proxy_that_another_thread_steps_charges_nobody(core: Any, charged: Any) -> None:
-    proxy = core.coroutine_proxy(2, trap("there"))
+@pytest.mark.parametrize("root", [False, True])
+def test_a_proxy_that_another_thread_steps_is_charged_there(core: Any, charged: Any, root: bool) -> None:
+    seen = []
+
+    async def inner() -> str:
+        seen.append(charged())
+        await trap("there")
+        seen.append(charged())
+        return "here"
+
+    proxy = core.coroutine_proxy(2, inner(), root)
     charge(core, 1)
-    assert in_a_thread(lambda: proxy.send(None)) == "there"
+    assert in_a_thread(lambda: (proxy.send(None), charged())) == ("there", NOBODY)
     assert charged() == 1
     with pytest.raises(StopIteration, match="here"):
-        proxy.send("here")
-    assert suspensions(core)[:OWNERS] == [0, 0, 0, 0]
+        proxy.send(None)
+    assert seen == [2, 2]
+    assert suspensions(core)[:OWNERS] == [0, 0, 1, 0]
 
 
 # ---- proxies: throw, close, returned -----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
 
-import httpx
 import pytest
 import wrapt
 from fastapi import APIRouter, FastAPI
@@ -24,6 +23,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
 from pytest_mwbudget.asgi import tracing
+from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings

@@ -33,16 +33,24 @@ from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import Backend, PythonCore
-from pytest_mwbudget.engine import measure, send_once
-from pytest_mwbudget.errors import MeasurementError, RepetitionError, ResponseError
+from pytest_mwbudget.engine import Hosting, measure, measure_again, send_once
+from pytest_mwbudget.errors import EndlessError, MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import COUNTED, CountedQuantity, LayerReport, Measurement, Occupation, Verdict
+from pytest_mwbudget.model.results import (
+    COUNTED,
+    CountedQuantity,
+    LayerReport,
+    Measurement,
+    Occupation,
+    Result,
+    Verdict,
+)
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, cpu_clock
 from pytest_mwbudget.timing.sampler import Sampler
 from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import Answering, Cascade, Noop, RateLimit, hello, indistinct, needs, not_found
+from .apps import Answering, Cascade, Noop, RateLimit, caller, hello, indistinct, needs, not_found
 
 
 @dataclass
@@ -787,8 +795,41 @@ def test_a_response_that_never_ends_is_an_error() -> None:
         await asyncio.Event().wait()
 
     request = build_request("GET", "/", {})
-    with pytest.raises(MeasurementError, match=r"did not finish its response within 0\.01 s"):
+    with pytest.raises(MeasurementError, match=r"did not begin a response within 0\.01 s"):
         asyncio.run(send_once(app, request, Settings(startup_timeout_s=0.01, lifespan=False)))
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_a_response_that_begins_and_never_ends_says_where_it_hangs(*, hosted: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    request, settings = build_request("GET", "/", {}), Settings(startup_timeout_s=0.2, lifespan=False)
+    hosting = Hosting(None, 0.01) if hosted else None
+    message = (
+        rf"the response did not end within {'0.01' if hosted else '0.2'} s;.*; it waited at .*app .*, inside Noop > "
+    )
+    with pytest.raises(EndlessError, match=message):
+        asyncio.run(measure(Noop(app), request, settings, Environment(), hosting=hosting))
+
+
+def test_the_layers_are_looked_for_once() -> None:
+    """Somebody else has made the first call; two are traced, and the settings that say no end it there."""
+    calls = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal calls
+        calls += 1
+        await hello(scope, receive, send)
+
+    async def main() -> Result | None:
+        again = await caller(Noop(app))
+        await again()
+        return await measure_again(again, Settings(), Environment(), None, lambda stack, settings: None)
+
+    assert asyncio.run(main()) is None
+    assert calls == 3
 
 
 def test_the_app_is_as_it_was_after_a_request_that_fails_midway() -> None:
@@ -813,7 +854,7 @@ def test_the_app_is_as_it_was_after_a_request_that_fails_midway() -> None:
     assert (Costly.__call__.__code__, app.__code__) == codes
 
 
-@pytest.mark.parametrize("calls_answered", [1, 50, 100, 101], ids=["2nd", "51st", "traced", "traced again"])
+@pytest.mark.parametrize("calls_answered", [1, 2, 3, 50], ids=["traced", "traced again", "warm", "51st"])
 def test_an_app_that_stops_answering_when_it_is_called_again_is_an_error(calls_answered: int) -> None:
     pool = asyncio.Semaphore(calls_answered)
 
@@ -872,7 +913,7 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
         (
             "GET",
             0.1,
-            "Silent could not be bypassed (above so slow an app that takes longer than max_time:"
+            "Silent could not be bypassed (above so slow an app that takes longer than the time for it:"
             " --mw-budget-max-time=1 may be enough); its row may be 15% off.",
         ),
     ],

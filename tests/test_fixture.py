@@ -34,12 +34,12 @@ def test_a_url_that_is_none(url: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"params": object()}, "httpx cannot build POST '/' from {'params': <object"),
-        ({"params": 5}, "httpx cannot build POST '/' from {'params': 5}"),
-        ({"cookies": 5}, "httpx cannot build POST '/' from {'cookies': 5}"),
-        ({"headers": 5}, "httpx cannot build POST '/' from {'headers': 5}"),
-        ({"json": object()}, "httpx cannot build POST '/' from {'json': <object"),
-        ({"content": 5}, "httpx cannot build POST '/' from {'content': 5}"),
+        ({"params": object()}, "httpx2? cannot build POST '/' from {'params': <object"),
+        ({"params": 5}, "httpx2? cannot build POST '/' from {'params': 5}"),
+        ({"cookies": 5}, "httpx2? cannot build POST '/' from {'cookies': 5}"),
+        ({"headers": 5}, "httpx2? cannot build POST '/' from {'headers': 5}"),
+        ({"json": object()}, "httpx2? cannot build POST '/' from {'json': <object"),
+        ({"content": 5}, "httpx2? cannot build POST '/' from {'content': 5}"),
         ({"files": {"a": 5}}, "the body of POST http://testserver/ cannot be read: .*; give bytes, a str or a file"),
         ({"content": [1, 2]}, "the content of POST http://testserver/ has a piece 1; give bytes, a str"),
         ({"content": ["a"]}, "the content of POST http://testserver/ has a piece 'a'; give bytes, a str"),

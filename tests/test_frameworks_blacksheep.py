@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-blacksheep = pytest.importorskip("blacksheep")
+needs("blacksheep", "its middlewares are looked at", group="frameworks")
+
+import blacksheep  # noqa: E402
 
 
 async def function_middleware(request: Any, handler: Any) -> Any:
@@ -130,3 +132,26 @@ def test_each_mounted_app_has_its_own_layers() -> None:
 
 def test_no_layers() -> None:
     assert seam_of(blacksheep.Application(router=blacksheep.Router())) is None
+
+
+def test_routes_before_and_after_the_start() -> None:
+    def paths(app: Any) -> list[tuple[str, ...]]:
+        found = routes_of(app)
+        return [found.paths, tuple(sorted(found.left_out.items()))]
+
+    app = make()
+
+    @app.router.post("/write")
+    async def write() -> None: ...
+
+    @app.router.get("/colon/:name")
+    async def colon(name: str) -> None: ...
+
+    before = paths(app)
+    watched(app, "/hello")
+    assert before == [
+        ("/hello", "/broken"),
+        (*((path, "path parameters") for path in ("/*", "/bound/{name}", "/colon/:name")), ("/write", "no GET")),
+    ]
+    asked, left_out = paths(app)
+    assert (set(asked), left_out) == (set(before[0]), before[1])

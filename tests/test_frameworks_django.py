@@ -11,20 +11,25 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import Seam, seam_of
+from pytest_mwbudget.asgi.routes import routes_of
+from pytest_mwbudget.errors import AppError
 
+from .conftest import needs
 from .frameworks import ENDPOINT, Watched, assert_all_entered, layer, names, watched
 
-django = pytest.importorskip("django")
+needs("django", "its middlewares are looked at", group="frameworks")
 
+import django  # noqa: E402
 from asgiref.sync import AsyncToSync, SyncToAsync, iscoroutinefunction, markcoroutinefunction  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.core.handlers.asgi import ASGIHandler  # noqa: E402
 from django.http import HttpResponse  # noqa: E402
 from django.template.response import SimpleTemplateResponse  # noqa: E402
 from django.test import override_settings  # noqa: E402
-from django.urls import path  # noqa: E402
+from django.urls import include, path, re_path  # noqa: E402
 from django.utils.decorators import sync_and_async_middleware  # noqa: E402
 from django.utils.deprecation import MiddlewareMixin  # noqa: E402
+from django.views import View  # noqa: E402
 
 DEFAULT = [
     "django.middleware.security.SecurityMiddleware",
@@ -36,7 +41,12 @@ DEFAULT = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _settings() -> None:
+def configured() -> None:
+    """Configure Django once for the process."""
+    configure()
+
+
+def configure() -> None:
     if not settings.configured:
         settings.configure(
             ALLOWED_HOSTS=["*"],
@@ -73,12 +83,19 @@ async def template(request: Any) -> Any:
     return Response("unused")
 
 
+class PostOnly(View):
+    def post(self, request: Any) -> Any: ...
+
+
 urlpatterns = [
     path("hello", hello),
     path("sync", sync_hello),
     path("refused", hello),
     path("broken", broken),
     path("template", template),
+    path("post", PostOnly.as_view()),
+    path("items/<int:number>", hello),
+    path("inner/", include([path("", hello), path("more", hello), re_path("^plain/$", hello), re_path("a+", hello)])),
 ]
 
 
@@ -342,3 +359,35 @@ def test_the_handler_of_static_files_has_no_layers_of_its_own() -> None:
 def test_no_layers() -> None:
     with handler() as app:
         assert seam_of(app) is None
+
+
+def test_routes_of_the_project() -> None:
+    from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+
+    class ByProtocol:
+        """As in channels."""
+
+        def __init__(self, app: Any) -> None:
+            self.application_mapping = {"websocket": None, "http": app}
+
+    with handler(AsyncOnly) as app, override_settings(STATIC_URL="/static/"):
+        found = routes_of(app)
+        assert routes_of(ByProtocol(ASGIStaticFilesHandler(app))) == found
+    assert found.paths == (
+        *("/hello", "/sync", "/refused", "/broken", "/template"),
+        *("/inner/", "/inner/more", "/inner/plain/"),
+    )
+    assert found.left_out == {
+        "/post": "no GET",
+        "/items/<int:number>": "path parameters",
+        "/inner/a+": "a regular expression",
+    }
+
+
+def test_a_urlconf_that_cannot_be_imported() -> None:
+    with (
+        handler(AsyncOnly) as app,
+        override_settings(ROOT_URLCONF="a.module.that.is.missing"),
+        pytest.raises(AppError, match=r"URLconf of the project cannot be read: ModuleNotFoundError: .*; correct it"),
+    ):
+        routes_of(app)

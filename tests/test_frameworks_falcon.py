@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-falcon = pytest.importorskip("falcon")
-falcon_asgi = pytest.importorskip("falcon.asgi")
+needs("falcon", "its middlewares are looked at", group="frameworks")
+
+import falcon  # noqa: E402
+import falcon.asgi  # noqa: E402
 
 
 class Everything:
@@ -62,7 +66,7 @@ async def sink(request: Any, response: Any, **params: Any) -> None:
 
 
 def make(**options: Any) -> Any:
-    app = falcon_asgi.App(middleware=[Everything(), LifespanOnly(), BothInterfaces()], cors_enable=True, **options)
+    app = falcon.asgi.App(middleware=[Everything(), LifespanOnly(), BothInterfaces()], cors_enable=True, **options)
     app.add_middleware([ResponseOnly(), Refuses()])
     app.add_route("/hello", Hello())
     app.add_route("/hello/{name}/again", Hello())
@@ -118,7 +122,7 @@ def test_sync_methods_that_falcon_wraps(monkeypatch: pytest.MonkeyPatch) -> None
         def process_request(self, request: Any, response: Any) -> None: ...
 
     monkeypatch.setenv("FALCON_ASGI_WRAP_NON_COROUTINES", "1")
-    app = falcon_asgi.App(middleware=[Sync()])
+    app = falcon.asgi.App(middleware=[Sync()])
     app.add_route("/", Hello())
     seam, requests = watched(app, "/")
     assert names(seam) == ["Sync"]
@@ -132,12 +136,30 @@ def test_a_router_of_the_team_leaves_the_endpoint_open() -> None:
         def find(self, uri: str, req: Any = None) -> Any:
             return Hello(), {"GET": Hello().on_get}, {}, uri
 
-    app = falcon_asgi.App(middleware=[Everything()], router=Router())
+    app = falcon.asgi.App(middleware=[Everything()], router=Router())
     seam, (hello,) = watched(app, "/hello")
     assert hello.text == "hello you"
     assert seam.endpoint == ()
 
 
 def test_no_layers() -> None:
-    assert seam_of(falcon_asgi.App()) is None
-    assert seam_of(falcon_asgi.App(middleware=[LifespanOnly()])) is None
+    assert seam_of(falcon.asgi.App()) is None
+    assert seam_of(falcon.asgi.App(middleware=[LifespanOnly()])) is None
+
+
+def test_routes_before_the_start(tmp_path: Any) -> None:
+    app = make()
+    app.add_static_route("/files", str(tmp_path))
+
+    class WriteOnly:
+        async def on_post(self, request: Any, response: Any) -> None: ...
+
+    app.add_route("/write", WriteOnly())
+    found = routes_of(app)
+    assert found.paths == ("/hello", "/broken")
+    assert found.left_out == {
+        "/write": "no GET",
+        "/hello/{name}/again": "path parameters",
+        "/sink": "a sink",
+        "/files/": "a directory of files",
+    }

@@ -6,13 +6,15 @@ import inspect
 import threading
 from typing import Any
 
-import pytest
-
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-quart = pytest.importorskip("quart")
+needs("quart", "its functions round the view are looked at", group="frameworks")
+
+import quart  # noqa: E402
 
 
 class Extension:
@@ -143,7 +145,7 @@ def test_a_function_that_a_factory_made_has_its_own_name() -> None:
 
 def test_sync_functions_run_in_threads_and_say_so() -> None:
     seam, (hello, sync) = watched(make(), "/hello", "/sync")
-    hop = "it is sync, so Quart runs it in a thread for each request"
+    hop = "it is sync, so Quart runs it in a thread for each request, and the way there and back is in (outside)"
     assert {name: layer(seam, name).adapts for name in ALWAYS} == {
         **dict.fromkeys(ALWAYS),
         **dict.fromkeys(("sync_before", "sync_after"), hop),
@@ -182,3 +184,9 @@ def test_no_layers_and_the_app_is_not_changed() -> None:
     app = quart.Quart(__name__)
     assert seam_of(app) is None
     assert not app.before_request_funcs  # a defaultdict, in which reading must not create anything
+
+
+def test_routes_before_the_start() -> None:
+    found = routes_of(make())
+    assert found.paths == ("/hello", "/sync", "/refused", "/broken", "/outer/inner")
+    assert found.left_out == {"/static/<path:filename>": "path parameters"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.asgi.callables import functions_called
 from pytest_mwbudget.asgi.frameworks import reading
 from pytest_mwbudget.asgi.frameworks.seam import FRAMEWORKS, seam_of
 
@@ -36,11 +37,10 @@ class Untouchable:
 @pytest.mark.parametrize(
     "value",
     [None, 1, "text", (), [None], [(None,)], [[1, None]], {}, {None: [1]}, {"a": {"b": 1}}, object(), type, len],
-    ids=repr,
 )
 def test_other_insides_give_no_layers(framework: str, value: Any) -> None:
     seam = seam_of(app_of(framework, dict.fromkeys(TOP, value)))
-    assert seam is None or not seam.layers or all(layer.calls for layer in seam.layers)
+    assert seam is None or all(any(functions_called(call)) for layer in seam.layers for call in layer.calls)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.asgi.frameworks.seam import seam_of
+from pytest_mwbudget.asgi.routes import routes_of
 
+from .conftest import needs
 from .frameworks import ENDPOINT, assert_all_entered, layer, names, watched
 
-sanic = pytest.importorskip("sanic")
-pytest.importorskip("sanic.response")
+needs("sanic", "its middlewares are looked at", group="frameworks")
+
+import sanic  # noqa: E402
+import sanic.response  # noqa: E402
+import sanic.views  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -122,9 +127,7 @@ def test_each_function_is_a_layer_with_the_objects_that_requests_call() -> None:
 
 
 def test_classes_of_handlers_and_files_are_endpoints(tmp_path: Any) -> None:
-    views = pytest.importorskip("sanic.views")
-
-    class View(views.HTTPMethodView):
+    class View(sanic.views.HTTPMethodView):
         async def get(self, request: Any) -> Any:
             return sanic.response.text("view")
 
@@ -140,3 +143,11 @@ def test_classes_of_handlers_and_files_are_endpoints(tmp_path: Any) -> None:
 
 def test_no_layers() -> None:
     assert seam_of(sanic.Sanic("empty")) is None
+
+
+def test_routes_before_the_start() -> None:
+    app = make()
+    app.add_route(hello, "/write", methods=["POST"], name="write")
+    found = routes_of(app)
+    assert set(found.paths) == {"/hello", "/refused", "/broken", "/blue/hello", "/group/inner/hello"}
+    assert found.left_out == {"/hello/<name:str>": "path parameters", "/write": "no GET"}

@@ -11,6 +11,9 @@ import pytest
 from pytest_mwbudget.asgi.hanging import where
 
 from .apps import App, Noop
+from .toy import Passing, Toy, passing, toy
+
+__all__ = ["toy"]
 
 
 class Inner:
@@ -92,6 +95,16 @@ def test_the_path_to_where_a_request_waits(app: App, place: str, path: str) -> N
     assert said is not None
     assert said.startswith(f"it waited at {place} (test_hanging.py:")
     assert said.endswith(f"), inside {path}")
+
+
+@pytest.mark.usefixtures("toy")
+def test_layers_of_a_framework_are_on_the_path() -> None:
+    async def handler(request: Any) -> Any:
+        await nested()
+
+    said = asyncio.run(found(Noop(Toy(handler, [passing, Passing]))))
+    assert said is not None
+    assert said.endswith("inside Noop > Toy > function[tests.toy.passing] > Passing > (endpoint)")
 
 
 def test_a_request_that_no_task_belongs_to() -> None:

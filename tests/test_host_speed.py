@@ -17,7 +17,7 @@ from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, machine
 from pytest_mwbudget.timing.host_speed import CALLS, Machine, kind, reference_ns
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, SPIN, Scheduled
 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
@@ -79,37 +79,24 @@ def test_the_kind_of_machine_stays_the_same() -> None:
 
 # ---- from run to run --------------------------------------------------------------------------------------------
 
-CONFTEST = """
-from time import perf_counter_ns
-
+CONFTEST = f"""
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-
-
-class Spin:
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        end = perf_counter_ns() + 100_000
-        while perf_counter_ns() < end:
-            pass
-        await self.app(scope, receive, send)
-
+{SPIN}
 
 @pytest.fixture
 def mw_budget_app():
-    return Starlette(middleware=[Middleware(Spin)])
+    return Starlette(middleware=[Middleware(Spin, us=300)])
 """
 TIMED = """
 import pytest
 
-@pytest.mark.mw_budget(layers={'Spin': 10}, expect_status=404)
+@pytest.mark.mw_budget(layers={'Spin': 30}, expect_status=404)
 def test_it(mw_budget):
     mw_budget.get('/')
 """
-COUNTED = TIMED.replace("'Spin': 10", "'Spin': {'tasks': 0}")
+COUNTED = TIMED.replace("'Spin': 30", "'Spin': {'tasks': 0}")
 QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
 # The warning filters of the outer run would turn the warning into an error.
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]

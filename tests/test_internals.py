@@ -229,6 +229,27 @@ def test_the_extension_is_checked_against_a_tool_that_is_at_work_which_notices_n
     assert touched == []
 
 
+def test_a_thread_whose_bootstrap_was_replaced_runs_inside_of_the_other_and_keeps_nothing() -> None:
+    assert internals.why_no_bootstrap() is None
+    seen: list[str] = []
+    thread = threading.Thread(target=lambda: seen.append("run"))
+    before = set(vars(thread))
+
+    def around(bootstrap: Any) -> Any:
+        return lambda: [seen.append("begun"), bootstrap(), seen.append("ended")]
+
+    with internals.bootstrap_replaced(thread, around):
+        thread.start()
+    thread.join()
+    assert seen == ["begun", "run", "ended"]
+    assert set(vars(thread)) <= before
+
+
+def test_a_thread_that_begins_elsewhere_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    assert "what the threads of a layer do is not counted" in (internals.why_no_bootstrap.__wrapped__() or "")
+
+
 @needs_extension
 @needs_monitoring
 def test_without_a_fitting_extension_a_tool_of_another_thread_is_told_with_the_reason(

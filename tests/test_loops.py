@@ -323,7 +323,7 @@ def test_an_app_that_never_answers_is_given_up(run: Run) -> None:
         await anyio.sleep(60)
 
     request = build_request("GET", "/", {})
-    with pytest.raises(MeasurementError, match=r"did not finish its response within 0\.05 s"):
+    with pytest.raises(MeasurementError, match=r"did not begin a response within 0\.05 s"):
         run(lambda: engine.send_once(app, request, settings(lifespan=False, startup_timeout_s=0.05)))
 
 

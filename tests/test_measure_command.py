@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def logged() -> list[str]:
 
 
 def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{shop}:app", "--time", "0.5", "--json", "out.json"]) == 0
+    assert main(["measure", f"{shop}:app", "--time", "2", "--json", "out.json"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert err == ""
@@ -54,15 +55,29 @@ def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixtu
 
 @needs("objects")
 def test_a_row_of_counts_names_the_layer_with_most_objects(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{shop}:app", "GET /health", "--time", "0.1"]) == 0
+    assert main(["measure", f"{shop}:app", "GET /health", "--time", "2"]) == 0
     cells = capsys.readouterr().out.splitlines()[2].split()
     assert int(cells[3]) > 100
     assert cells[4:7] == ["0", "3", "ExceptionMiddleware:"]
 
 
+@needs("objects")
+def test_the_counts_of_the_rows_are_those_of_the_tables(shop: str) -> None:
+    """The app raises audit events: a hook that the measurement adds between the two would create objects."""
+    Path("audited_app.py").write_text(
+        f"from {shop} import app as inner\n\n\nasync def app(scope, receive, send):\n"
+        "    for _ in range(50):\n        id(scope)\n    await inner(scope, receive, send)\n"
+    )
+    command = [sys.executable, "-m", "pytest_mwbudget", "measure", "audited_app:app", "/health", "--time=2"]
+    done = subprocess.run([*command, "--json=out.json"], capture_output=True, text=True, check=True)
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("GET /health"))
+    (measurement,) = json.loads(Path("out.json").read_text())["measurements"]
+    assert int(row[3]) == measurement["ledger"]["total"]["objects"]["count"]
+
+
 def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     app, header = f"{shop}:create_app('private', 'echo')", "authorization: Bearer t"
-    assert main(["measure", app, "/private", "--time=0.1", "POST /echo", "--header", header]) == 0
+    assert main(["measure", app, "/private", "--time=2", "POST /echo", "--header", header]) == 0
     out = capsys.readouterr().out
     assert f"{app}: 2 requests\nnote: The app is what {app} returned.\n" in out
     assert [line.split()[:3] for line in out.splitlines()[3:5]] == [
@@ -73,14 +88,14 @@ def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.Capt
 
 def test_pages_are_written(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jinja2")
-    assert main(["measure", f"{shop}:app", "/health", "--time=0.1", "--html=mw.html", "--markdown=mw.md"]) == 0
+    assert main(["measure", f"{shop}:app", "/health", "--time=2", "--html=mw.html", "--markdown=mw.md"]) == 0
     assert "GET /health" in Path("mw.html").read_text(encoding="utf-8")
     assert "GET /health" in Path("mw.md").read_text(encoding="utf-8")
 
 
 def test_a_budget_of_the_file_that_is_broken_is_status_1(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("requests.toml").write_text("[[requests]]\nurl = '/health'\ntotal_us = 0.001\n")
-    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=1"]) == 1
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=3"]) == 1
     assert f"{shop}:app GET /health fail: " in capsys.readouterr().out
 
 
@@ -89,7 +104,7 @@ def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
 ) -> None:
     monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.2)
     app = f"{shop}:create_app('private', 'events', 'health')"
-    assert main(["measure", app, "--time=0.1", "--json=out.json"]) == 0
+    assert main(["measure", app, "--time=2", "--json=out.json"]) == 0
     out = capsys.readouterr().out
     assert "GET /private     not measured: answered 401\n" in out
     assert "GET /events      not measured: the response did not end within 0.2 s\n" in out
@@ -109,11 +124,52 @@ def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
 def test_a_request_that_fails_is_status_1(
     shop: str, capsys: pytest.CaptureFixture[str], name: str, reason: str
 ) -> None:
-    assert main(["measure", f"{shop}:create_app('{name}', 'health')", "--time=0.1"]) == 1
+    assert main(["measure", f"{shop}:create_app('{name}', 'health')", "--time=2"]) == 1
     out = capsys.readouterr().out
     assert f"not measured: {reason}" in out
     assert "GET /health no budget" in out
     assert logged()[-1] == "shutdown"
+
+
+def test_the_time_is_a_limit_and_what_was_left_out_is_named(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first route takes all of the time, so its row is all there is."""
+    names = [f"slow{number}" for number in range(6)]
+    Path("sleeping_app.py").write_text(
+        f"import {shop} as shop\n\n\nasync def slow(request):\n    await shop.asyncio.sleep(0.05)\n"
+        f"    return shop.PlainTextResponse('ok')\n\n\nshop.ROUTES.update({{f'/{{name}}': slow for name in {names}}})\n"
+        f"app = shop.create_app(*{names})\n"
+    )
+    assert main(["measure", "sleeping_app:app", "--time=0.01", "--json=out.json"]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^(GET \S+) +200", out, re.MULTILINE) == ["GET /slow0"]
+    reason = "the 0.01 s of --time were used up"
+    assert f"not measured, because {reason}: GET /slow1, GET /slow2, GET /slow3 and 3 more\n" in out
+    assert f"only counted, because {reason}: GET /slow0\n" in out
+    assert f"note: Not timed: {reason}" in out
+    document = json.loads(Path("out.json").read_text())
+    assert [one["reason"] for one in document["left_out"]] == [reason] * 6
+    assert [one["total_us"] for one in document["measurements"]] == [None]
+
+
+def test_a_request_that_hangs_when_the_time_is_over_is_ended(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hanging_app.py").write_text(
+        f"import asyncio\nfrom {shop} import app as inner\n\n\nasync def app(scope, receive, send):\n"
+        "    while scope['type'] == 'http' and scope['path'] == '/api/health':\n"
+        "        try:\n            await asyncio.sleep(60)\n"
+        "        except asyncio.CancelledError:\n            return\n"
+        "    await inner(scope, receive, send)\n"
+    )
+    assert main(["measure", "hanging_app:app", "/health", "/api/health", "--time=0.5"]) == 0
+    out = capsys.readouterr().out
+    assert "GET /api/health  not measured: the 0.5 s of --time were used up\n" in out
+
+
+def test_the_remedies_are_those_of_the_command(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requests.toml").write_text("[[requests]]\nurl = '/health'\nus = 0.001\ntotal_us = 0.001\n")
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=2"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "below this run's detection limit" in out
+    assert "--mw-budget" not in out
 
 
 def test_nothing_measured_is_status_1(shop: str) -> None:
@@ -162,7 +218,7 @@ def test_a_shutdown_that_fails_is_told(shop: str, capsys: pytest.CaptureFixture[
         f"import os\nfrom {shop} import *\n\n\n@contextlib.asynccontextmanager\nasync def ends(app):\n"
         "    yield {'word': 'ok'}\n    os._exit(0)\n\n\napp = create_app('health', startup=ends)\n"
     )
-    assert main(["measure", "ending_app:app", "/health", "--time=0.1"]) == 0
+    assert main(["measure", "ending_app:app", "/health", "--time=2"]) == 0
     out = capsys.readouterr().out
     assert (
         "warning: the app's lifespan shutdown failed with LifespanError: the app's lifespan called os._exit(0)" in out
@@ -206,14 +262,14 @@ def test_what_the_app_prints_stays_out_of_the_output(shop: str, capsys: pytest.C
         "async def app(scope, receive, send):\n    print('chat')\n    logging.warning('chat')\n"
         "    await inner(scope, receive, send)\n"
     )
-    assert main(["measure", "chatty_app:app", "/health", "--time=0.1"]) == 0
+    assert main(["measure", "chatty_app:app", "/health", "--time=2"]) == 0
     out, err = capsys.readouterr()
     assert "chat\n" not in out + err
 
 
 def test_the_module_is_the_command_and_needs_no_pytest_configuration(shop: str) -> None:
     Path("pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    command = [sys.executable, "-m", "pytest_mwbudget", "measure", f"{shop}:app", "/health", "--time=0.1"]
+    command = [sys.executable, "-m", "pytest_mwbudget", "measure", f"{shop}:app", "/health", "--time=2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "GET /health no budget" in done.stdout

@@ -34,7 +34,8 @@ APP = """
 import asyncio
 import contextlib
 
-import httpx
+import anyio
+from pytest_mwbudget.asgi.http_library import httpx
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -70,6 +71,14 @@ async def echo(request):
 
 async def broken(request):
     raise LookupError("no such shelf")
+
+
+def slow(seconds):
+    async def endpoint(request):
+        await anyio.sleep(seconds)
+        return PlainTextResponse("ok")
+
+    return endpoint
 
 
 async def ticks(request):
@@ -129,7 +138,7 @@ import sys
 import threading
 
 import anyio
-import httpx
+from pytest_mwbudget.asgi.http_library import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 from shop import *
@@ -732,55 +741,40 @@ PASSED_THROUGH = {
     ),
     "cancelled": (
         """
-        async def slow(request):
-            await asyncio.sleep(60)
-
         @pytest.mark.asyncio
         async def test_it():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await client_of(make(endpoint=slow)).get("/")
+                    await client_of(make(endpoint=slow(60))).get("/")
         """,
         "the app was ended by CancelledError",
     ),
     "cancelled while it is measured": (
         """
-        async def slow(request):
-            await asyncio.sleep(0.05)
-            return PlainTextResponse("ok")
-
         @pytest.mark.asyncio
         async def test_it():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
-                    await client_of(make(endpoint=slow)).get("/")
+                    await client_of(make(endpoint=slow(0.05))).get("/")
         """,
         "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
     ),
     "an anyio scope ends while it is measured": (
         """
-        async def slow(request):
-            await anyio.sleep(0.05)
-            return PlainTextResponse("ok")
-
         @pytest.mark.anyio
         @pytest.mark.parametrize("anyio_backend", ["trio"])
         async def test_it(anyio_backend):
             with anyio.move_on_after(0.3) as scope:
-                await client_of(make(endpoint=slow)).get("/")
+                await client_of(make(endpoint=slow(0.05))).get("/")
             assert scope.cancelled_caught
         """,
         "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
     ),
     "at the same time": (
         """
-        async def slow(request):
-            await asyncio.sleep(0.01)
-            return PlainTextResponse("ok")
-
         @pytest.mark.asyncio
         async def test_it():
-            async with client_of(make(endpoint=slow)) as client:
+            async with client_of(make(endpoint=slow(0.01))) as client:
                 responses = await asyncio.gather(client.get("/"), client.get("/"))
             assert [response.text for response in responses] == ["ok", "ok"]
         """,
@@ -1176,20 +1170,16 @@ def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
     pytest.importorskip("pytest_timeout")
     found = suite.run(
         """
-        async def slow(request):
-            await anyio.sleep(0.1)
-            return PlainTextResponse("ok")
-
         @pytest.mark.timeout(0.5)
         @pytest.mark.mw_budget(tasks=9)
         def test_sync():
-            TestClient(make(endpoint=slow)).get("/")
+            TestClient(make(endpoint=slow(0.1))).get("/")
 
         @pytest.mark.asyncio
         @pytest.mark.timeout(0.5)
         @pytest.mark.mw_budget(tasks=9)
         async def test_async():
-            await client_of(make(endpoint=slow)).get("/")
+            await client_of(make(endpoint=slow(0.1))).get("/")
 
         @pytest.mark.mw_budget(tasks=0)
         def test_next():

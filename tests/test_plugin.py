@@ -37,31 +37,19 @@ import pytest_mwbudget.session.turns
 from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.model.results import QUANTITIES
 
-from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, Scheduled, needs
+from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, needs
 from .test_report_github import read
 from .test_report_schema import misfits
 
-APP = """
-from time import perf_counter_ns
-
+APP = (
+    SPIN
+    + """
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 calls = []
-
-
-class Spin:
-    def __init__(self, app, us):
-        self.app = app
-        self.us = us
-
-    async def __call__(self, scope, receive, send):
-        end = perf_counter_ns() + self.us * 1000
-        while perf_counter_ns() < end:
-            pass
-        await self.app(scope, receive, send)
 
 
 async def health(request):
@@ -88,6 +76,7 @@ def create_app():
 
 app = create_app()
 """
+)
 
 CONFTEST = """
 import pytest
@@ -1745,7 +1734,7 @@ def test_a_run_with_nothing_marked_imports_nothing_heavy(pytester: pytest.Pytest
 
         def test_it():
             assert "pytest_mwbudget.plugin" in sys.modules
-            heavy = {"httpx", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.engine"}
+            heavy = {"httpx", "httpx2", "anyio", "asgi_lifespan", "pyinstrument", "pytest_mwbudget.engine"}
             assert not heavy & sys.modules.keys()
         """
     )

@@ -323,7 +323,7 @@ def test_everything_is_off_after_an_exception(error: BaseException) -> None:
         call = await caller(Noop(outer(Slots(endpoint))))
         probes = Probes(await discovered(call))
         scope = call.template.scope(None)
-        exchange = server.Exchange(call.template, call.loop.event())
+        exchange = server.Exchange(call.template, call.loop.event(), 9)
         failing = True
         with everything_on(probes):
             await probes.watch(call.app, scope, exchange.receive, exchange.send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 import starlette.testclient
 from starlette.applications import Starlette
@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.testclient import TestClient
 
+from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.errors import MeasurementError
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.recording import recorder as recorder_module
@@ -354,18 +355,22 @@ def test_clients_are_restored_after_an_exception() -> None:
 
 def test_what_the_test_patches_itself_stays_and_records_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
-    with pytest.MonkeyPatch.context() as own:
-        with recorded(seen.recorder):
-            kept = httpx.ASGITransport.handle_async_request
-            own.setattr(httpx.ASGITransport, "handle_async_request", lambda self, request: kept(self, request))
-        assert httpx.ASGITransport.handle_async_request is not kept
+    transport = httpx.ASGITransport
+    monkeypatch.setattr(transport, "handle_async_request", transport.handle_async_request)  # restores it afterwards
+    with recorded(seen.recorder):
+        kept = transport.handle_async_request
 
-        async def main() -> None:
-            async with client_of(hello) as client:
-                assert (await client.get("/")).text == "ok"
+        async def of_the_test(self: Any, request: Any) -> Any:
+            return await kept(self, request)
 
-        monkeypatch.setattr(httpx.ASGITransport, "handle_async_request", kept)
-        asyncio.run(main())
+        transport.handle_async_request = of_the_test
+    assert transport.handle_async_request is of_the_test
+
+    async def main() -> None:
+        async with client_of(hello) as client:
+            assert (await client.get("/")).text == "ok"
+
+    asyncio.run(main())
     assert not seen.requests
     assert not seen.recorder.seen
 
@@ -374,11 +379,33 @@ def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def without(module: Any, patch: Any, recorder: Any) -> None:
         patch(module.NoSuchTransport, "handle", None)
 
-    monkeypatch.setitem(CLIENTS, "httpx", without)
+    monkeypatch.setitem(CLIENTS, httpx.__name__, without)
     seen = Seen()
     assert asyncio.run(asked(seen, hello)).text == "ok"
-    assert seen.recorder.unknown == ["httpx"]
+    assert seen.recorder.unknown == [httpx.__name__]
     assert not seen.requests
+
+
+def test_a_client_whose_module_has_two_names_records_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("httpx", "httpx2"):
+        monkeypatch.setitem(sys.modules, name, httpx)
+    seen = Seen()
+    assert asyncio.run(asked(seen, hello)).text == "ok"
+    assert seen.lines == ["GET /"]
+    assert not seen.left_out
+
+
+def test_a_client_whose_import_the_test_has_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django.test.client", None)
+    seen = Seen()
+    assert asyncio.run(asked(seen, hello)).text == "ok"
+    assert seen.lines == ["GET /"]
+    assert not seen.recorder.unknown
+
+
+def test_async_methods_stay_async() -> None:
+    with recorded(Seen().recorder):
+        assert [inspect.iscoroutinefunction(method) for method in methods()] == [True, True, False, False]
 
 
 def test_a_client_that_is_imported_in_the_test_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

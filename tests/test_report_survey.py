@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from pytest_mwbudget.report.json import document, left_out, left_out_to_json, me
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.overview import survey as lines_of
 from pytest_mwbudget.report.survey import Survey, survey
+from pytest_mwbudget.report.table import US, Figure
 
 from .test_report_html import read
 from .test_report_json import RESULT
@@ -44,22 +46,32 @@ def of(*results: Result, run: SurveyRun = RUN) -> Survey:
     return survey(run, results, [])
 
 
+def value(us: Figure | None) -> float:
+    assert us is not None
+    return us.value
+
+
 def test_a_layer_class_has_its_typical_and_its_worst_route() -> None:
     found = of(FAST, SLOW, MIDDLE)
     first, second = found.layers
-    assert (first.name, first.routes, first.typical_us, first.worst_us, first.worst_route) == ("Auth", 3, 20, 50, 1)
+    assert (first.name, first.routes, first.worst_route) == ("Auth", 3, 1)
+    assert (value(first.typical), value(first.worst)) == (20, 50)
     assert (first.objects, first.tasks) == (40, 1)
-    assert (second.name, second.routes, second.worst_us, second.worst_route) == ("GZip", 2, 8, 2)
+    assert (second.name, second.routes, value(second.worst), second.worst_route) == ("GZip", 2, 8, 2)
     assert [route.title for route in found.routes] == ["GET /slow", "GET /middle", "GET /fast"]
     assert [(route.number, route.place) for route in found.routes] == [(1, 1), (2, 2), (3, 0)]
 
 
-def test_a_median_of_mostly_wide_intervals_is_marked() -> None:
-    wide = replace(auth(60), us=Estimate(60, 30, 90))
-    (found,) = of(FAST, request("/b", wide)).layers
-    assert (found.typical, found.worst) == ("~35.0", "~60.0")
-    (found,) = of(FAST, request("/a", auth(70)), request("/b", wide)).layers
-    assert (found.typical, found.worst) == ("60.0", "70.0")
+def test_a_median_is_between_the_medians_of_the_ends() -> None:
+    """If every interval holds its time, the median of the times is in this one."""
+    intervals = Estimate(60, 30, 90), Estimate(20, 19, 22), Estimate(40, 38, 41)
+    (found,) = of(*(request(f"/{i}", replace(auth(1), us=us)) for i, us in enumerate(intervals))).layers
+    assert (found.typical, found.worst) == (Figure(US, 40, 30, 41), Figure(US, 60, 30, 90))
+    unknown = replace(auth(1), us=Estimate(50, -math.inf, math.inf))
+    (found,) = of(request("/a", unknown)).layers
+    assert found.typical is None
+    (found,) = of(request("/a", replace(auth(1), us=intervals[0])), FAST).layers
+    assert found.typical == Figure(US, 35, (30 + 9.6) / 2, (90 + 10.4) / 2)
 
 
 def test_the_layer_that_takes_the_most_time_in_all_comes_first() -> None:
@@ -72,7 +84,7 @@ def test_a_class_that_stands_twice_in_a_stack_is_one_class() -> None:
     both = auth(6, 0), auth(9, 1)
     twice = [replace(one, layer=replace(one.layer, name=f"Auth#{i}")) for i, one in enumerate(both, 1)]
     (found,) = of(request("/", *twice)).layers
-    assert (found.name, found.routes, found.typical_us, found.worst_us) == ("Auth", 1, 7.5, 9)
+    assert (found.name, found.routes, value(found.typical), value(found.worst)) == ("Auth", 1, 7.5, 9)
 
 
 def test_two_functions_of_one_name_are_two_classes() -> None:
@@ -101,7 +113,7 @@ def test_requests_that_were_only_counted_have_no_times_and_are_said() -> None:
     found = of(only)
     assert found.counted_only == 1
     (one,), (route,) = found.layers, found.routes
-    assert (one.typical_us, one.worst_us, one.worst_route, one.objects) == (None, None, None, 7)
+    assert (one.typical, one.worst, one.worst_route, one.objects) == (None, None, None, 7)
     assert (route.total, route.share) == (None, None)
     assert "1 of them were only counted" in text(only)
 
@@ -134,7 +146,7 @@ def test_it_says_how_much_was_measured_then_routes_layers_and_the_matrix() -> No
     shown = text(FAST, SLOW, MIDDLE)
     assert shown.startswith("3 requests of 40 tests measured in 12.5 s of at most 120\n")
     lines = [line.split() for line in shown.splitlines()]
-    assert ["1", "GET", "/slow", "400.0", "41.0", "14%"] in lines
+    assert ["1", "GET", "/slow", "400.0", "399.6", "…", "400.4", "41.0", "14%"] in lines
     assert ["Auth", "3", "20.0", "50.0", "1", "40", "1"] in lines
     assert "layers and routes: µs per request, all routes" in shown
     assert ["layer", "from", "1", "2", "3"] in lines
@@ -206,7 +218,7 @@ def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
     page = read(html(DATA))
     (table,) = (one for one in page.all("table") if "classes" in (one.attributes.get("class") or ""))
     rows = [[cell.text for cell in (*line.all("th"), *line.all("td"))] for line in table.all("tbody")[0].all("tr")]
-    assert rows[0] == ["Auth", "", "2", "30.0", "50.0", "20", "1", "GET /slow"]
+    assert rows[0] == ["Auth", "", "2", "30.0 29.6 … 30.4", "50.0 49.6 … 50.4", "20", "1", "GET /slow"]
     assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in page.text
     assert re.search(r"test_a.py::test_calls ?: +assert 3 == 1", page.text)
     assert re.search(r"POST /x ?: a POST request is not repeated", page.text)
@@ -215,5 +227,15 @@ def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
 def test_markdown_has_them_too() -> None:
     found = markdown(DATA)
     assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in found
-    assert "| <code>Auth</code> |  | 2 | 30.0 | 50.0 | <code>GET /slow</code> | 20 | 1 |" in found
+    times = "30.0 | 29.6 … 30.4 | 50.0 | 49.6 … 50.4"
+    assert f"| <code>Auth</code> |  | 2 | {times} | <code>GET /slow</code> | 20 | 1 |" in found
     assert "- <code>test&#95;a.py::test&#95;calls</code>: assert 3 == 1" in found.replace("_", "&#95;")
+
+
+def test_a_wide_terminal_has_the_intervals_and_a_narrow_one_marks_wide_ones() -> None:
+    wide = request("/wide", replace(auth(1), us=Estimate(60, 30, 90)), total=400)
+    roomy, narrow = text(wide, width=140), text(wide, width=80)
+    assert re.search(r"^Auth +1 +60\.0 +30\.0 … 90\.0 +60\.0 +30\.0 … 90\.0 +1 ", roomy, re.MULTILINE)
+    assert "~" not in roomy
+    assert re.search(r"^Auth +1 +~60\.0 +~60\.0 +1 ", narrow, re.MULTILINE)
+    assert "~: wide interval, which a terminal of 111 columns shows" in " ".join(narrow.split())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import math
 import re
+import tomllib
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 
 from pytest_mwbudget.analysis.verdicts import judge, judge_count
 from pytest_mwbudget.config.budgets import Bounds, assign
+from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import merge
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.remedies import BudgetPlace
 from pytest_mwbudget.model.results import (
     COUNTED,
     Books,
@@ -678,6 +682,41 @@ def test_a_layer_with_advice_is_told_to_follow_it() -> None:
     (advice,) = advise(found)
     assert f"advice: {advice.text}" in text
     assert "Next: the advice above; or, if this is intended, set layers={'AuthMiddleware': 160} in the marker." in text
+
+
+@pytest.mark.parametrize(
+    ("place", "layer", "total"),
+    [
+        ("marker", "set layers={'AuthMiddleware': 160} in the marker.", "set total_us=320 in the marker."),
+        (
+            "file",
+            "set layers = { 'AuthMiddleware' = 160 } in the table of the request in the file of requests.",
+            "set total_us = 320 in the table of the request in the file of requests.",
+        ),
+        (
+            "configuration",
+            "set mw_budget_layers = AuthMiddleware = 160 in the configuration.",
+            "set mw_budget_total_us = 320 in the configuration.",
+        ),
+    ],
+)
+def test_the_next_step_names_a_place_in_which_the_budget_can_stand(place: BudgetPlace, layer: str, total: str) -> None:
+    assert layer in flat(failure(replace(result(FAILING, verdict="fail"), place=place), 79))
+    found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
+    assert total in flat(failure(replace(found, place=place), 79))
+
+
+def test_a_suggested_budget_of_counts_can_be_written_in_each_place() -> None:
+    judged: dict[Quantity, Judged] = {"tasks": Judged(0, "fail"), "objects": Judged(9, "fail")}
+    layer = replace(FAILING, counts=replace(NONE, objects=same(484), tasks=same(1)), judged=judged)
+    found = counted(layer, verdict="fail")
+    places: tuple[BudgetPlace, ...] = get_args(BudgetPlace)
+    text = {place: flat(failure(replace(found, place=place), 79)) for place in places}
+    assert "layers={'AuthMiddleware': {'tasks': 1, 'objects': 484}} in the marker." in text["marker"]
+    line = text["file"].rpartition("set ")[2].partition(" in the table")[0]
+    assert tomllib.loads(line) == {"layers": {"AuthMiddleware": {"tasks": 1, "objects": 484}}}
+    line = text["configuration"].partition("mw_budget_layers = ")[2].partition(" in the configuration")[0]
+    assert check("layers", [line], "x") == {"AuthMiddleware": {"tasks": 1, "objects": 484}}
 
 
 def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> None:

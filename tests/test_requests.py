@@ -502,7 +502,10 @@ def test_a_lifespan_that_fails_is_one_failure(shop: pytest.Pytester, before: str
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("await asyncio.sleep(60)", "GET /: the app did not begin a response within 3 s*"),
+        (
+            "await asyncio.sleep(60)",
+            "GET /: the app did not begin a response within 3 s; make *; it waited at app (other.py:*), inside app*",
+        ),
         (
             "await send({'type': 'http.response.start', 'status': 200, 'headers': []})",
             "GET /: the app began a response with status 200 and returned before the response was complete*",

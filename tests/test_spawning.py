@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
+import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -234,11 +236,31 @@ def test_a_callback_is_its_layers_where_call_soon_was_kept() -> None:
     assert (found.count, found.low, found.high) == (1, 1, 1)
 
 
+async def made_unwatched_and_watched(function: Callable[[], None]) -> list[dict[type, int]]:
+    """Return the objects that a function makes in this thread without and with the watch on tasks and threads."""
+    from pytest_mwbudget.counting import _core as core
+
+    found = []
+    for watched in (False, True):
+        with garbage_collection_paused():
+            core.start(4)
+            try:
+                with Spawning(core, 2, 3).watched("asyncio") if watched else nullcontext():
+                    for _ in range(50):  # Repeat until the interpreter has specialised the bytecode.
+                        core.take()
+                        core.run(0, function)
+                        _, made = core.take()
+            finally:
+                core.stop()
+        found.append({kind: number for owner, kind, number in made if owner == 0})
+        await asyncio.sleep(0)
+    return found
+
+
 @needs_objects
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
+def test_watching_tasks_creates_nothing_that_is_counted(loop: LoopName) -> None:
     pytest.importorskip(loop)
-    from pytest_mwbudget.counting import _core as core
 
     async def child() -> None: ...
 
@@ -252,29 +274,37 @@ def test_watching_creates_nothing_that_is_counted(loop: LoopName) -> None:
         running.call_at(running.time() + 100, bool).cancel()
         running.call_soon_threadsafe(bool)
 
-    def made_by(function: Callable[[], None]) -> dict[type, int]:
-        for _ in range(50):  # Repeat until the interpreter has specialised the bytecode.
-            core.take()
-            core.run(0, function)
-            _, made = core.take()
-        return {kind: number for owner, kind, number in made if owner == 0}
-
     async def main() -> None:
         # uvloop's own methods are compiled, so their internal calls are unknown.
         for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
-            found = []
-            for watched in (False, True):
-                with garbage_collection_paused():
-                    core.start(4)
-                    try:
-                        with Spawning(core, 2, 3).watched("asyncio") if watched else nullcontext():
-                            found.append(made_by(function))
-                    finally:
-                        core.stop()
-                await asyncio.sleep(0)
-            assert found[0] == found[1]
+            unwatched, watched = await made_unwatched_and_watched(function)
+            assert unwatched == watched
 
     loops.run(loop, main)
+
+
+@needs_objects
+def test_watching_threads_creates_nothing_that_is_counted() -> None:
+    release = threading.Event()
+
+    def hands_over() -> None:
+        pool.submit(int)
+        pool.submit(work, number=1)
+
+    def signals() -> None:
+        threading.Event().set()
+        queue.Queue[int]().put(1)
+        concurrent.futures.Future[int]().add_done_callback(id)
+
+    async def main() -> None:
+        for function in (hands_over, signals):
+            unwatched, watched = await made_unwatched_and_watched(function)
+            assert unwatched == watched
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(release.wait, 60)  # the pool has no idle thread, else what it makes varies
+        asyncio.run(main())
+        release.set()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")

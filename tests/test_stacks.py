@@ -18,6 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.errors import LifespanError, ResponseError
 from pytest_mwbudget.model.results import Measurement
@@ -404,8 +405,6 @@ def test_a_dispatcher_that_tries_one_app_after_another() -> None:
 
 
 def test_an_app_that_calls_itself_in_process() -> None:
-    import httpx
-
     async def front(request: Any) -> PlainTextResponse:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://me") as client:
             return PlainTextResponse((await client.get("/back")).text)

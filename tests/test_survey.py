@@ -7,9 +7,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,10 @@ from typing import Any
 import pytest
 import starlette.middleware.base  # noqa: F401
 
-from pytest_mwbudget.config.budgets import Budgets
-from pytest_mwbudget.config.settings import Settings
-from pytest_mwbudget.model.results import Turn
-from pytest_mwbudget.session.claims import Sums
-from pytest_mwbudget.session.survey import LEAST_S, LOOKS, MOST_S, WAIT_S, Plan, Waiting, share_of, time_limit_s
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.session.survey import (
+    LOOKS,
+    time_limit_s,
+)
 
 from .apps import FAST, LEAN, Scheduled
 from .apps import needs as counts
@@ -185,7 +180,7 @@ def test_async_tests_and_unittest_classes_are_workloads_too(suite: pytest.Pytest
     needs("pytest_asyncio", reason="an async test runs with it", group="suites")
     tests = """
 import unittest
-import httpx
+from pytest_mwbudget.asgi.http_library import httpx
 
 @pytest.mark.asyncio
 async def test_async():
@@ -504,62 +499,13 @@ def test_health(client):
 def test_many(number):
     pass
 """
-    result = survey(suite, tests, "--mw-budget-survey-time=1", "-o", "mw_budget_us=1")
+    result = survey(suite, tests, "--mw-budget-survey-time=0.5", "-o", "mw_budget_us=1")
     result.assert_outcomes(passed=41)
     (measurement,) = found(suite)["measurements"]
     assert measurement["total_us"] is None
     assert measurement["verdict"] is None
     assert measurement["layers"][1]["tasks"]["count"] == 1
     assert "1 of them were only counted, because there was little time for each [survey-time]" in said(result)
-
-
-def test_the_time_that_is_left_is_divided_by_the_requests_that_are_expected() -> None:
-    assert share_of(120, Sums(), 10) == MOST_S
-    assert share_of(120, Sums(), 1001) == pytest.approx(120 / 301)
-    # 590 tests brought 57 requests: one is expected in ten tests.
-    assert share_of(60, Sums(60, 60, 57, 590), 1191) == pytest.approx(60 / 61)
-    # Each of the 57 took half a second besides.
-    assert share_of(60, Sums(60 + 57 / 2, 60, 57, 590), 1191) == pytest.approx(60 / 61 - 0.5)
-    # The last test of all has all that is left.
-    assert share_of(0.5, Sums(119.5, 119.5, 900, 1199), 1200) == 0.5
-
-
-def test_waiting_for_other_processes_ends_after_a_while_and_in_all() -> None:
-    waits: list[float] = []
-
-    @contextmanager
-    def measuring(wait_s: float) -> Iterator[Turn]:
-        waits.append(wait_s)
-        waiting.waited_s += wait_s  # the clock does not run here
-        yield Turn()
-
-    waiting = Waiting(measuring, 25)
-    for wait_s in (WAIT_S, 2.0, WAIT_S, WAIT_S, WAIT_S):
-        with waiting.turns(wait_s):
-            pass
-    assert waits == [WAIT_S, 2.0, WAIT_S, pytest.approx(25 - 2 - 2 * WAIT_S, abs=0.1), 0]
-
-
-def test_a_budget_of_time_gets_the_patience_that_a_failure_needs_or_is_not_judged() -> None:
-    settings = Settings(Budgets({"us": 50, "tasks": 0}), max_time_s=5)
-    assert Plan(0.5, left_s=60).settings(settings) == settings
-    assert Plan(0.5, left_s=60).unjudged(settings) is None
-    late = Plan(0.5, left_s=3)
-    assert late.settings(settings) == replace(settings, budgets=Budgets({"tasks": 0}), max_time_s=0.5, timed=True)
-    said = late.unjudged(settings)
-    assert said is not None
-    assert said.endswith("[survey-time]")
-    assert late.unjudged(Settings(Budgets({"tasks": 0}))) is None
-
-
-def test_a_request_with_little_time_is_only_counted_and_keeps_its_budgets_of_counts() -> None:
-    settings = Settings(Budgets({"us": 50, "tasks": 0}, {"A": {"us": 9}, "B": {"us": 9, "objects": None}}))
-    little, more = Plan(LEAST_S / 2, 60), Plan(LEAST_S * 2, 60)
-    assert not little.timed
-    assert little.settings(settings).budgets == Budgets({"tasks": 0}, {"B": {"objects": None}})
-    assert more.timed
-    assert more.settings(Settings()).max_time_s == more.seconds
-    assert more.environment(Environment()).schedule.precision_time_s == more.seconds
 
 
 def test_a_request_that_was_looked_at_often_is_not_called_again(suite: pytest.Pytester) -> None:
@@ -689,6 +635,33 @@ def test_once(client, time):
     assert found(suite)["survey"]["tests"] == 22
     assert "of 22 tests measured in" in said(result)
     assert [name for name in os.listdir(folder) if "survey" in name] == []
+
+
+def test_a_worker_that_crashes_loses_only_what_its_last_test_found(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(suite.mkdir("temporary")))
+    suite.makepyfile(
+        test_shop=HEAD
+        + """
+def test_first(client):
+    client.get("/health")
+    client.post("/orders")
+
+def test_second(client):
+    client.get("/orders/1")
+    import os
+    os._exit(3)
+
+def test_third(client):
+    client.get("/orders/99")
+"""
+    )
+    options = (*LEAN, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
+    result = suite.runpytest_subprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=1")
+    result.assert_outcomes(passed=2, failed=1)
+    assert routes(suite) == ["GET /health 200", "GET /orders/{id} 404"]
+    assert list(left_out(suite)) == ["POST /orders"]
 
 
 def test_the_files_of_a_survey_are_written(suite: pytest.Pytester) -> None:

@@ -16,7 +16,6 @@ import pytest
 # pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
 import starlette.applications
 import starlette.middleware  # noqa: F401
-from filelock import FileLock
 
 import pytest_mwbudget.engine
 import pytest_mwbudget.session.captured_output
@@ -28,9 +27,10 @@ import pytest_mwbudget.session.progress
 import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
+from pytest_mwbudget.session.file_lock import FileLock
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, SPIN, Scheduled
 
 # ---- who waits --------------------------------------------------------------------------------------------------
 
@@ -145,6 +145,26 @@ def test_a_forked_child_keeps_no_turn_of_a_process_that_is_killed(tmp_path: Path
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="lock"):
+        FileLock(tmp_path / "lock").acquire()
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_lock_that_is_not_held_can_be_released(tmp_path: Path) -> None:
+    one, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert one.acquire()
+    assert not other.acquire()
+    other.release()
+    assert not other.acquire()
+    one.release()
+    one.release()
+    assert other.acquire()
+    other.release()
+
+
 def test_where_there_can_be_no_lock_is_a_note(tmp_path: Path) -> None:
     no_folder = tmp_path / "file"
     no_folder.touch()
@@ -159,13 +179,14 @@ def test_where_there_can_be_no_lock_is_a_note(tmp_path: Path) -> None:
 
 # ---- in a run ---------------------------------------------------------------------------------------------------
 
-CONFTEST = """
+CONFTEST = (
+    SPIN
+    + """
 import os
 from pathlib import Path
-from time import monotonic_ns, perf_counter_ns
+from time import monotonic_ns
 
 import pytest
-from filelock import FileLock
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -195,29 +216,11 @@ async def noted(*args):
 pytest_mwbudget.session.client.measure = noted
 
 
-class Spin:
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        end = perf_counter_ns() + 100_000
-        while perf_counter_ns() < end:
-            pass
-        await self.app(scope, receive, send)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def made_once(tmp_path_factory):
-    # As pytest-xdist's documentation has it.
-    path = tmp_path_factory.getbasetemp().parent / "made"
-    with FileLock(f"{path}.lock"):
-        path.touch()
-
-
 @pytest.fixture
 def mw_budget_app():
-    return Starlette(middleware=[Middleware(Spin)])
+    return Starlette(middleware=[Middleware(Spin, us=100)])
 """
+)
 TEST = """
 import pytest
 
@@ -304,14 +307,10 @@ def test_the_wait_is_outside_of_the_time_limit_of_a_test(project: pytest.Pyteste
 
 
 def test_a_run_that_cannot_lock_says_so_and_goes_on(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = FileLock._acquire  # type: ignore[attr-defined]
+    def read_only(lock: FileLock) -> bool:
+        raise PermissionError(errno.EROFS, "Read-only file system", str(lock.path))
 
-    def read_only(lock: FileLock) -> None:
-        if "pytest-mwbudget" in lock.lock_file:
-            raise PermissionError(errno.EROFS, "Read-only file system", lock.lock_file)
-        opened(lock)
-
-    monkeypatch.setattr(FileLock, "_acquire", read_only)
+    monkeypatch.setattr(FileLock, "acquire", read_only)
     result = run(project, "layers={'Spin': 10}", "--mw-budget-max-time=0.5", "--mw-budget-flamegraph=never")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*note: Nothing keeps other processes from measuring at the same time: *"])

@@ -18,8 +18,8 @@ FEWEST_OF_BLOCK = 3
 # moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
 # more: against the quickest quarter of them.
 QUIET_REFERENCE, QUIET_PAIR, QUIET_NULL = 1.05, 1.07, 1.10
-# The same for the fixed hop before a request that is handed to threads, against the quick hops of the run, which are the
-# quickest share of all (docs/decisions/0026).
+# The same for the fixed hop before a request that is handed to threads, against the quick hops of the run: its quickest
+# tenth (docs/decisions/0026).
 QUIET_HOP, QUICK_HOPS = 1.5, 1 / 10
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
+from ..model.remedies import MAX_TIME, TimeOption
 from ..model.results import Count, Effort, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
@@ -49,24 +50,25 @@ def judge(
     slowdown: float,
     waited_us: Microseconds = 0.0,
     least_us: Microseconds = 0.0,
+    time: TimeOption = MAX_TIME,
 ) -> Judgement:
     """Judge a time by its budget.
 
     `pass` if the whole interval is within the budget; `fail` if all of it is above `fails_above`. A budget below the
-    detection limit `limit_us` gets no verdict. More time lowers that limit to `least_us` at best. `slowdown` is at
-    least 1. The figure may have waited for threads `waited_us` longer than at the machine's best.
+    detection limit `limit_us` gets no verdict. More time, which `time` gives, lowers that limit to `least_us` at best.
+    `slowdown` is at least 1. The figure may have waited for threads `waited_us` longer than at the machine's best.
     """
     if not math.isfinite(limit_us):
         return Judgement(
             "undecided",
             tagged(
                 "there were too few requests to tell this run's detection limit; give the run more time with"
-                " --mw-budget-max-time",
+                f" {time.name}",
                 "too-few-requests",
             ),
         )
     if bound < limit_us:
-        more_time = ", or give the run more time with --mw-budget-max-time" if bound > least_us else ""
+        more_time = f", or give the run more time with {time.name}" if bound > least_us else ""
         return Judgement(
             "undecided",
             tagged(
@@ -208,14 +210,15 @@ def judge_all(
     *,
     pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
+    time: TimeOption = MAX_TIME,
 ) -> Look:
     """Judge every budget of time by the estimates, which took `effort`.
 
     A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is the reason why
-    no failure counts, None if failures count.
+    no failure counts, None if failures count. `time` gives the measurement more time.
     """
     rows = rows_of(layers, found)
-    judging = _Judging(found, rows, effort, pending, crowded)
+    judging = _Judging(found, rows, effort, pending, crowded, time)
     judgements: dict[BudgetKey, Judged] = {
         (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
     }
@@ -241,6 +244,7 @@ class _Judging:
     effort: Effort
     pending: Collection[EntryIndex]
     crowded: str | None
+    time: TimeOption
 
     def total(self, bound: Microseconds) -> Judged:
         """Judge the whole request, which has no probes and needs no detection limit."""
@@ -280,7 +284,10 @@ class _Judging:
             told = "its time" if quantity == "us" else "how long it holds the event loop"
             return Judgement(
                 "undecided",
-                tagged(f"there were too few requests to tell {told}; give it more max_time", "too-few-requests"),
+                tagged(
+                    f"there were too few requests to tell {told}; give the run more time with {self.time.name}",
+                    "too-few-requests",
+                ),
             )
         together = told_by(row, self.rows)
         us = together.estimate_of(quantity) if together else None
@@ -289,8 +296,15 @@ class _Judging:
     def _figure(
         self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float, waited_us: Microseconds
     ) -> Judgement:
-        least_us = self.found.least_us
-        judgement = judge(us, bound, limit_us=limit_us, slowdown=slowdown, waited_us=waited_us, least_us=least_us)
+        judgement = judge(
+            us,
+            bound,
+            limit_us=limit_us,
+            slowdown=slowdown,
+            waited_us=waited_us,
+            least_us=self.found.least_us,
+            time=self.time,
+        )
         return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
 
     def _advised(
@@ -306,15 +320,15 @@ class _Judging:
         reason = judgement.reason
         if reason is not None and not us.bounded:
             rate = self.effort.requests / max(self.effort.seconds, 1e-9)
-            few = f"there were too few requests for an interval: {more_time(ENOUGH_REQUESTS / max(rate, 1e-9))}"
-            reason = tagged(few, "too-few-requests")
+            remedy = more_time(ENOUGH_REQUESTS / max(rate, 1e-9), time=self.time)
+            reason = tagged(f"there were too few requests for an interval: {remedy}", "too-few-requests")
         elif judgement.time_tells:
             needed = seconds_needed(
                 us, bound, self.effort.seconds, slowdown=slowdown, waited_us=waited_us, method_us=method_us
             )
             remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
             if needed is not None:
-                remedy = more_time(needed, us)
+                remedy = more_time(needed, us, self.time)
             reason = tagged(f"{reason}; {remedy}", "near-budget")
         return Judged(bound, judgement.verdict, reason)
 
@@ -341,13 +355,13 @@ def seconds_needed(
     return spent_s * ((us.half_width - method_us) / gap) ** 2
 
 
-def more_time(seconds: Seconds, us: Estimate | None = None) -> str:
+def more_time(seconds: Seconds, us: Estimate | None = None, time: TimeOption = MAX_TIME) -> str:
     """Return how to get a result that takes this long: with more time, or otherwise if it takes too long.
 
-    `us` is the time that is judged, if there is any.
+    `us` is the time that is judged, if there is any. `time` gives more time.
     """
     if seconds <= LONGEST_ADVISED_S:
-        return f"--mw-budget-max-time={math.ceil(seconds)} may be enough"
+        return f"{time.of(seconds)} may be enough"
     roomy = (
         "" if us is None or us.estimate <= 0 else f", or a budget of 1.3 times the figure ({1.3 * us.estimate:.3g} µs)"
     )

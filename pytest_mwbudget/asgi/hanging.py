@@ -13,11 +13,12 @@ from ..interpreter.code_patching import PROBE_FILE, Parameters
 from .app import Scope
 from .callables import held_values, method_name
 from .calls import call_in
+from .frameworks.seam import Hook, seam_of
 from .naming import display_name, name_of_code
 from .tracing import held_by_scope
 
 # Frames of these packages say only that something waits.
-WAITING = ("asyncio", "anyio", "trio", __name__.partition(".")[0])
+WAITING = ("asyncio", "anyio", "asgiref", "trio", __name__.partition(".")[0])
 # The attributes of a coroutine, generator or async generator that hold its frame, and what it awaits.
 FRAMES, AWAITED = ("cr_frame", "gi_frame", "ag_frame"), ("cr_await", "gi_yieldfrom", "ag_await")
 STEPPED = (CoroutineType, GeneratorType, AsyncGeneratorType)
@@ -68,11 +69,14 @@ def _waiting(frames: Sequence[FrameType], own: set[int]) -> _Waiting | None:
     names: list[str] = []
     held: set[int] = set()
     first: list[object] = []
+    hooks: list[Hook] = []
     for frame in frames:
+        names += (_name_of(hook) for hook in hooks if hook.is_entered_by(frame))
         callee = _callee(frame, own)
         if callee is not None:
             names.append(callee[0])
             first.append(callee[1])
+            hooks += _hooks(callee[1])
             held |= {id(one) for one in held_values(callee[1])}
             held |= {id(one) for one in frame.f_locals.values()}
     if not names:
@@ -100,6 +104,21 @@ def _callee(frame: FrameType, own: set[int]) -> tuple[str, object] | None:
     if call.lead is not None and method_name(call.lead, frame.f_code) is not None:
         return display_name(call.lead), call.lead
     return name_of_code(frame.f_code), None
+
+
+def _hooks(app: object) -> list[Hook]:
+    """Return the hooks of an app's framework; none where it cannot be read: where a request hangs is told without."""
+    try:
+        seam = None if app is None else seam_of(app)
+    except Exception:
+        return []
+    return [] if seam is None else list(seam.hooks())
+
+
+def _name_of(hook: Hook) -> str:
+    """Return the name of the layer that a hook enters."""
+    layer = hook.layer
+    return "(endpoint)" if layer is None else layer.name or display_name(layer.callee)
 
 
 def _only_waits(frame: FrameType) -> bool:

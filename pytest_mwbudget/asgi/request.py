@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import httpx
-
 from ..config.checks import METHOD
 from ..errors import SettingError, near_miss
 from ..model.results import RequestLine
 from .app import Scope
+from .http_library import httpx, translated
 
 BASE_URL = "http://testserver"
-REQUEST_OPTIONS = ("params", "headers", "cookies", "json", "data", "files", "content", "extensions")
+# Options that take objects of the HTTP library, and all options.
+TYPED_OPTIONS = ("params", "headers", "cookies")
+REQUEST_OPTIONS = (*TYPED_OPTIONS, "json", "data", "files", "content", "extensions")
 BODY_CHUNK_BYTES = 65536
 
 
-def build_request(method: str, url: str, options: Mapping[str, Any]) -> httpx.Request:
-    """Let httpx build a request from REQUEST_OPTIONS.
+def build_request(method: str, url: object, options: Mapping[str, Any]) -> httpx.Request:
+    """Let httpx2 or httpx build a request from REQUEST_OPTIONS, whose values may be objects of either library.
 
-    Raises SettingError for another option, and for values of which httpx cannot make a request.
+    Raises SettingError for another option, and for values from which no request can be built.
     """
     for name in options:
         if name not in REQUEST_OPTIONS:
@@ -33,17 +34,19 @@ def build_request(method: str, url: str, options: Mapping[str, Any]) -> httpx.Re
             )
     if not isinstance(method, str) or not METHOD.fullmatch(method):
         raise SettingError(f"the method of the request is {method!r}; give the name of one, for example 'GET'")
+    url = translated(url)
     if not isinstance(url, (str, httpx.URL)):
         raise SettingError(f"the URL of the request is {url!r}; give a path, for example '/health', or a whole URL")
     try:
         # A client that never sends needs no certificates, and no proxies from the environment.
         with httpx.Client(base_url=BASE_URL, transport=httpx.BaseTransport(), trust_env=False) as client:
-            named = dict(options)
+            named = {name: translated(value) if name in TYPED_OPTIONS else value for name, value in options.items()}
             client.cookies = named.pop("cookies", None)
             return client.build_request(method, url, **named)
     except Exception as error:  # httpx checks few values, and fails in many ways on a value of the wrong kind
         raise SettingError(
-            f"httpx cannot build {method} {url!r} from {dict(options)!r}: {error}; each option takes what httpx takes"
+            f"{httpx.__name__} cannot build {method} {url!r} from {dict(options)!r}: {error}; each option takes what"
+            f" {httpx.__name__} takes"
         ) from error
 
 

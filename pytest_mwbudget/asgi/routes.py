@@ -1,7 +1,8 @@
 """Read the routes of an app from its route table or OpenAPI schema, without calling the app.
 
-No framework is imported. An attribute tells each kind of table: `routes` (Starlette, FastAPI, Litestar), `url_map`
-(Quart), `openapi` (a schema).
+No framework is imported. If the app's framework has a module in `frameworks`, this module reads the table. For other
+apps an attribute tells the kind of table: `routes` (Starlette, FastAPI, Litestar), `url_map` (Quart, Flask), `openapi`
+(a schema).
 """
 
 from __future__ import annotations
@@ -14,20 +15,11 @@ from functools import partial
 from typing import Any
 
 from ..errors import AppError
+from .frameworks.route import Route, parametrised, why_not
+from .frameworks.seam import routes_of_framework
 
-# The pages of the API's documentation are routes of these packages.
-FRAMEWORKS = ("fastapi", "litestar", "quart", "starlette")
 # The most objects to look at for the one with the route table. Middlewares round an app are few.
 MOST_WRAPPERS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A route: its path, whether it answers GET, and why it cannot be requested as it is; None if it can."""
-
-    path: str
-    get: bool = True
-    why_not: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +45,7 @@ def _table(app: object) -> Iterator[Route] | None:
     """Return the routes of the outermost object that has any: middlewares may stand round the app."""
     waiting, seen = [app], {id(app)}
     for one in waiting:
-        for read in (_of_routes, _of_url_map, _of_openapi):
+        for read in (routes_of_framework, _of_routes, _of_url_map, _of_openapi):
             routes = read(one)
             if routes is not None:
                 return routes
@@ -72,6 +64,8 @@ def _inner(app: object) -> Iterator[object]:
     else:
         with_slots = (name for kind in type(app).__mro__ for name in _names(vars(kind).get("__slots__", ())))
         held = [*_attributes(app).values(), *(_attribute(app, name) for name in with_slots)]
+        # Channels keeps an app for each protocol.
+        held += [value["http"] for value in held if isinstance(value, dict) and "http" in value]
         for cell in getattr(app, "__closure__", None) or ():
             with suppress(ValueError):  # an empty cell
                 held.append(cell.cell_contents)
@@ -123,7 +117,7 @@ def _one(route: object, path: str) -> Iterator[Route]:
     answers = unknown if methods is None else "GET" in methods
     of_litestar = _attribute(route, "route_handlers") or ()
     handlers = [_attribute(one, "fn") for one in of_litestar if "GET" in (_attribute(one, "http_methods") or ())]
-    yield Route(path, answers, _why_not(path, handlers or [endpoint]))
+    yield Route(path, answers, why_not(path, handlers or [endpoint]))
 
 
 def _mounted(route: object, path: str) -> Iterator[Route]:
@@ -131,7 +125,7 @@ def _mounted(route: object, path: str) -> Iterator[Route]:
     prefix, app = path.rstrip("/"), _attribute(route, "app")
     if _attribute(route, "routes") is None:
         return
-    if _parametrised(prefix):
+    if parametrised(prefix):
         yield Route(prefix, why_not="path parameters")
         return
     nested = _of_routes(route) or _table(app)
@@ -140,20 +134,6 @@ def _mounted(route: object, path: str) -> Iterator[Route]:
         return
     for one in nested:
         yield Route(prefix + one.path, one.get, one.why_not)
-
-
-def _parametrised(path: str) -> bool:
-    return "{" in path or "<" in path
-
-
-def _why_not(path: str, endpoints: Iterable[object]) -> str | None:
-    """Say why a route cannot be requested, or need not be."""
-    if _parametrised(path):
-        return "path parameters"
-    packages = {str(getattr(endpoint, "__module__", None)).partition(".")[0] for endpoint in endpoints}
-    if own := packages.intersection(FRAMEWORKS):
-        return f"of {min(own)} itself"
-    return None
 
 
 # ---- others ------------------------------------------------------------------------------------------------------
@@ -166,7 +146,7 @@ def _of_url_map(app: object) -> Iterator[Route] | None:
         return None
     functions = _attribute(app, "view_functions") or {}
     return (
-        Route(rule.rule, "GET" in (rule.methods or ()), _why_not(rule.rule, [functions.get(rule.endpoint)]))
+        Route(rule.rule, "GET" in (rule.methods or ()), why_not(rule.rule, [functions.get(rule.endpoint)]))
         for rule in rules()
         if not _attribute(rule, "websocket")
     )
@@ -184,6 +164,6 @@ def _of_openapi(app: object) -> Iterator[Route] | None:
             " name the requests to measure"
         ) from error
     return (
-        Route(path, "get" in operations, "path parameters" if _parametrised(path) else None)
+        Route(path, "get" in operations, "path parameters" if parametrised(path) else None)
         for path, operations in paths.items()
     )

@@ -16,19 +16,28 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
-from ..errors import AppError, MeasurementError, MwBudgetError, RepetitionError, ResponseError, StatusError
+from ..errors import (
+    AppError,
+    EndlessError,
+    MeasurementError,
+    MwBudgetError,
+    RepetitionError,
+    ResponseError,
+    StatusError,
+)
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
 from .app import ASGIApp, Message, Observer, Scope
 from .hanging import where
+from .http_library import httpx
 from .request import RequestTemplate
 
 BODY_EXCERPT_CHARS = 500
 # In the first call the event loop gets a turn after this number of messages.
 MESSAGES_PER_TURN = 100
+# A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
+MOST_PIECES, PIECES_FACTOR = 10_000, 10
 # The remedy when a later call is not like the first.
 REPEATS = (
     "A measurement repeats the request many times, and only like can be compared with like. For this test, turn off"
@@ -39,10 +48,14 @@ REPEATS = (
 
 @dataclass(slots=True)
 class Exchange:
-    """One call: the app receives the request's body from here and sends its response to here."""
+    """One call: the app receives the request's body from here and sends its response to here.
+
+    A response of more than `most` pieces is refused: a stream that never suspends would let no time limit end it.
+    """
 
     template: RequestTemplate
     complete: loops.Event
+    most: int
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
@@ -71,6 +84,11 @@ class Exchange:
             self.body.append(message.get("body", b""))
             if not message.get("more_body", False):
                 self.complete.set()
+            elif len(self.body) > self.most:
+                raise RepetitionError(
+                    f"{self.template.line}: the app went on with its response after {self.most} pieces, and the"
+                    f" responses before it had fewer. {REPEATS}"
+                )
         else:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
@@ -106,8 +124,9 @@ class Caller:
     """Calls one app with one request, any number of times. Every response must have the status of the first.
 
     `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
-    request, and raises an exception to end the measurement. `began` runs when the first response begins. `calls` and
-    `status` are the number of calls so far and the status of their responses: somebody else may have made the first.
+    request, and raises an exception to end the measurement. `began` runs when the first response begins, and `begun` is
+    whether it has. `calls` and `status` are the number of calls so far and the status of their responses: somebody else
+    may have made the first.
     """
 
     app: ASGIApp
@@ -119,8 +138,11 @@ class Caller:
     limit_s: Seconds | None = None
     check: Callable[[], None] = lambda: None
     began: Callable[[], None] = lambda: None
+    begun: bool = False
     calls: int = 0
     status: int = 0
+    # The most pieces of a response so far.
+    pieces: int = 0
     # The scope of the latest call.
     scope: Scope = field(default_factory=dict)
 
@@ -132,7 +154,8 @@ class Caller:
         """
         __tracebackhide__ = True
         self.check()
-        exchange = Exchange(self.template, self.loop.event())
+        most = max(MOST_PIECES, PIECES_FACTOR * self.pieces) if self.pieces else sys.maxsize
+        exchange = Exchange(self.template, self.loop.event(), most)
         try:
             self.scope = self.template.scope(self.state)
             await self.loop.in_task(self.template.context, self._run, exchange, self.scope, observer)
@@ -143,14 +166,16 @@ class Caller:
                 raise
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
         self.calls += 1
+        self.pieces = max(self.pieces, len(exchange.body))
         self._check(exchange)
         return exchange
 
     @asynccontextmanager
-    async def limited(self, limit_s: Seconds, message: str) -> AsyncIterator[loops.Extend]:
+    async def limited(self, limit_s: Seconds, message: str, endless: str = "") -> AsyncIterator[loops.Extend]:
         """Raise MeasurementError with the message when the block takes longer than the limit.
 
-        The message also says where the request hangs.
+        In the first call, EndlessError with the message `endless` if a response has begun. Both say where the request
+        hangs.
         """
         __tracebackhide__ = True
         over: list[str | None] = []
@@ -166,6 +191,8 @@ class Caller:
                 raise
             # An app that swallows the cancellation returns without a response.
             place = f"; {over[0]}" if over[0] is not None else ""
+            if endless and self.begun:
+                raise EndlessError(f"{endless}{place}") from None
             raise MeasurementError(f"{message}{place}", message_id="stopped-answering") from None
 
     async def settled(self, observer: Observer | None = None) -> None:
@@ -218,6 +245,7 @@ class Caller:
                 raise malformed[0]
             await exchange.send(message)
             if message["type"] == "http.response.start":
+                self.begun = True
                 self.began()
 
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..interpreter.code_patching import Function, Parameters
 from ..model.stack import Boundary, EntryIndex, Kind, Layer
 from .calls import Call, FrameworkCall, FrameworkReader, Key, Reader, Spot
-from .frameworks.seam import Hook, Seam
+from .frameworks.seam import Hook, Seam, stands_for_app
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +89,11 @@ class Stack:
     threads: bool
     handed_on: HandedOn | None
     uncut: str | None = None
+
+    @property
+    def without_asgi(self) -> bool:
+        """Whether the app object stands for a handler that the test's client calls without ASGI."""
+        return self.outside and stands_for_app(self.entries[0].callee)
 
     @property
     def probed_elsewhere(self) -> bool:

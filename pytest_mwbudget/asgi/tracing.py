@@ -17,9 +17,9 @@ from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters
 from ..interpreter.tracers import profiled
 from . import loops
-from .callables import MISSING, cell_value, functions_called
+from .callables import functions_called
 from .calls import Call, FrameworkCall, call_in
-from .frameworks.seam import Hook, Seam, seam_of
+from .frameworks.seam import Hook, Seam, keys_of, seam_of
 
 # Put into the scope of the traced request. A request that the app makes to another app has a scope without it.
 TRACE_KEY = "pytest_mwbudget.trace"
@@ -95,7 +95,7 @@ class Trace:
     # The calls by the code of their `send`.
     _senders: dict[CodeType, list[TracedCall]] = field(default_factory=dict)
     # The functions that enter layers of a framework, by their code.
-    _hooks: dict[CodeType, list[Hook]] = field(default_factory=dict)
+    _hooks: dict[CodeType, dict[tuple[object, ...], Hook]] = field(default_factory=dict)
     _thread: int = 0
     _began_thread: bool = False
 
@@ -138,7 +138,7 @@ class Trace:
         code = frame.f_code
         self._began_thread = self._began_thread or code is _START_OF_THREAD
         makers, senders, parameters = self._makers_of.get(frame), self._senders.get(code), self._asgi_parameters(code)
-        hooks = self._hooks.get(code, ())
+        hooks = self._hooks.get(code, {})
         if not (makers or senders or parameters or hooks) or not internals.begins(frame):
             return
         for maker in makers or ():
@@ -149,7 +149,7 @@ class Trace:
         # its function may have deleted an argument.
         if frame in self._call_of:
             return
-        hook = next((hook for hook in hooks if _enters(frame, hook)), None)
+        hook = next((hooks[key] for key in keys_of(frame) if key in hooks), None) if hooks else None
         if hook is not None:
             self._note(TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook))
         if hook is not None or parameters is None:
@@ -196,8 +196,7 @@ class Trace:
             self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
             return None
         for hook in () if seam is None else seam.hooks():
-            hooks = self._hooks.setdefault(hook.function.__code__, [])
-            hooks += [] if any(hook.same_as(known) for known in hooks) else [hook]
+            self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, hook)
         return seam
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
@@ -272,15 +271,6 @@ def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     headers = scope.get("headers")
     if isinstance(headers, (list, tuple)):
         yield from (pair for pair in headers if isinstance(pair, tuple))
-
-
-def _enters(frame: FrameType, hook: Hook) -> bool:
-    """Return whether a frame is a call of a hook's function: by its first argument, or by the function's cells."""
-    code, values = frame.f_code, frame.f_locals
-    if hook.instance is not None:
-        return code.co_argcount > 0 and values.get(code.co_varnames[0]) is hook.instance
-    held = map(cell_value, hook.function.__closure__ or ())
-    return all(values.get(name, MISSING) is value for name, value in zip(code.co_freevars, held, strict=True))
 
 
 def _is_task_library(frame: FrameType) -> bool:

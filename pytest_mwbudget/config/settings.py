@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
+from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
 from ..model.results import QUANTITIES, LoopName
 from .budgets import Budgets, LayerBounds
 from .checks import check
@@ -38,6 +39,8 @@ class Settings:
     test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
     for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
     `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them.
+    `place` is where a budget of these requests can stand, `more_time` what gives a measurement more time, and
+    `slow_answer` what the user can do about a request that takes longer than `startup_timeout_s`.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -51,6 +54,9 @@ class Settings:
     when_uncountable: WhenUndecided = _of("undecided", default="fail")
     flamegraph: WhenProfiled = _of("flamegraph")
     timed: bool | None = None
+    place: BudgetPlace = "marker"
+    more_time: TimeOption = MAX_TIME
+    slow_answer: str = "raise mw_budget_startup_timeout"
 
     @property
     def need_clock(self) -> bool:

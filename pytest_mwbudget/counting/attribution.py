@@ -51,7 +51,7 @@ class Charging:
     """Charge the owners of one stack: entry `i` is owner `i + 1`.
 
     `background` is charged for tasks that were there before, `aside` for work that is nobody's. `received` and `sent`
-    are messages through an owner's outer boundary.
+    have the owner of each message through an outer boundary.
     """
 
     def __init__(self, stack: Stack, core: Charger, library: Library) -> None:
@@ -61,8 +61,9 @@ class Charging:
         self.background = Owner(owner_count(stack) - 2)
         self.aside = Owner(owner_count(stack) - 1)
         self.spawning = Spawning(core, self.background, self.aside)
-        self.received: Counter[Owner] = Counter()
-        self.sent: Counter[Owner] = Counter()
+        # Lists, because threads may append at the same time.
+        self.received: list[Owner] = []
+        self.sent: list[Owner] = []
 
     @contextmanager
     def placed(self) -> Iterator[None]:
@@ -85,10 +86,9 @@ class Charging:
 
     def messages(self) -> tuple[Counter[Owner], Counter[Owner]]:
         """Return the numbers received and sent by owner since the last call."""
-        taken = self.received.copy(), self.sent.copy()
-        self.received.clear()
-        self.sent.clear()
-        return taken
+        received, self.received = self.received, []
+        sent, self.sent = self.sent, []
+        return Counter(received), Counter(sent)
 
     def _sites(self) -> list[_Site]:
         sites: dict[int, _Site] = {}
@@ -117,8 +117,8 @@ class Charging:
             if call is None or owner is None:
                 return core.run(caller, original, *positional, **named)
             if isinstance(call, ASGICall):
-                receive = self._stand_in(caller, call.receive, _receiving, partial(self.received.update, (owner,)))
-                send = self._stand_in(caller, call.send, _sending, partial(self.sent.update, (owner,)))
+                receive = self._stand_in(caller, call.receive, _receiving, lambda: self.received.append(owner))
+                send = self._stand_in(caller, call.send, _sending, lambda: self.sent.append(owner))
                 positional, named = call.replaced(call.scope, receive, send)
             answer = core.run(owner, original, *positional, **named)
             return stand_in_for_awaitable(answer, partial(core.coroutine_proxy, owner))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ class Charger(Protocol):
     """Who is charged: owners are numbers from 0 on. Work done *aside* is charged to nobody's owner."""
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
-        """Call the function for this owner; in a thread that is not counted, only call it."""
+        """Call the function for this owner."""
 
     def coroutine_proxy(
         self, owner: Owner, awaitable: Awaitable[Any], root: bool = False, returned: Callable[[], Any] | None = None, /
@@ -31,5 +32,28 @@ class Charger(Protocol):
     def callback(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
         """Return a callable for an event loop: it runs for the owner, and leaves the charge there."""
 
+    def lent(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """Return a callable for another thread: it runs for the owner there. Its attributes are the function's."""
+
     def discount(self, owner: Owner, made: object, /) -> None:
         """Take the creation of the object, just now, off the owner's tally."""
+
+
+class Lent:
+    """Work for another thread, called by `run(function, arguments, named)`. It has the attributes of the function."""
+
+    def __init__(self, run: Callable[..., Any], function: Callable[..., Any]) -> None:
+        self._run = run
+        self._function = function
+        self.__module__ = getattr(function, "__module__", "")  # not that of the class
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the function by `run`."""
+        return self._run(self._function, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the function alone: an executor may send it to another process, where nothing is charged."""
+        return functools.partial, (self._function,)

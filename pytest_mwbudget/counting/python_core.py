@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
 from ..interpreter.coroutine_proxy import CoroutineProxy
 from ..model.stack import Owner
-from .charger import NOBODY, Charger
+from .charger import NOBODY, Charger, Lent
 
 # objects, allocations, bytes, suspensions
 Tally: TypeAlias = tuple[int, int, int, int]
@@ -18,20 +19,26 @@ Birth: TypeAlias = tuple[int, Owner, type]
 MAX_OWNERS = 100_000
 
 
+class _Lane(threading.local):
+    """The owner that a thread is charged to in a run; with NOBODY the lane is not open."""
+
+    generation = -1
+    current = suspender = NOBODY
+
+
 class PythonCore(Charger):
     """What both cores do: charge owners, and tell what was charged.
 
-    One counting run at a time, in the thread that started it. After the owners of the run come two more: `aside`, which
-    is charged for what is nobody's, and the owner of other threads. Without a counting run everything but `start` and
-    `run` raises RuntimeError.
+    One counting run at a time. The thread that starts it is counted, and so is any other while it does the work of an
+    owner. After the owners of the run come two more: `aside`, which is charged for what is nobody's, and the owner of
+    other threads at other times. Without a counting run everything but `start` and `run` raises RuntimeError.
     """
 
     def __init__(self) -> None:
         self.generation = 0
-        self.thread = 0
         self.owners = 0
-        self.current = self.suspender = NOBODY
-        self.suspensions: list[int] = []
+        self.lane = _Lane()
+        self.suspended: list[Owner] = []
 
     def start(self, owners: int, /) -> bool:
         """Start counting for this many owners; whether another reference tracer was there, which keeps its events."""
@@ -39,10 +46,9 @@ class PythonCore(Charger):
             raise RuntimeError("counting is under way already: there can be one counting run in a process")
         if not 1 <= owners <= MAX_OWNERS:
             raise ValueError(f"{owners} owners, but a counting run has 1 to {MAX_OWNERS}")
-        self.owners, self.current, self.suspender = owners, Owner(owners), NOBODY
-        self.suspensions = [0] * (owners + 2)
-        self.thread = threading.get_ident()
+        self.owners, self.suspended = owners, []
         self.generation += 1
+        self.charge(Owner(owners))
         return False
 
     def stop(self) -> tuple[bool, bool]:
@@ -57,9 +63,13 @@ class PythonCore(Charger):
         A class of these lives until then, and as long as objects of the class are remembered.
         """
         self._require_run()
-        taken: list[Tally] = [(0, 0, 0, number) for number in self.suspensions]
-        self.suspensions = [0] * len(taken)
-        return taken, []
+        taken, self.suspended = Counter(self.suspended), []
+        return [(0, 0, 0, taken[Owner(number)]) for number in range(self.owners + 2)], []
+
+    def other_threads(self) -> dict[int, int]:
+        """Return the events since the last call in threads that never did work of an owner, by the thread's ident."""
+        self._require_run()
+        return {}
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """See `Charger`."""
@@ -86,11 +96,14 @@ class PythonCore(Charger):
         generation, aside = self.generation, Owner(self.owners)
 
         def guard(*arguments: Any, **named: Any) -> Any:
-            before = self.hand_over(generation, aside)
+            before = self.charged(generation)
+            if before != NOBODY:
+                self.charge(aside)
             try:
                 return function(before, *arguments, **named)
             finally:
-                self.give_back(generation, before)
+                if before != NOBODY:
+                    self.give_back(generation, before)
 
         return guard
 
@@ -100,11 +113,28 @@ class PythonCore(Charger):
         generation = self.generation
 
         def guard(*arguments: Any, **named: Any) -> Any:
-            if self.live(generation):
-                self.current = owner
-            return function(*arguments, **named)
+            before = self.hand_over(generation, owner)
+            try:
+                return function(*arguments, **named)
+            finally:
+                if before == NOBODY:
+                    self.give_back(generation, before)
 
         return guard
+
+    def lent(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See `Charger`."""
+        self._require_run(owner)
+        generation = self.generation
+
+        def run(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            before = self.hand_over(generation, owner)
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.give_back(generation, before)
+
+        return Lent(run, function)
 
     def discount(self, owner: Owner, made: object, /) -> None:
         """See `Charger`."""
@@ -128,20 +158,28 @@ class PythonCore(Charger):
         return []
 
     def live(self, generation: int) -> bool:
-        """Whether the run of that generation is under way, and this is its thread."""
-        return bool(self.owners) and generation == self.generation and threading.get_ident() == self.thread
+        """Whether the run of that generation is under way."""
+        return bool(self.owners) and generation == self.generation
+
+    def charged(self, generation: int) -> Owner:
+        """Return the owner that this thread is charged to, NOBODY if there is none or the run is over."""
+        return self.lane.current if self.live(generation) and self.lane.generation == generation else NOBODY
+
+    def charge(self, owner: Owner) -> None:
+        """Charge an owner in this thread, or NOBODY."""
+        self.lane.generation, self.lane.current = self.generation, owner
 
     def hand_over(self, generation: int, owner: Owner) -> Owner:
-        """Charge an owner until `give_back`; returns who was charged, or NOBODY where nothing is counted."""
-        if not self.live(generation):
-            return NOBODY
-        before, self.current = self.current, owner
+        """Charge an owner in this thread until `give_back`; returns who was charged."""
+        before = self.charged(generation)
+        if self.live(generation):
+            self.charge(owner)
         return before
 
     def give_back(self, generation: int, before: Owner) -> None:
         """Charge whom `hand_over` returned."""
-        if before != NOBODY and self.live(generation):
-            self.current = before
+        if self.live(generation):
+            self.charge(before)
 
     def _require_run(self, owner: int = 0) -> None:
         if not self.owners:
@@ -165,27 +203,31 @@ class _Charged(CoroutineProxy):
 
     def _entered(self) -> Owner:
         before = self._core.hand_over(self._generation, self._owner)
-        if before != NOBODY:
-            self._core.suspender = NOBODY
+        if self._core.live(self._generation):
+            self._core.lane.suspender = NOBODY
         return before
 
     def _suspended(self, before: Owner) -> None:
         core = self._core
-        if before == NOBODY or not core.live(self._generation):
+        if not core.live(self._generation):
             return
-        if core.suspender == NOBODY:  # the innermost proxy comes first
-            core.suspender = self._owner
-            core.suspensions[self._owner] += 1
+        lane = core.lane
+        if lane.suspender == NOBODY:  # the innermost proxy comes first
+            lane.suspender = self._owner
+            core.suspended.append(self._owner)
+        core.charge(lane.suspender if self._stays(before) else before)
         if self._root:
-            core.current, core.suspender = core.suspender, NOBODY
-        else:
-            core.current = before
+            lane.suspender = NOBODY
 
     def _ended(self, before: Owner, *, returned: bool) -> None:
         core = self._core
-        if before == NOBODY or not core.live(self._generation):
+        if not core.live(self._generation):
             return
-        core.suspender = NOBODY
-        core.current = self._owner if self._root else before
+        core.lane.suspender = NOBODY
+        core.charge(self._owner if self._stays(before) else before)
         if returned and self._returned is not None:
             core.run(Owner(core.owners), self._returned)
+
+    def _stays(self, before: Owner) -> bool:
+        """Whether the charge stays after the step. Outside of a lane, a loop is not charged between steps."""
+        return self._root and before != NOBODY

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median_low
 from typing import Any, TypeAlias
 
-from ..model.results import Count, Counts
+from ..model.results import IN_MEMORY, Count, Counts
 from ..model.stack import Owner
 from .run import RequestCharges
 
@@ -16,9 +16,22 @@ Kinds: TypeAlias = Mapping[str, int]
 ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
 
 
-def row_counts(charges: Sequence[RequestCharges], owners: Iterable[Owner], why_not: Mapping[str, str]) -> Counts:
-    """Return the typical charges of a row, which is one owner or several. `charges` is not empty."""
+def row_counts(
+    charges: Sequence[RequestCharges],
+    owners: Iterable[Owner],
+    why_not: Mapping[str, str],
+    too_low: Mapping[Owner, str] = {},
+) -> Counts:
+    """Return the typical charges of a row, which is one owner or several. `charges` is not empty.
+
+    `why_not` says by quantity why it cannot be counted at all, `too_low` by owner why it was charged too little memory.
+    """
     own = list(owners)
+    reason = next((too_low[owner] for owner in own if owner in too_low), None)
+    why: dict[str, str] = {}
+    if reason is not None:
+        why = {quantity: reason for quantity in IN_MEMORY if quantity not in why_not}
+    why_not = {**why_not, **why}
 
     def number(of: Callable[[RequestCharges, Owner], int]) -> Count:
         return _count([sum(of(one, owner) for owner in own) for one in charges])
@@ -36,6 +49,7 @@ def row_counts(charges: Sequence[RequestCharges], owners: Iterable[Owner], why_n
         received=number(lambda one, owner: one.received[owner]),
         sent=number(lambda one, owner: one.sent[owner]),
         suspensions=number(lambda one, owner: one.tallies[owner][SUSPENSIONS]),
+        why=why,
     )
 
 

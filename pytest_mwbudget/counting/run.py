@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,13 +14,15 @@ from ..errors import MeasurementError, tagged
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.stack import Owner
-from .attribution import Call, Charging
+from .attribution import Call, Charging, owner_count
 from .backend import Backend
 from .python_core import Tally
 from .retained import retained
+from .unseen import UnseenWork, unseen_work
 
 # With fewer requests there is no typical request.
 FEWEST = 3
+NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class RequestCharges:
     """Hold what one request was charged, by owner: those of `model.stack`, then those outside the request.
 
     `types` are the objects by the name of their type, `retained` those of them that stayed alive. `received` and `sent`
-    are messages through an owner's outer boundary.
+    are messages through an owner's outer boundary. `others` are events in threads that nobody was seen to hand work to,
+    by the thread's ident.
     """
 
     tallies: list[Tally]
@@ -37,6 +40,7 @@ class RequestCharges:
     threads: dict[Owner, Counter[str]]
     received: Counter[Owner]
     sent: Counter[Owner]
+    others: Mapping[int, int] = field(default_factory=dict)
     retained: dict[Owner, Counter[str]] = field(default_factory=dict)
 
 
@@ -48,6 +52,8 @@ class CountingRun:
         # Why a quantity cannot be counted. Grows when another tool takes the events away.
         self.why_not = dict(backend.why_not)
         self.charging = Charging(stack, backend.core, library)
+        # By owner, why it was charged too little memory.
+        self.too_low: dict[Owner, str] = {}
         self.other_tracer = False
         self.made_classes = False
 
@@ -73,6 +79,11 @@ class CountingRun:
         if allocations:
             self.why_not |= dict.fromkeys(("allocations", "bytes"), reason)
 
+    def _note_unseen(self, found: list[UnseenWork]) -> None:
+        every_owner = map(Owner, range(owner_count(self.charging.stack)))
+        for unseen in sorted(found, key=lambda one: not one.owners):
+            self.too_low = {**dict.fromkeys(unseen.owners or every_owner, unseen.why), **self.too_low}
+
     def notes(self) -> Iterator[str]:
         """Tell which other tools hook into the interpreter, and which tasks and threads were not seen."""
         if tracemalloc.is_tracing():
@@ -93,14 +104,21 @@ class CountingRun:
                     break
             charges: list[RequestCharges] = []
             begin = clock()
+            spent_ns = 0
             while len(charges) < requests and (len(charges) < FEWEST or clock() - begin < limit_ns):
                 self.core.period(len(charges))
                 self._take()
+                begin_request = clock()
                 await self.charging.request(call)
                 charges.append(self._take())
+                spent_ns += clock() - begin_request
             # An object that stays alive only until the next request is no leak.
             self.core.period(-1)
             await self.charging.request(call)
+            others, spawning = [one.others for one in charges], self.charging.spawning
+            self._note_unseen(
+                unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
+            )
             return self._with_retained(charges)
 
     def _with_retained(self, charges: list[RequestCharges]) -> list[RequestCharges]:
@@ -113,6 +131,11 @@ class CountingRun:
                         one.retained[owner][type_name(kind)] += number
         return charges
 
+    def _others(self) -> dict[int, int]:
+        """Return the events since the last call in threads that nobody was seen to hand work to."""
+        known = self.charging.spawning.known_threads
+        return {ident: events for ident, events in self.core.other_threads().items() if ident not in known}
+
     def _take(self) -> RequestCharges:
         """Return what was charged since the last call."""
         tallies, made = self.core.take()
@@ -123,7 +146,8 @@ class CountingRun:
         self.made_classes |= any(issubclass(kind, type) for kind in kinds.values())
         for owner, kind, number in made:
             types[owner][names[id(kind)]] += number
-        return RequestCharges(tallies, dict(types), *self.charging.spawning.take(), *self.charging.messages())
+        spawned, messages = self.charging.spawning.take(), self.charging.messages()
+        return RequestCharges(tallies, dict(types), *spawned, *messages, self._others())
 
 
 def type_name(kind: type) -> str:

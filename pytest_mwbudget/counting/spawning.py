@@ -1,8 +1,9 @@
-"""Count the tasks and threads that each owner spawns, and charge the work of a task to its spawner.
+"""Count the tasks and threads that each owner spawns, and charge the work of a task or a thread to its spawner.
 
 Calls of these are watched: on asyncio the loop's `create_task`, `call_soon` and the like; on uvloop, which is in C,
 attributes of the loop in their place and a task factory; on trio the functions that spawn; everywhere the functions
-that hand work to a thread. The owner charged at the time of the call is the spawner.
+that hand work to a thread. The owner charged at the time of the call is the spawner. What a thread pool does between
+two pieces of work is nobody's.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
+from functools import partial
 from types import CoroutineType, FunctionType
 from typing import Any, TypeAlias
 
@@ -29,8 +31,11 @@ from .charger import NOBODY, Charger
 
 Arguments: TypeAlias = tuple[Any, ...]
 Named: TypeAlias = dict[str, Any]
-# Is shown the caller and the arguments of a call, and returns the arguments to make the call with.
-Seen: TypeAlias = Callable[[Owner, Arguments, Named], tuple[Arguments, Named]]
+# Is shown the caller of a function, the function, which is charged to the caller, and the arguments; makes the call.
+Seen: TypeAlias = Callable[[Owner, Callable[..., Any], Arguments, Named], Any]
+
+# Is shown the arguments of a call in a thread that works for nobody, and returns those to make the call with.
+Strange: TypeAlias = Callable[[Arguments], Arguments]
 
 # The modules of thread pools. Work that a pool hands on was counted when the pool got it. Functions that these packages
 # export, such as `anyio.from_thread.run`, are work like any other.
@@ -49,44 +54,61 @@ class Spawning:
         self.core = core
         self.background = background
         self.aside = aside
-        self.tasks: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
-        self.threads: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+        # Lists, because threads may append at the same time.
+        self.tasks: list[tuple[Owner, str]] = []
+        self.threads: list[tuple[Owner, str]] = []
+        # The threads that are calling `run_in_executor`.
+        self.executing: set[int] = set()
+        # The idents of pools' threads, and of threads that were seen to start.
+        self.known_threads: set[int] = set()
+        # By the id of a `threading.Condition`: who notified it.
+        self.notified: defaultdict[int, set[Owner]] = defaultdict(set)
+        # By the ident of a thread that works for nobody: who was charged when its callbacks ran in an event loop.
+        self.answered: defaultdict[int, set[Owner]] = defaultdict(set)
         # Why some tasks and threads were not seen.
         self.unseen: list[str] = []
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
         """Return tasks and threads by owner since the last call."""
-        taken = dict(self.tasks), dict(self.threads)
-        self.tasks.clear()
-        self.threads.clear()
-        return taken
+        tasks, self.tasks = self.tasks, []
+        threads, self.threads = self.threads, []
+        return _by_owner(tasks), _by_owner(threads)
 
     @contextmanager
     def watched(self, library: Library) -> Iterator[None]:
         """Watch the running loop, which is of this library, and every way to a worker thread."""
+        self.known_threads |= {thread.ident or 0 for thread in threading.enumerate() if _is_of_a_pool(thread)}
         with ExitStack() as stack:
             stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
+            # The initializer, which each thread of the pool calls.
+            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.__init__), self._lending(3)))
+            if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
+                self.unseen.append(f"{why}.")
             stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
+            stack.enter_context(self._detoured(_function(threading.Condition.notify), self._notifying))
+            stack.enter_context(self._detoured(_function(Future.add_done_callback), self._lending(1)))
             if "anyio.to_thread" in sys.modules:
                 run_sync = _function(sys.modules["anyio.to_thread"].run_sync)
                 stack.enter_context(self._detoured(run_sync, self._handing(0)))
+            stack.enter_context(self._detoured(_function(asyncio.run_coroutine_threadsafe), self._sending))
             if library == "trio":
                 self._watch_trio(stack)
+                stack.enter_context(self._asyncio_loops(None))
             else:
-                stack.enter_context(self._asyncio_loop(asyncio.get_running_loop()))
+                stack.enter_context(self._asyncio_loops(asyncio.get_running_loop()))
             yield
 
     # ---- detours --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _detoured(self, function: Function, seen: Seen) -> Iterator[None]:
-        """Show every call of `function` to `seen`."""
+    def _detoured(self, function: Function, seen: Seen, strange: Strange | None = None) -> Iterator[None]:
+        """Show every call of `function` to `seen`. See `_shown`."""
         if type(function) is not FunctionType:
             self.unseen.append(f"Calls of {work_name(function)} are not counted: it is not written in Python.")
             yield
             return
         parameters = Parameters.of(function.__code__)
-        shown = self._shown(twin(function, function.__code__), seen)
+        shown = self._shown(twin(function, function.__code__), seen, strange)
 
         def called(caller: Owner, *flat: Any) -> Any:
             arguments, named, containers = parameters.gathered(flat)
@@ -98,14 +120,16 @@ class Spawning:
         with patched_code(function, detour(function.__code__, self.core.aside(called))):
             yield
 
-    def _shown(self, function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-        """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller."""
+    def _shown(self, function: Callable[..., Any], seen: Seen, strange: Strange | None = None) -> Callable[..., Any]:
+        """Return a function to run aside: it shows its call to `seen`, and calls `function` for the caller.
+
+        `strange` changes the arguments of a caller that works for nobody.
+        """
 
         def shown(caller: Owner, /, *arguments: Any, **named: Any) -> Any:
             if caller == NOBODY:
-                return function(*arguments, **named)
-            arguments, named = seen(caller, arguments, named)
-            return self.core.run(caller, function, *arguments, **named)
+                return function(*(strange(arguments) if strange else arguments), **named)
+            return seen(caller, partial(self.core.run, caller, function), arguments, named)
 
         return shown
 
@@ -113,47 +137,128 @@ class Spawning:
 
     def _handing(self, position: int) -> Seen:
         """Watch a function whose argument at `position` is to run in a worker thread."""
+        lending = self._lending(position)
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-            if len(arguments) > position and not _of_a_pool(arguments[position]):
-                self.threads[caller][work_name(arguments[position])] += 1
-            return arguments, named
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+            if len(arguments) > position:
+                self._count_thread(caller, arguments[position])
+            return lending(caller, call, arguments, named)
 
         return seen
 
-    def _starting(self, caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
-        thread = arguments[0]
-        target = internals.thread_target(thread)
-        if not (_of_a_pool(target) or _of_a_pool(type(thread))):
-            self.threads[caller][work_name(target)] += 1
-        return arguments, named
+    def _count_thread(self, caller: Owner, work: object) -> None:
+        if not _of_a_pool(work) and threading.get_ident() not in self.executing:
+            self.threads.append((caller, work_name(work)))
+
+    def _lending(self, *positions: int) -> Seen:
+        """Watch a function whose arguments at `positions` may be called in another thread."""
+
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+            for position in positions:
+                if len(arguments) > position and callable(arguments[position]):
+                    arguments = _with(arguments, position, self.core.lent(caller, arguments[position]))
+            return call(*arguments, **named)
+
+        return seen
+
+    def _starting(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        thread: threading.Thread = arguments[0]
+        with ExitStack() as stack:
+            if not _is_of_a_pool(thread):
+                self._count_thread(caller, internals.thread_target(thread))
+                if internals.why_no_bootstrap() is None:
+                    stack.enter_context(internals.bootstrap_replaced(thread, partial(self.core.lent, caller)))
+            answer = call(*arguments, **named)
+        self.known_threads.add(thread.ident or 0)
+        return answer
+
+    def _notifying(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        self.notified[id(arguments[0])].add(caller)
+        return call(*arguments, **named)
+
+    def _answering(self, position: int) -> Strange:
+        """Watch a function to which a thread that works for nobody passes a callback, its argument at `position`.
+
+        When the callback runs, the owner is charged that was suspended last. The thread may have worked for it.
+        """
+
+        def strange(arguments: Arguments) -> Arguments:
+            if len(arguments) <= position or not callable(callback := arguments[position]):
+                return arguments
+            thread = threading.get_ident()
+
+            def answer(charged: Owner, /, *arguments: Any, **named: Any) -> Any:
+                if charged == NOBODY:
+                    return callback(*arguments, **named)
+                self.answered[thread].add(charged)
+                return self.core.run(charged, callback, *arguments, **named)
+
+            return _with(arguments, position, self.core.aside(answer))
+
+        return strange
+
+    def _executing(self, position: int) -> Seen:
+        """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
+
+        A thread pool is watched itself. Another executor may use one, which then counts nothing.
+        """
+        lending = self._lending(position + 1)
+
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+            executor = arguments[position] if len(arguments) > position else None
+            if executor is None or isinstance(executor, ThreadPoolExecutor) or _of_a_pool(type(executor)):
+                return call(*arguments, **named)
+            if len(arguments) > position + 1:
+                self._count_thread(caller, arguments[position + 1])
+            self.executing.add(threading.get_ident())
+            try:
+                return lending(caller, call, arguments, named)
+            finally:
+                self.executing.discard(threading.get_ident())
+
+        return seen
 
     # ---- asyncio --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _asyncio_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method."""
-        strangers = dict.fromkeys(asyncio.all_tasks(loop), self.background)
-        watching = asyncio.current_task(loop)
+    def _asyncio_loops(self, loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+        """Watch the methods that make tasks and take callbacks, also where the app has kept a bound method.
+
+        They are those of `loop`, None on trio, and of asyncio's own loops, which may run in other threads; not the
+        latter if the class of `loop` has Python methods of its own, which may call those of asyncio.
+        """
+        strangers = {} if loop is None else dict.fromkeys(asyncio.all_tasks(loop), self.background)
+        watching = None if loop is None else asyncio.current_task(loop)
         if watching is not None:
             strangers[watching] = self.aside
+        taking: dict[str, Callable[[int], Seen]] = {
+            name: partial(self._scheduling, position, strangers) for name, position in SCHEDULING.items()
+        }
+        taking["run_in_executor"] = self._executing
         with ExitStack() as stack:
-            for name, position in SCHEDULING.items():
-                if isinstance(method := _method(loop, name), FunctionType):
-                    stack.enter_context(self._detoured(method, self._scheduling(position + 1, strangers)))
-                else:
-                    shown = self._shown(getattr(loop, name), self._scheduling(position, strangers))
+            for name, seen in taking.items():
+                strange = self._answering if name == "call_soon_threadsafe" else lambda first: None
+                stack.enter_context(self._detoured(_python_method(loop, name), seen(1), strange(1)))
+                if loop is not None and not isinstance(_method(loop, name), FunctionType):
+                    shown = self._shown(getattr(loop, name), seen(0), strange(0))
                     stack.enter_context(_replaced(loop, name, self.core.aside(shown)))
-            constructor = internals.eager_constructor(loop.get_task_factory())
-            if loop.get_task_factory() is not None and (why := internals.why_no_eager_constructor()) is not None:
+            factory = None if loop is None else loop.get_task_factory()
+            if factory is not None and (why := internals.why_no_eager_constructor()) is not None:
                 self.unseen.append(f"{why}.")
-            if constructor is not None:
+            constructor = internals.eager_constructor(factory)
+            if loop is not None and constructor is not None:
                 stack.enter_context(self._eager_factory(loop, constructor))
-            elif isinstance(method := _method(loop, "create_task"), FunctionType):
-                stack.enter_context(self._detoured(method, self._creating(1)))
             else:
-                stack.enter_context(self._task_factory(loop))
+                stack.enter_context(self._detoured(_python_method(loop, "create_task"), self._creating(1)))
+                if loop is not None and not isinstance(_method(loop, "create_task"), FunctionType):
+                    stack.enter_context(self._task_factory(loop))
             yield
+
+    def _sending(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch `run_coroutine_threadsafe`: the loop of another thread, which runs the coroutine, may be in C."""
+        if arguments and asyncio.iscoroutine(arguments[0]):
+            arguments = _with(arguments, 0, self.core.coroutine_proxy(caller, arguments[0]))
+        return call(*arguments, **named)
 
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
@@ -207,25 +312,26 @@ class Spawning:
     def _creating(self, position: int) -> Seen:
         """Watch a function whose argument at `position`, or named `coro`, is the coroutine of the new task."""
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if "coro" in named:
                 arguments = (*arguments, named.pop("coro"))
             if len(arguments) > position and asyncio.iscoroutine(coro := arguments[position]):
-                self.tasks[caller][coroutine_name(coro)] += 1
+                self.tasks.append((caller, coroutine_name(coro)))
                 arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
-            return arguments, named
+            return call(*arguments, **named)
 
         return seen
 
-    def _scheduling(self, position: int, strangers: dict[asyncio.Task[Any], Owner]) -> Seen:
-        """Watch a function whose argument at `position` is a callback."""
+    def _scheduling(self, place: int, strangers: dict[asyncio.Task[Any], Owner], first: int) -> Seen:
+        """Watch a function whose argument at `place`, counted from the argument at `first`, is a callback."""
+        position = first + place
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if len(arguments) > position and callable(callback := arguments[position]):
                 task = getattr(callback, "__self__", None)
                 owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
                 arguments = _with(arguments, position, self.core.callback(owner, callback))
-            return arguments, named
+            return call(*arguments, **named)
 
         return seen
 
@@ -234,20 +340,49 @@ class Spawning:
     def _watch_trio(self, stack: ExitStack) -> None:
         import trio
 
-        stack.enter_context(self._detoured(_function(trio.to_thread.run_sync), self._handing(0)))
-        for function, position in (
-            (trio.Nursery.start_soon, 1),
-            (trio.Nursery.start, 1),
-            (trio.lowlevel.spawn_system_task, 0),
+        token: Any = type(trio.lowlevel.current_trio_token())
+        for function, seen in (
+            (trio.to_thread.run_sync, self._handing(0)),
+            (trio.lowlevel.start_thread_soon, self._delivering),
+            (trio.from_thread.run, self._returning),
+            (trio.from_thread.run_sync, self._lending(0)),
+            (token.run_sync_soon, self._calling_soon),
+            (trio.Nursery.start_soon, self._spawning(1)),
+            (trio.Nursery.start, self._spawning(1)),
+            (trio.lowlevel.spawn_system_task, self._spawning(0)),
         ):
-            stack.enter_context(self._detoured(_function(function), self._spawning(position)))
+            stack.enter_context(self._detoured(_function(function), seen))
+
+    def _delivering(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch trio's `start_thread_soon`: a thread calls the first argument, and the second with its result."""
+        if arguments:
+            self._count_thread(caller, arguments[0])
+        return self._lending(0, 1)(caller, call, arguments, named)
+
+    def _returning(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch trio's `from_thread.run`, which lets trio await the coroutine that the first argument makes."""
+        if not arguments:
+            return call(*arguments, **named)
+        function = arguments[0]
+
+        def made(_: Owner, /, *arguments: Any, **named: Any) -> Any:
+            coro = self.core.run(caller, function, *arguments, **named)
+            return self.core.coroutine_proxy(caller, coro) if inspect.isawaitable(coro) else coro
+
+        return call(*_with(arguments, 0, self.core.aside(made)), **named)
+
+    def _calling_soon(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
+        """Watch the `run_sync_soon` of trio's token. Trio compares a call that is to be made once with others."""
+        if len(arguments) > 1 and callable(arguments[1]) and not named.get("idempotent"):
+            arguments = _with(arguments, 1, self.core.callback(caller, arguments[1]))
+        return call(*arguments, **named)
 
     def _spawning(self, position: int) -> Seen:
         """Watch a function of trio whose argument at `position` makes the coroutine of the new task."""
 
-        def seen(caller: Owner, arguments: Arguments, named: Named) -> tuple[Arguments, Named]:
+        def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if len(arguments) <= position:
-                return arguments, named
+                return call(*arguments, **named)
             function = arguments[position]
             if named.get("name") is None:
                 named["name"] = function
@@ -256,12 +391,19 @@ class Spawning:
                 coro = self.core.run(caller, function, *arguments, **named)
                 if not inspect.isawaitable(coro):
                     return coro
-                self.tasks[caller][coroutine_name(coro)] += 1
+                self.tasks.append((caller, coroutine_name(coro)))
                 return self.core.coroutine_proxy(caller, coro, True)
 
-            return _with(arguments, position, self.core.aside(rooted)), named
+            return call(*_with(arguments, position, self.core.aside(rooted)), **named)
 
         return seen
+
+
+def _by_owner(pairs: list[tuple[Owner, str]]) -> dict[Owner, Counter[str]]:
+    found: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+    for owner, name in pairs:
+        found[owner][name] += 1
+    return dict(found)
 
 
 def _with(arguments: Arguments, position: int, value: object) -> Arguments:
@@ -291,9 +433,19 @@ def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asy
     return asyncio.Task(coro, loop=loop, **named)
 
 
+def _python_method(loop: asyncio.AbstractEventLoop | None, name: str) -> Function:
+    """Return the function behind a method of the loop's class, that of asyncio's own loops if it is not in Python."""
+    method = None if loop is None else _method(loop, name)
+    return method if isinstance(method, FunctionType) else _function(getattr(asyncio.BaseEventLoop, name))
+
+
 def _method(loop: asyncio.AbstractEventLoop, name: str) -> Any:
     """Return the function behind a method of the loop's class."""
     return inspect.unwrap(getattr(type(loop), name))
+
+
+def _is_of_a_pool(thread: threading.Thread) -> bool:
+    return _of_a_pool(internals.thread_target(thread)) or _of_a_pool(type(thread))
 
 
 def _of_a_pool(work: object) -> bool:

@@ -15,7 +15,8 @@ import inspect
 import opcode
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
@@ -287,6 +288,45 @@ def private_time() -> Any:
 def thread_target(thread: threading.Thread) -> Any:
     """Return the function that the thread will run; its method `run` if `threading` has renamed the attribute."""
     return getattr(thread, "_target", None) or thread.run
+
+
+@contextmanager
+def bootstrap_replaced(thread: threading.Thread, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
+    """Let a thread that is started in the block do all its work inside of what `around` returns."""
+    own: Any = thread
+    vars(thread)["_bootstrap"] = around(own._bootstrap)
+    try:
+        yield
+    finally:
+        vars(thread).pop("_bootstrap", None)
+
+
+@self_check("a thread does not begin in its method `_bootstrap`", "what the threads of a layer do is not counted")
+def why_no_bootstrap() -> bool:
+    """Check that a thread runs the attribute that took the place of its `_bootstrap`."""
+    seen: list[str] = []
+
+    def around(bootstrap: Callable[[], Any]) -> Callable[[], Any]:
+        def begin() -> None:
+            seen.append("begun")
+            bootstrap()
+
+        return begin
+
+    thread = threading.Thread(target=lambda: seen.append("running"))
+    with bootstrap_replaced(thread, around):
+        thread.start()
+    thread.join()
+    return seen == ["begun", "running"]
+
+
+def awaited_condition(frame: FrameType | None) -> int:
+    """Return the id of the `threading.Condition` that the thread of a frame waits for, 0 if it does not."""
+    while frame is not None:
+        if frame.f_code is threading.Condition.wait.__code__:
+            return id(frame.f_locals.get("self"))
+        frame = frame.f_back
+    return 0
 
 
 def loop_iteration(loop: object) -> Callable[[], None] | None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
 from .estimate import Estimate, Microseconds, Seconds
+from .remedies import BudgetPlace
 from .stack import Layer
 
 if TYPE_CHECKING:
     import httpx
+    import httpx2
 
 Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
@@ -22,6 +24,8 @@ Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes"
 CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
+# Quantities that any code can change which runs in the process.
+IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Counts:
     - `received` and `sent`: messages through the row's outer boundary
     - `suspensions`: of tasks in the row
     - `own_types`: types of objects that no other row created
+    - `why`: the reason for each quantity that could be counted in other rows, but not in this one
     """
 
     objects: Count | None
@@ -64,6 +69,7 @@ class Counts:
     sent: Count
     suspensions: Count
     own_types: tuple[str, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, quantity: CountedQuantity) -> Count | None:
         """Return the count of a quantity, None if it cannot be counted here."""
@@ -263,6 +269,7 @@ class Result:
 
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
+    - `place`: where a budget of this request can stand
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
@@ -288,6 +295,7 @@ class Result:
     profile: Profile | None = None
     disturbed: str | None = None
     surveyed: bool = False
+    place: BudgetPlace = "marker"
 
     @property
     def label(self) -> str:
@@ -297,10 +305,20 @@ class Result:
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:
-        """The quantities that cannot be counted here and have a budget on an entered layer."""
-        why = self.ledger.why if self.ledger is not None and self.disturbed is None else {}
-        judged = {quantity for report in self.layers if report.layer.entered for quantity in report.judged}
-        return tuple(quantity for quantity in COUNTED if quantity in why and quantity in judged)
+        """The quantities that cannot be counted here and have a budget on an entered layer.
+
+        None that only some rows lack, because a thread works unseen: that is judged as other undecided budgets are.
+        """
+        if self.ledger is None or self.disturbed is not None:
+            return ()
+        uncounted = {
+            quantity
+            for report in self.layers
+            if report.layer.entered
+            for quantity in report.judged
+            if quantity in self.ledger.why
+        }
+        return tuple(quantity for quantity in COUNTED if quantity in uncounted)
 
     def layer(self, name: str) -> LayerReport:
         """Return the report of a layer by its name in the table. Raises KeyError, which lists the names."""
@@ -323,11 +341,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(Result):
-    """A `Result` with the response of the first request, which the test gets."""
+    """A `Result` with the response of the first request, which the test gets.
 
-    response: httpx.Response
+    The response is that of httpx2 where httpx2 can be imported, else that of httpx.
+    """
+
+    response: httpx.Response | httpx2.Response
 
     @classmethod
-    def of(cls, result: Result, response: httpx.Response) -> Measurement:
+    def of(cls, result: Result, response: httpx.Response | httpx2.Response) -> Measurement:
         """Return the result with a response."""
         return cls(**{one.name: getattr(result, one.name) for one in fields(Result)}, response=response)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ..analysis import profile_stacks
 from ..asgi.loops import Library
-from ..counting.charger import NOBODY
+from ..counting.charger import NOBODY, Lent
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, twin
 from ..interpreter.coroutine_proxy import CoroutineProxy, awaiting
@@ -52,6 +52,10 @@ class OwnerMarkers:
         """See `Charger`."""
         marker = self.markers[owner]
         return lambda *arguments, **named: marker(function, arguments, named)
+
+    def lent(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See `Charger`."""
+        return Lent(self.markers[owner], function)
 
     def discount(self, owner: Owner, made: object, /) -> None:
         """See `Charger`."""

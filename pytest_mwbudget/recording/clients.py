@@ -10,9 +10,10 @@ import asyncio
 import functools
 import importlib.abc
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -21,59 +22,37 @@ from .django_client import HandlerApp
 from .recorder import Recorder, streaming
 from .signals import noting_signals
 
-# Replaces a method of a class by a function that takes the original method.
-Patch: TypeAlias = Callable[[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]], None]
+# What takes the place of a method, made from the method.
+Wrapping: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+# Replaces a method of a class.
+Patch: TypeAlias = Callable[[type, str, Wrapping], None]
 
 
 # ---- one client -------------------------------------------------------------------------------------------------
 
 
 def _httpx(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    def handle(original: Callable[..., Any]) -> Callable[..., Any]:
-        async def handle_async_request(self: Any, request: Any) -> Any:
-            return await original(Instead(self, app=recorder.around(self.app)), request)
-
-        return handle_async_request
-
-    patch(module.ASGITransport, "handle_async_request", handle)
-    patch(module.AsyncClient, "send", _noting_streams_async)
+    patch(module.ASGITransport, "handle_async_request", _recording("app", recorder))
+    patch(module.AsyncClient, "send", _within(_streaming))
 
 
 def _starlette(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    def handle(original: Callable[..., Any]) -> Callable[..., Any]:
-        def handle_request(self: Any, request: Any) -> Any:
-            return original(Instead(self, app=recorder.around(self.app)), request)
-
-        return handle_request
-
-    patch(module._TestClientTransport, "handle_request", handle)
-    patch(module.TestClient, "send", functools.partial(_noting_streams, recorder=recorder))
+    patch(module._TestClientTransport, "handle_request", _recording("app", recorder))
+    patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
 
 
 def _litestar(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    def handle(original: Callable[..., Any]) -> Callable[..., Any]:
-        def handle_request(self: Any, request: Any) -> Any:
-            client = Instead(self.client, app=recorder.around(self.client.app))
-            return original(Instead(self, client=client), request)
-
-        return handle_request
-
-    patch(module.TestClientTransport, "handle_request", handle)
-
-
-def _litestar_client(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module.TestClient, "send", functools.partial(_noting_streams, recorder=recorder))
+    patch(module.TestClientTransport, "handle_request", _recording("client.app", recorder))  # of both clients
+    patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
 
 
 def _quart(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    def enter(original: Callable[..., Any]) -> Callable[..., Any]:
-        async def __aenter__(self: Any) -> Any:  # noqa: N807 - the method's own name
-            self.app = recorder.around(self.app)  # a connection makes one request
-            return await original(self)
+    def entered(connection: Any) -> AbstractContextManager[Any]:
+        connection.app = recorder.around(connection.app)  # a connection makes one request, and returns itself
+        return nullcontext(connection)
 
-        return __aenter__
-
-    patch(module.TestHTTPConnection, "__aenter__", enter)
+    patch(module.TestHTTPConnection, "__aenter__", _within(entered))
+    patch(module.TestWebsocketConnection, "__aenter__", _within(entered))
 
 
 def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
@@ -82,8 +61,8 @@ def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder)
             # This client returns as soon as it has the response, while its task still runs the app.
             finished = asyncio.Event()
             app = recorder.around(self.application, finished.set)
-            with _streamed(stream):
-                response = await original(Instead(self, application=app), path, stream=stream, **options)
+            with _streaming(Instead(self, application=app), stream) as client:
+                response = await original(client, path, stream=stream, **options)
             if not stream:
                 await finished.wait()
             return response
@@ -91,6 +70,7 @@ def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder)
         return open
 
     patch(module.TestClient, "open", opening)
+    patch(module.WebSocketSession, "connect", _recording("testclient.application", recorder))
 
 
 def _django(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
@@ -111,8 +91,7 @@ CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
     "httpx": _httpx,
     "httpx2": _httpx,
     "starlette.testclient": _starlette,
-    "litestar.testing.transport": _litestar,
-    "litestar.testing.client.sync_client": _litestar_client,
+    "litestar.testing.client.sync_client": _litestar,
     "quart.testing.connections": _quart,
     "async_asgi_testclient.testing": _async_asgi_testclient,
     "django.test.client": _django,
@@ -133,33 +112,57 @@ class Instead:
         setattr(self._stands_for, name, value)
 
 
-# ---- streams -------------------------------------------------------------------------------------
+# ---- how methods are wrapped ------------------------------------------------------------------------------------
+
+
+def _within(enter: Callable[..., AbstractContextManager[Any]]) -> Wrapping:
+    """Run a method within `enter(self, **options)`, on the object that this yields.
+
+    An async method stays one, because a test may look: `mock.patch` chooses its kind of mock by it.
+    """
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *arguments: Any, **options: Any) -> Any:
+            with enter(self, **options) as instead:
+                return original(instead, *arguments, **options)
+
+        async def async_method(self: Any, *arguments: Any, **options: Any) -> Any:
+            with enter(self, **options) as instead:
+                return await original(instead, *arguments, **options)
+
+        return async_method if inspect.iscoroutinefunction(original) else method
+
+    return wrapping
+
+
+def _recording(path: str, recorder: Recorder) -> Wrapping:
+    """Run a method on an object whose app, an attribute of this dotted path, is recorded."""
+
+    def recorded_in(holder: Any, name: str, *names: str) -> Instead:
+        inner = getattr(holder, name)
+        return Instead(holder, **{name: recorded_in(inner, *names) if names else recorder.around(inner)})
+
+    return _within(lambda self, **options: nullcontext(recorded_in(self, *path.split("."))))
 
 
 @contextmanager
-def _streamed(stream: bool) -> Iterator[None]:
+def _streaming(client: Any, stream: bool = False, **options: Any) -> Iterator[Any]:
+    """Note whether the client streams the response."""
     token = streaming.set(stream)
     try:
-        yield
+        yield client
     finally:
         streaming.reset(token)
 
 
-def _noting_streams(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+def _streaming_from_a_thread(recorder: Recorder) -> Callable[..., AbstractContextManager[Any]]:
+    @contextmanager
+    def entered(client: Any, **options: Any) -> Iterator[Any]:
         # The client runs the app in another thread and waits there until its end.
-        with _streamed(stream), noting_signals(recorder.interrupt):
-            return original(self, request, stream=stream, **options)
+        with _streaming(client, **options), noting_signals(recorder.interrupt):
+            yield client
 
-    return send
-
-
-def _noting_streams_async(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        with _streamed(stream):
-            return await original(self, request, stream=stream, **options)
-
-    return send
+    return entered
 
 
 # ---- all clients ------------------------------------------------------------------------------------------------
@@ -170,22 +173,27 @@ def recorded(recorder: Recorder) -> Iterator[None]:
     """Record the requests of all clients in the block, also of those that are imported in it."""
     with ExitStack() as undo:
 
-        def patch(owner: type, name: str, wrapping: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        def patch(owner: type, name: str, wrapping: Wrapping) -> None:
             original = getattr(owner, name)
             before = vars(owner).get(name)
             replaced = functools.wraps(original)(wrapping(original))
             setattr(owner, name, replaced)
             undo.callback(_restore, owner, name, replaced, before)
 
-        def patch_module(module: ModuleType) -> None:
+        patched: list[ModuleType] = []
+
+        def patch_module(name: str, module: ModuleType) -> None:
+            if module in patched:  # httpx2.alias_httpx gives a module a second name
+                return
+            patched.append(module)
             try:
-                CLIENTS[module.__name__](module, patch, recorder)
+                CLIENTS[name](module, patch, recorder)
             except AttributeError:  # a version of the client that is built in another way
-                recorder.unknown.append(module.__name__)
+                recorder.unknown.append(name)
 
         for name in CLIENTS:
-            if name in sys.modules:
-                patch_module(sys.modules[name])
+            if isinstance(module := sys.modules.get(name), ModuleType):  # a test may have put something else there
+                patch_module(name, module)
         finder = _WhenImported(patch_module)
         sys.meta_path.insert(0, finder)
         undo.callback(sys.meta_path.remove, finder)
@@ -205,9 +213,9 @@ def _restore(owner: type, name: str, replaced: object, before: object) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls a function with each module of CLIENTS after its import."""
+    """Calls a function with the name and the module after each import of one of CLIENTS."""
 
-    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
+    def __init__(self, imported: Callable[[str, ModuleType], None]) -> None:
         self.imported = imported
         self.looking: set[str] = set()
 
@@ -223,15 +231,15 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         finally:
             self.looking.discard(fullname)
         if spec is not None and spec.loader is not None:
-            self._follow(spec.loader)
+            self._follow(fullname, spec.loader)
         return spec
 
-    def _follow(self, loader: Any) -> None:
+    def _follow(self, name: str, loader: Any) -> None:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             load(module)
-            self.imported(module)
+            self.imported(name, module)
 
         loader.exec_module = exec_module

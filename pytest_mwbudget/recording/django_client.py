@@ -15,8 +15,8 @@ BODY = "_body_file"
 class HandlerApp:
     """The handler of an AsyncClient as an ASGI app.
 
-    `framework_app` is the handler, where `asgi.frameworks` looks for layers; `payload` is Django's class for the body of
-    a request.
+    `framework_app` is the handler, where `asgi.frameworks` looks for layers. `payload` is Django's class for the body
+    of a request.
     """
 
     def __init__(self, handler: Callable[[Scope], Awaitable[Any]], payload: Callable[[bytes], Any]) -> None:

@@ -115,8 +115,8 @@ def thread_hops(result: Result, report: LayerReport) -> str | None:
     if us is None or us.low < LARGE_US or why is None:
         return None
     return (
-        f"{report.name} takes {figure(us.estimate)} µs per request, and the way to a thread and back is part of it:"
-        f" {why}; write it as async code if it does not block"
+        f"{report.name} takes {figure(us.estimate)} µs per request: {why}; if it is yours and does not block, write it"
+        " as async code"
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..model.remedies import BudgetPlace
 from ..model.results import COUNTED, Quantity, Verdict
 from .table import Figure, Row
 from .text import amount, bound, figure
@@ -20,6 +21,7 @@ VERBS = {
     "threads": "hands to worker threads",
     "retained": "leaves behind",
 }
+IN_FILE = "in the table of the request in the file of requests"
 # The most names in a list.
 MOST_KINDS = 10
 
@@ -114,16 +116,13 @@ def _worst(row: Row, name: str) -> str:
 # ---- what to do next ---------------------------------------------------------------------------------------------
 
 
-def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
-    """Suggest the next step for a row over its budget, and a budget that the row would meet."""
+def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) -> str:
+    """Suggest the next step for a row over its budget, and a budget in `place` that the row would meet."""
     if row.report is None:
-        intended = f"if the cost is intended, set total_us={_enough(row, 'us')} in the marker."
+        intended = f"if the cost is intended, set {_set('total_us', _enough(row, 'us'), place)}."
         return f"Next: begin with the costliest row; {intended}"
     enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}
-    budgets = (
-        enough["us"] if list(enough) == ["us"] else f"{{{', '.join(f'{q!r}: {most}' for q, most in enough.items())}}}"
-    )
-    intended = f"if this is intended, set layers={{{row.name!r}: {budgets}}} in the marker."
+    intended = f"if this is intended, set {_set_of_layer(row.name, enough, place)}."
     if advised:
         return f"Next: the advice above; or, {intended}"
     if profiled:
@@ -131,13 +130,36 @@ def next_step(row: Row, *, advised: bool, profiled: bool) -> str:
     return f"Next: profile {row.report.layer.qualname} on this request; {intended}"
 
 
-def next_step_uncountable(quantities: Sequence[Quantity]) -> str:
+def next_step_uncountable(quantities: Sequence[Quantity], place: BudgetPlace) -> str:
     """Suggest the next step for budgets of quantities that cannot be counted here."""
-    named, without = " and ".join(quantities), ", ".join(f"{quantity}=None" for quantity in quantities)
-    return (
-        f"Next: run this test where {named} can be counted, or skip it here; if the budget is not to be enforced here,"
-        f" set undecided='warn', or {without} in the marker."
-    )
+    counted = f"where {' and '.join(quantities)} can be counted"
+    run = f"Next: run this test {counted}, or skip it here; if the budget is not to be enforced here,"
+    if place == "marker":
+        without = ", ".join(f"{quantity}=None" for quantity in quantities)
+        return f"{run} set undecided='warn', or {without} in the marker."
+    return f"{run} set {_set('undecided', 'warn', place)}, or remove the budget."
+
+
+def _set(key: str, value: str, place: BudgetPlace) -> str:
+    """Return how to write a setting in its place."""
+    if place == "marker":
+        return f"{key}={value} in the marker"
+    if place == "file":
+        return f"{key} = {value if key == 'total_us' else repr(value)} {IN_FILE}"
+    return f"mw_budget_{key} = {value} in the configuration"
+
+
+def _set_of_layer(name: str, enough: Mapping[Quantity, str], place: BudgetPlace) -> str:
+    """Return how to write the budgets of a layer in their place."""
+    time = enough.get("us") if len(enough) == 1 else None
+    if place == "marker":
+        budgets = time or f"{{{', '.join(f'{quantity!r}: {most}' for quantity, most in enough.items())}}}"
+        return f"layers={{{name!r}: {budgets}}} in the marker"
+    if place == "file":
+        budgets = time or f"{{ {', '.join(f'{quantity} = {most}' for quantity, most in enough.items())} }}"
+        return f"layers = {{ {name!r} = {budgets} }} {IN_FILE}"
+    budgets = time or ", ".join(f"{quantity}: {most}" for quantity, most in enough.items())
+    return f"mw_budget_layers = {name} = {budgets} in the configuration"
 
 
 def _enough(row: Row, quantity: Quantity) -> str:

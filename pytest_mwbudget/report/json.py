@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ..model.estimate import Estimate
 from ..model.results import (
+    IN_MEMORY,
     Books,
     Count,
     Counts,
@@ -34,8 +35,8 @@ from .view import view
 SCHEMA = "pytest-mwbudget/1"
 # Packages whose versions can explain a difference between two runs.
 PACKAGES = (
-    *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "anyio", "asgi-lifespan", "trio", "uvloop"),
-    "pydantic",
+    *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "httpx2", "anyio", "asgi-lifespan", "trio"),
+    *("uvloop", "pydantic"),
 )
 # The counts of a row, each with the key of its kinds in the JSON.
 KINDS = {
@@ -127,6 +128,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "request": asdict(result.request),
         "route": result.route,
         "surveyed": result.surveyed,
+        "budget_place": result.place,
         "status": result.status,
         "loop": result.loop,
         "verdict": result.verdict,
@@ -185,6 +187,7 @@ def _counts(counts: Counts) -> dict[str, Any]:
         **{key: _count(getattr(counts, key), kinds) for key, kinds in KINDS.items()},
         "messages": {"receive": counts.received.count, "send": counts.sent.count},
         "own_types": counts.own_types if counts.objects else None,
+        "why": counts.why,
     }
 
 
@@ -230,8 +233,9 @@ def from_json(data: Mapping[str, Any]) -> Result:
         status=data["status"],
         route=data.get("route"),
         surveyed=data.get("surveyed", False),
+        place=data.get("budget_place", "marker"),
         loop=data["loop"],
-        layers=tuple(_read_layer(layer) for layer in data["layers"]),
+        layers=tuple(_read_layer(layer, ledger["why"]) for layer in data["layers"]),
         ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
         books=books,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
@@ -252,11 +256,13 @@ def _read_profile(data: Mapping[str, Any]) -> Profile:
     return Profile(**{**data, "hottest": hottest})
 
 
-def _read_layer(data: Mapping[str, Any]) -> LayerReport:
+def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> LayerReport:
+    """Read a layer. `everywhere` says by quantity why it could not be counted for any row."""
     occupation = None
     if data["busy_interval_us"] is not None:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
+    own = {key: why for key, why in data["why"].items() if key in IN_MEMORY and key not in everywhere}
     return LayerReport(
         Layer(
             **{key: data[key] for key in OF_LAYER},
@@ -266,7 +272,7 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
         data["us"] and _read_estimate(data["us"]),
         data["method"],
         occupation,
-        _read_counts(data) if data["messages"] is not None else None,
+        _read_counts({**data, "why": own}) if data["messages"] is not None else None,
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
     )
 
@@ -274,7 +280,8 @@ def _read_layer(data: Mapping[str, Any]) -> LayerReport:
 def _read_counts(data: Mapping[str, Any]) -> Counts:
     counts: dict[str, Any] = {key: _read_count(data[key], kinds) for key, kinds in KINDS.items()}
     received, sent = (Count(*[data["messages"][key]] * 3) for key in ("receive", "send"))
-    return Counts(**counts, received=received, sent=sent, own_types=tuple(data["own_types"] or ()))
+    own_types = tuple(data["own_types"] or ())
+    return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data.get("why", {}))
 
 
 def _read_count(data: Mapping[str, Any] | None, kinds: str | None) -> Count | None:

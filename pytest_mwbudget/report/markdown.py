@@ -109,13 +109,14 @@ def _survey(shown: Survey) -> Iterator[str]:
         yield f"There was little time: {shown.counted_only} requests were only counted."
     if shown.layers:
         yield ""
-        yield _line(("layer", "from", "routes", "µs", "worst µs", "worst on", "objects", "tasks"))
-        yield "|---|---|--:|--:|--:|---|--:|--:|"
+        times = ("µs", "interval", "worst µs", "interval")
+        yield _line(("layer", "from", "routes", *times, "worst on", "objects", "tasks"))
+        yield "|---|---|--:|--:|--:|--:|--:|---|--:|--:|"
         for one in shown.layers:
             worst = "" if one.worst_route is None else code(shown.routes[one.worst_route - 1].title)
-            times = [one.typical or UNKNOWN, one.worst or UNKNOWN]
+            figures = [(us.text, us.span) if us else (UNKNOWN, UNKNOWN) for us in (one.typical, one.worst)]
             counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (one.objects, one.tasks)]
-            yield _line((code(one.name), plain(one.whose), str(one.routes), *times, worst, *counts))
+            yield _line((code(one.name), plain(one.whose), str(one.routes), *figures[0], *figures[1], worst, *counts))
     if run.repeated:
         yield ""
         yield "Tests that failed while the survey recorded them, and passed without:"

@@ -9,12 +9,15 @@ from ..model.results import RequestLine, Result, SurveyRun
 from .matrix import Cell, Matrix, approximate, matrices
 from .survey import LayerClass, RouteCost, Survey
 from .survey import survey as survey_of
+from .table import Figure
 from .terminal import MAX_WIDTH, MIN_NAME, Line
 from .text import has_id, printable, shortened, wrapped
 
 # The most columns of characters for the names of layers, and for whose code they are.
 MOST_NAME, MOST_WHOSE = 36, 14
 WIDE = "~: wide interval"
+# From this width on, the table of a survey's layers shows intervals.
+ROOMY = 110
 SIGNS = {"not entered": "-", "measured with another layer": "+", "not in this stack": "", "unknown": "?", "": ""}
 
 
@@ -147,36 +150,46 @@ def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line
     rows = [
         (
             f"{one.number:>3}  {one.title}",
-            approximate(one.total) if one.total else "-",
+            one.total.text if one.total else "-",
+            one.total.span if one.total else "",
             approximate(one.endpoint) if one.endpoint else "-",
             "-" if one.share is None else f"{one.share:.0%}",
         )
         for one in routes[:most]
     ]
-    yield from _table(("     route", "total µs", "endpoint µs", "layers"), rows, width)
+    yield from _table(("     route", "total µs", "interval", "endpoint µs", "layers"), rows, width)
     if len(routes) > most:
         yield Line(f"{len(routes) - most} more routes; -v lists them")
 
 
 def _layer_classes(layers: Sequence[LayerClass], width: int) -> Iterator[Line]:
+    roomy = width >= ROOMY
     rows = [
         (
             one.name,
             shortened(one.whose, MOST_WHOSE),
             str(one.routes),
-            one.typical or "-",
-            one.worst or "-",
+            *_time(one.typical, roomy=roomy),
+            *_time(one.worst, roomy=roomy),
             "" if one.worst_route is None else str(one.worst_route),
             _count(one.objects),
             _count(one.tasks),
         )
         for one in layers
     ]
-    yield from _table(("layer", "from", "routes", "µs", "worst", "on", "objects", "tasks"), rows, width)
+    times = ("µs", "interval", "worst", "interval") if roomy else ("µs", "worst")
+    yield from _table(("layer", "from", "routes", *times, "on", "objects", "tasks"), rows, width)
     legend = "µs: median over its routes; worst: most, on the route of that number; objects, tasks: median"
-    if any("~" in one.typical + one.worst for one in layers):
-        legend += f"; {WIDE}"
+    if any(cell.startswith("~") for row in rows for cell in row):
+        legend += f"; {WIDE}, which a terminal of {ROOMY + 1} columns shows"
     yield from (Line(line) for line in wrapped(legend, width))
+
+
+def _time(found: Figure | None, *, roomy: bool) -> tuple[str, ...]:
+    """Return a time with its interval where there is room; else `~` marks a wide one."""
+    if found is None:
+        return ("-", "") if roomy else ("-",)
+    return (found.text, found.span) if roomy else (approximate(found),)
 
 
 def _count(number: float | None) -> str:

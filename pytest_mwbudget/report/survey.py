@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
 from ..model.results import RequestLine, Result, SurveyRun
 from .findings import Finding
-from .matrix import approximate
-from .table import Figure, Row
-from .text import figure
+from .table import US, Figure, Row
 from .view import View, view
 
 
 @dataclass(frozen=True, slots=True)
 class LayerClass:
-    """A class of layers, or a function, over all routes. Times are microseconds per request, None if unknown.
+    """A class of layers, or a function, over all routes. Times are None if unknown.
 
-    `routes` is the number of requests that entered it. `typical_us` is the median over them, `worst_us` the most, on
-    the route with the number `worst_route`. `typical` and `worst` are their texts, empty if unknown; `~` marks a rough
-    time, for the median if half of the times are. `objects` and `tasks` are the typical counts.
+    `routes` is the number of requests that entered it. `typical` is the median over them, from the median of the lower
+    ends to that of the upper ends: if the interval of each route holds its time, this one holds their median. `worst`
+    is the most, on the route with the number `worst_route`. `objects` and `tasks` are the typical counts.
     """
 
     name: str
     whose: str
     routes: int
-    typical_us: float | None
-    worst_us: float | None
-    typical: str
-    worst: str
+    typical: Figure | None
+    worst: Figure | None
     worst_route: int | None
     objects: float | None
     tasks: float | None
@@ -115,27 +112,35 @@ def _layer_classes(numbered: Sequence[tuple[int, View]]) -> list[LayerClass]:
                 # The number of a class that stands twice in its stack.
                 found.setdefault((row.name.partition("#")[0], row.qualname), []).append((number, row))
     classes = [_layer_class(name, rows) for (name, _), rows in found.items()]
-    return sorted(classes, key=lambda one: (one.typical_us or 0.0) * one.routes, reverse=True)
+    return sorted(classes, key=lambda one: one.routes * (one.typical.value if one.typical else 0.0), reverse=True)
 
 
 def _layer_class(name: str, rows: Sequence[tuple[int, Row]]) -> LayerClass:
     times = [(row.figures["us"], number) for number, row in rows if "us" in row.figures]
     worst, worst_route = max(times, key=lambda one: one[0].value, default=(None, None))
-    typical_us = median(us.value for us, _ in times) if times else None
-    rough = sum(us.rough for us, _ in times) * 2 >= max(1, len(times))
     origin = next((row.origin for _, row in rows if row.origin), None)
     return LayerClass(
         name=name,
         whose="" if origin is None else origin.distribution or "own",
         routes=len({number for number, _ in rows}),
-        typical_us=typical_us,
-        worst_us=worst.value if worst else None,
-        typical="" if typical_us is None else f"{'~' if rough else ''}{figure(typical_us)}",
-        worst=approximate(worst) if worst else "",
+        typical=_median([us for us, _ in times]),
+        worst=worst,
         worst_route=worst_route,
         objects=_typical("objects", rows),
         tasks=_typical("tasks", rows),
     )
+
+
+def _median(times: Sequence[Figure]) -> Figure | None:
+    """Return the median of times with an interval, whose ends are None if unknown."""
+    if not times:
+        return None
+    ends = (
+        median(-math.inf if us.low is None else us.low for us in times),
+        median(math.inf if us.high is None else us.high for us in times),
+    )
+    low, high = (end if math.isfinite(end) else None for end in ends)
+    return Figure(US, median(us.value for us in times), low, high)
 
 
 def _typical(key: str, rows: Sequence[tuple[int, Row]]) -> float | None:

@@ -216,7 +216,7 @@ def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> 
         general = f"it is measured together with {report.layer.merged_with}"
     few = "there were too few requests"
     untimed = result.disturbed or (few if result.books else "every budget is a count, so nothing was timed")
-    uncounted = result.ledger.why if result.ledger else {}
+    uncounted = {**(result.ledger.why if result.ledger else {}), **(report.counts.why if report.counts else {})}
     reasons = {
         **dict.fromkeys(("us", "busy_us", "wait_us"), untimed),
         "cpu_us": f"the clock of the processor's time is too coarse here, or {few}" if report.us else untimed,

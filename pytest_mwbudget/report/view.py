@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
 from ..model.stack import Origin
 from .advice import advise
@@ -29,7 +30,7 @@ class View:
     Both are None if no layer qualifies. `unattributed` is the sum of the rows less the total. `detection_limit`,
     `unattributed` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
-    `findings` has each budget that is exceeded or undecided.
+    `findings` has each budget that is exceeded or undecided. `place` is where a budget of this request can stand.
     """
 
     request: str
@@ -50,6 +51,7 @@ class View:
     notes: tuple[str, ...]
     advice: tuple[Advice, ...]
     profile: Profile | None
+    place: BudgetPlace
 
     @property
     def layers(self) -> list[Row]:
@@ -94,12 +96,12 @@ class View:
     def next_step(self, row: Row) -> str:
         """Suggest the next step for a row over its budget."""
         advised = any(one.layer == row.name for one in self.advice)
-        return next_step(row, advised=advised, profiled=self.profile is not None)
+        return next_step(row, self.place, advised=advised, profiled=self.profile is not None)
 
     @property
     def next_step_uncountable(self) -> str:
         """The next step for budgets of uncountable quantities; empty if there are none."""
-        return next_step_uncountable(self.uncountable) if self.uncountable else ""
+        return next_step_uncountable(self.uncountable, self.place) if self.uncountable else ""
 
 
 def view(result: Result) -> View:
@@ -131,6 +133,7 @@ def view(result: Result) -> View:
         notes=result.notes,
         advice=tuple(advise(result)),
         profile=result.profile,
+        place=result.place,
     )
 
 

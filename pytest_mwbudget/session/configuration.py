@@ -98,4 +98,9 @@ def figures_read(config: pytest.Config) -> bool:
     """Whether the terminal or a file will show the figures of requests within their budgets."""
     files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
     junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
-    return config.get_verbosity() > 0 or any([*files, junit]) or configured(config)["flamegraph"] == "always"
+    return verbosity(config) > 0 or any([*files, junit]) or configured(config)["flamegraph"] == "always"
+
+
+def verbosity(config: pytest.Config) -> int:
+    """Return how many -v there are, less -q. The method of pytest 8.2 for this fails without the terminal plugin."""
+    return int(config.getoption("verbose", 0))

@@ -21,6 +21,7 @@ from .configuration import (
     figures_read,
     flamegraph_folder,
     settings_of,
+    verbosity,
 )
 from .markers import note_start
 from .progress import Progress
@@ -357,7 +358,7 @@ def _failure_of(result: Result, item: pytest.Item, settings: Settings) -> str:
     if item.config.getoption("tbstyle", "auto") == "line":
         return printable(f"{result.request}: {view(result).headline}")
     fails = _when_undecided(result, settings) == "fail"
-    return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=item.config.get_verbosity() > 0)
+    return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=verbosity(item.config) > 0)
 
 
 def _fails(result: Result, settings: Settings) -> bool:

@@ -15,6 +15,7 @@ from ..config.budgets import unmatched, without
 from ..config.settings import Settings
 from ..engine import Hosting, measure
 from ..errors import AppError, EndlessError, LifespanError, StatusError
+from ..model.remedies import BudgetPlace
 from ..model.results import Measurement
 from ..workload.host import Host
 from .client import MwBudget, with_note_of
@@ -108,6 +109,7 @@ def hosted(request: pytest.FixtureRequest, plain: MwBudget) -> HostedClient:
         # The fixture's own end comes after that of the app, whatever its scope.
         kept_alive=request._get_active_fixturedef("mw_budget_app"),
         strict=tuple(item.wanted.keywords.get("layers", ())),
+        place="file" if item.wanted.listed else "configuration",
     )
 
 
@@ -116,13 +118,14 @@ class HostedClient(MwBudget):
     """The client of an item: its app has one event loop and one lifespan for all items.
 
     `strict` are the layers that budgets of this request name. A name of the configuration may be on other routes.
-    `kept_alive` is the fixture that has the app. `unmatched` are the names that match no layer of the request, None if
-    it was not measured.
+    `kept_alive` is the fixture that has the app. `place` is where budgets of the request can stand. `unmatched` are the
+    names that match no layer of the request, None if it was not measured.
     """
 
     name: str = ""
     hosts: Hosts = field(kw_only=True)
     kept_alive: Any = None
+    place: BudgetPlace = "configuration"
     strict: Sequence[str] = ()
     unmatched: Sequence[str] | None = None
     layers: Sequence[str] = ()
@@ -138,8 +141,7 @@ class HostedClient(MwBudget):
         publish = self.publisher(self.made) if self.publisher else None
 
         def measured(hosting: Hosting) -> Any:
-            hosting = replace(hosting, choose=self._choose)
-            return measure(host.app, request, self.settings, self.environment, publish, hosting)
+            return measure(host.app, request, self.settings, self.environment, publish, hosting, self._choose)
 
         try:
             measurement = with_note_of(self.app, host.run(measured))
@@ -151,6 +153,10 @@ class HostedClient(MwBudget):
             self._skip(method, url, error)
         self.results.append(measurement)
         return measurement
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.settings = replace(self.settings, place=self.place)
 
     def fresh_left_out(self) -> Sequence[LeftOut]:
         """Return the requests that were left out since the last call."""

@@ -133,11 +133,12 @@ class OwnRequests(MeasuredRequests):
             brief_s = settings.max_time_s if self.environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
             wanted = replace(settings, budgets=Budgets(), max_time_s=brief_s)
 
-        def choose(stack: Stack) -> Settings | None:
+        def choose(stack: Stack, settings: Settings) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
-            return wanted if unjudged else self._without_unmatched(wanted, layers)
+            settings = self._settings_of(settings, layers)
+            return settings if unjudged else self._without_unmatched(settings, layers)
 
         number = len(self.results) + 1
         result = await measure_again(caller, wanted, self.environment, self.publisher(number), choose)
@@ -161,6 +162,10 @@ class OwnRequests(MeasuredRequests):
                 self.claims.claim(identity_of(request, entered))
         return True
 
+    def _settings_of(self, settings: Settings, layers: Sequence[Layer]) -> Settings:
+        """Return the settings for a request that enters these layers."""
+        return settings
+
     def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
         """Leave out the budgets by name that match no layer here: another request of the test may have these layers."""
         budgets = settings.budgets
@@ -180,5 +185,6 @@ def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:
 def _why_unjudged(status: int, settings: Settings) -> str | None:
     """Return why a response of this status is not judged; None if it is."""
     if settings.expect_status is None:
-        return None if status < 400 else f"it answered {status}; expect_status={status} in the marker judges it"
+        remedy = f"; expect_status={status} in the marker judges it" if settings.place == "marker" else ""
+        return None if status < 400 else f"it answered {status}{remedy}"
     return None if status == settings.expect_status else f"it answered {status}, not {settings.expect_status}"

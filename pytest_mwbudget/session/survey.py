@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,26 +22,19 @@ from _pytest.runner import runtestprotocol
 
 from ..asgi import loops
 from ..config.settings import Settings, merge
-from ..errors import tagged
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
-from ..model.results import RepeatedTest, RequestLine, SurveyRun, Turn
+from ..model.results import RepeatedTest, RequestLine, Result, SurveyRun
+from ..model.stack import Layer
 from ..recording.recorder import Recorded
-from ..timing.run import NS_PER_S, Environment
+from ..timing.run import NS_PER_S
 from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, survey_time_s, surveying
 from .gate import environment_of, turns_of
 from .own_requests import OwnRequests, identity_of
+from .survey_time import LEAST_S, WAIT_S, WARM_SHARE, Plan, Waiting, plan_of
 
-# A request is timed for at most this long, which gives good intervals, and for at least this long or not at all.
-MOST_S, LEAST_S = 2.0, 0.15
-# How long a request waits for its turn: as long as a few other processes take.
-WAIT_S: Seconds = 10.0
-# Before anything is known, this many requests are expected in this many tests.
-EXPECTED_REQUESTS, EXPECTED_TESTS = 3, 10
 NOT_SEARCHED = "a survey searches the heap of the suite for them only if there is a budget of retained objects"
-# The share of a request's time for warming up.
-WARM_SHARE = 0.2
 # What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
 LOOKS = 3
 # The share of a test's own time limit that its measurements may take, and again that each may wait.
@@ -49,7 +42,7 @@ LIMIT_SHARE = 0.25
 # The longest text of a cause.
 CAUSE = 300
 
-# Key of the survey in what a worker of pytest-xdist is told, and in what it tells at its end.
+# Key of the survey in what a worker of pytest-xdist is told, and in the reports with which it tells what it found.
 SHARED = "mw_budget_survey"
 Told: TypeAlias = dict[str, Any]
 
@@ -63,73 +56,6 @@ def configure(config: pytest.Config) -> None:
 # ---- one test -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How long to time a request: for `seconds`, or not at all below LEAST_S.
-
-    `left_s` is left of the survey. `wait_s` is how long to wait for a turn.
-    """
-
-    seconds: Seconds
-    left_s: Seconds
-    wait_s: Seconds = WAIT_S
-
-    @property
-    def timed(self) -> bool:
-        """Whether there is time for more than counts."""
-        return self.seconds >= LEAST_S
-
-    def settings(self, settings: Settings) -> Settings:
-        """Return the settings for the time. A budget of time gets more, because a failure needs patience."""
-        if settings.budgets.bound_time and self._patient(settings):
-            return settings
-        return replace(
-            settings,
-            budgets=settings.budgets.of_counts,
-            max_time_s=max(self.seconds, LEAST_S),
-            timed=self.timed,
-        )
-
-    def unjudged(self, settings: Settings) -> str | None:
-        """Say that budgets of time are not judged, None if they are or there are none."""
-        if not settings.budgets.bound_time or self._patient(settings):
-            return None
-        return tagged("Not judged by its budgets of time: the survey had little time left.", "survey-time")
-
-    def _patient(self, settings: Settings) -> bool:
-        return self.timed and self.left_s >= settings.max_time_s
-
-    def environment(self, environment: Environment) -> Environment:
-        """Return the environment for the time, with less warming up."""
-        schedule = environment.schedule
-        brief = replace(
-            schedule,
-            warm_ns=min(schedule.warm_ns, round(WARM_SHARE * self.seconds * NS_PER_S)),
-            precision_time_s=min(schedule.precision_time_s, self.seconds),
-        )
-        return replace(environment, precise=True, schedule=brief, progress=lambda share: None)
-
-
-class Waiting:
-    """Waits for the turns of measurements, for at most `most_s` in all, which is no time of the survey.
-
-    A suite beside another run that measures would otherwise wait at each request.
-    """
-
-    def __init__(self, turns: Callable[[Seconds], AbstractContextManager[Turn]], most_s: Seconds) -> None:
-        self.usual = turns
-        self.most_s = most_s
-        self.waited_s: Seconds = 0.0
-
-    @contextmanager
-    def turns(self, wait_s: Seconds) -> Iterator[Turn]:
-        """Wait for a turn."""
-        begin = perf_counter_ns()
-        with self.usual(max(0.0, min(wait_s, self.most_s - self.waited_s))) as turn:
-            self.waited_s += (perf_counter_ns() - begin) / NS_PER_S
-            yield turn
-
-
 @dataclass
 class SurveyedRequests(OwnRequests):
     """Measures the requests of one test that nobody in the run has measured yet.
@@ -140,6 +66,7 @@ class SurveyedRequests(OwnRequests):
 
     plan: Callable[[Recorded], Plan | str | None] = field(kw_only=True)
     waiting: Waiting = field(kw_only=True)
+    current_plan: Plan | None = None
     ended: Callable[[Sums], None] = field(kw_only=True)
 
     async def _measured(self, request: Recorded) -> None:
@@ -150,18 +77,17 @@ class SurveyedRequests(OwnRequests):
         if isinstance(plan, str):
             self._leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
             return
-        usual, known = self.current, len(self.results)
-        environment, waited_s = self.environment, self.waiting.waited_s
+        known, environment, waited_s = len(self.results), self.environment, self.waiting.waited_s
         turns = partial(self.waiting.turns, plan.wait_s)
         self.environment = replace(plan.environment(environment), turns=turns, uncounted=_uncounted(self.settings))
-        self.current = lambda: plan.settings(usual())
+        self.current_plan = plan
         begin = perf_counter_ns()
         try:
             with _small_heap() if self.environment.uncounted else nullcontext():
                 await super()._measured(request)
         finally:
-            self.current, self.environment = usual, environment
-            note = plan.unjudged(usual())
+            plan, self.environment = self.current_plan, environment
+            note = plan.unjudged(self.settings)
             self.results[known:] = [
                 replace(result, surveyed=True, notes=(*result.notes, *([note] if note else [])))
                 for result in self.results[known:]
@@ -169,13 +95,27 @@ class SurveyedRequests(OwnRequests):
             waited_s = self.waiting.waited_s - waited_s
             with loops.unwatched():
                 seconds, measured = (perf_counter_ns() - begin) / NS_PER_S - waited_s, len(self.results) > known
-                timing = plan.seconds if measured and plan.timed else 0.0
-                self.ended(Sums(seconds, min(timing, seconds), int(measured)))
+                self.ended(Sums(seconds, min(seconds, _timing_s(self.results[known:])), int(measured)))
 
     def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
         assert self.claims is not None
         with loops.unwatched():
             return self.claims.claim(identity_of(request, entered))
+
+    def _settings_of(self, settings: Settings, layers: Sequence[Layer]) -> Settings:
+        """Return the settings for the time that the request gets, which depends on whether its stack is new."""
+        assert self.claims is not None
+        assert self.current_plan is not None
+        stack = tuple(layer.qualname for layer in layers if layer.entered)
+        with loops.unwatched():
+            new = self.current_plan.of_stack(new=True).timed and self.claims.claim(repr(("stack", *stack)))
+        self.current_plan = self.current_plan.of_stack(new=new)
+        return self.current_plan.settings(settings)
+
+
+def _timing_s(results: Sequence[Result]) -> Seconds:
+    """Return how long warming up and sampling took."""
+    return sum(result.effort.seconds / (1 - WARM_SHARE) for result in results if result.effort is not None)
 
 
 @contextmanager
@@ -205,7 +145,7 @@ class Survey:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.limit_s: Seconds = survey_time_s(config)
-        self.settings = merge([], configured(config))
+        self.settings = replace(merge([], configured(config)), place="configuration")
         self.folder: Path | None = None
         shared = getattr(config, "workerinput", {}).get(SHARED)
         self.claims = config.stash[CLAIMS] = Claims(Path(shared) if shared else None)
@@ -236,18 +176,15 @@ class Survey:
         if sums.seconds >= self.limit_s:
             over = f"the {self.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
             return over if self.claims.claim(f"named {known}") else None
-        left_s = self.limit_s - sums.seconds
-        share_s = share_of(left_s, sums, self.tests)
-        limit_s, wait_s = time_limit_s(item), WAIT_S
+        plan, limit_s = plan_of(self.limit_s, sums, self.tests), time_limit_s(item)
         if limit_s is not None:
-            wait_s = min(wait_s, LIMIT_SHARE * limit_s)
             room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
             if room_s < LEAST_S:
                 return f"the test's time limit of {limit_s:g} s leaves no time to measure it"
-            share_s = min(share_s, room_s)
+            plan = replace(plan.within(room_s), wait_s=min(WAIT_S, LIMIT_SHARE * limit_s))
         self._looked[known] = self._looked.get(known, 0) + 1
         self.claims.claim(f"named {known}")
-        return Plan(share_s, left_s, wait_s)
+        return plan
 
     def _ended(self, spent: Sums) -> None:
         self._spent_in_test_s += spent.seconds
@@ -338,21 +275,26 @@ class Survey:
             self.claims.folder = self.folder
         node.workerinput[SHARED] = str(self.folder)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """In a worker, tell what it found."""
-        output: Told | None = getattr(self.config, "workeroutput", None)
-        if output is not None:
-            output[SHARED] = {
-                "measurements": self.measurements,
-                "left_out": self.left_out,
-                "repeated": [asdict(one) for one in self.repeated],
-                "unknown_clients": sorted(self.unknown_clients),
-            }
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tell what a worker has found with each report: a worker that crashes loses only what its last test found."""
+        if hasattr(self.config, "workerinput"):
+            setattr(report, SHARED, self._fresh())
+        else:
+            self._take(getattr(report, SHARED, {}))
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take what a worker found. A worker that crashed tells nothing."""
-        told: Told = getattr(node, "workeroutput", {}).get(SHARED, {})
+    def _fresh(self) -> Told:
+        """Return what has not been told yet, as plain data."""
+        fresh = {
+            "measurements": self.measurements,
+            "left_out": self.left_out,
+            "repeated": [asdict(one) for one in self.repeated],
+            "unknown_clients": sorted(self.unknown_clients),
+        }
+        self.measurements, self.left_out, self.repeated, self.unknown_clients = [], [], [], set()
+        return {name: found for name, found in fresh.items() if found}
+
+    def _take(self, told: Told) -> None:
         self.measurements += told.get("measurements", ())
         self.left_out += told.get("left_out", ())
         self.repeated += [RepeatedTest(**one) for one in told.get("repeated", ())]
@@ -362,18 +304,6 @@ class Survey:
         """Remove the folder of the run."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def share_of(left_s: Seconds, sums: Sums, tests: int) -> Seconds:
-    """Return how long to time the next request: the time that is left, divided by the requests that are expected.
-
-    As many are expected in each test as in the tests before. What a request takes besides, for finding its layers and
-    counting, is subtracted. At most MOST_S.
-    """
-    rate = (sums.requests + EXPECTED_REQUESTS) / (sums.tests + EXPECTED_TESTS)
-    expected = 1 + max(0, tests - sums.tests - 1) * rate
-    besides_s = (sums.seconds - sums.timing) / max(1, sums.requests)
-    return max(0.0, min(MOST_S, left_s / expected - besides_s))
 
 
 def _uncounted(settings: Settings) -> dict[str, str]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +18,7 @@ from ..errors import tagged
 from ..interpreter.clocks import sleep
 from ..model.estimate import Seconds
 from ..model.results import Turn
-
-if TYPE_CHECKING:
-    from filelock import FileLock
+from .file_lock import FileLock
 
 # How long a test waits before its setup, where no time limit runs and many workers may be in line.
 WAIT_S: Seconds = 600.0
@@ -86,7 +83,7 @@ class Turns:
         wait_s = min(wait_s, self.patience_s)
         try:
             self.lock = self._waited_for(wait_s)
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             return Turn(
                 note=tagged(
                     f"Nothing keeps other processes from measuring at the same time: {error}.", "other-process"
@@ -116,16 +113,13 @@ class Turns:
 
         Waiting processes hold the lock of the line, or the process that has just ended would be first again.
         """
-        from filelock import FileLock
-
         folder = self.folder or Path(gettempdir())
         user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # on Windows the directory is the user's own
-        # New objects each time, because a lock that a fork has inherited does not lock.
         line, turn = (FileLock(folder / f"pytest-mwbudget{user}-{name}.lock") for name in ("line", "turn"))
         waits = 0
         try:
             for lock in (line, turn):
-                while not _locked(lock):
+                while not lock.acquire():
                     if waits >= wait_s / POLL_S:
                         return None
                     waits += 1
@@ -137,17 +131,6 @@ class Turns:
             line.release()
             if waits >= round(SILENT_S / POLL_S):
                 self.told(False)
-
-
-def _locked(lock: FileLock) -> bool:
-    """Whether a single attempt acquired the lock."""
-    from filelock import Timeout
-
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return False
-    return True
 
 
 class TakesTurns:

@@ -166,7 +166,8 @@ class Timing:
         if method not in SAFE_METHODS:
             return f"a {method} request is sent past no layer"
         if needed_ns > self.settings.max_time_s * NS_PER_S:
-            return f"above so slow an app that takes longer than max_time: {more_time(needed_ns / NS_PER_S)}"
+            longer = more_time(needed_ns / NS_PER_S, time=self.settings.more_time)
+            return f"above so slow an app that takes longer than the time for it: {longer}"
         return None
 
     def _can_hop(self) -> bool:
@@ -313,6 +314,7 @@ class Timing:
             self._effort(),
             pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
+            time=self.settings.more_time,
         )
         return self.latest
 

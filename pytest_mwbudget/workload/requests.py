@@ -26,7 +26,7 @@ class Wanted:
     """A request to measure.
 
     `options` are what httpx takes to build it. `keywords` are the budgets and other keywords of the marker. `name` is
-    its name in reports of pytest.
+    its name in reports of pytest. `listed` is whether it stands in a file of requests.
     """
 
     method: str
@@ -34,6 +34,7 @@ class Wanted:
     options: Mapping[str, Any] = field(default_factory=dict)
     keywords: Mapping[str, Any] = field(default_factory=dict)
     given_name: str | None = None
+    listed: bool = False
 
     @property
     def name(self) -> str:
@@ -158,7 +159,9 @@ def _request(table: Mapping[str, Any], where: str) -> Wanted:
     keywords = {key: value for key, value in table.items() if key not in SENT}
     try:
         merge([keywords], {})
-        wanted = Wanted(method.upper() if isinstance(method, str) else method, url, options, keywords, name)
+        wanted = Wanted(
+            method.upper() if isinstance(method, str) else method, url, options, keywords, name, listed=True
+        )
         build_request(wanted.method, url, options)
     except SettingError as error:
         raise SettingError(f"{where}: {error}") from None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import FunctionType
 
 from .reading import callee_of, cell, defined, distinct, inner_codes, items, layers_of, mapped, read
+from .route import Route, why_not
 from .seam import Seam
 
 
@@ -30,11 +31,30 @@ def seam(app: object) -> Seam | None:
     return Seam(layers, distinct(handlers)) if layers else None
 
 
+def routes(app: object) -> Iterator[Route]:
+    """Yield the routes of the app's router, registered ones before the start, and those of its sub-routers."""
+    waiting = [read(app, "router")]
+    for router in waiting:
+        waiting.extend(items(read(router, "_sub_routers")))
+        registered = [items(one) for one in items(read(router, "_registered_routes"))]
+        for method, route in (*(one for one in registered if len(one) == 2), *_by_method(router)):
+            pattern = read(route, "pattern")
+            path = pattern.decode() if isinstance(pattern, bytes) else f"{pattern}"
+            has_parameters = ":" in path or "*" in path
+            yield Route(path, method in ("GET", b"GET"), "path parameters" if has_parameters else why_not(path, ()))
+    for route in items(read(app, "router", "controllers_routes", "routes")):
+        yield Route(f"{read(route, 'pattern')}", why_not="of a controller, whose path is made at startup")
+
+
+def _by_method(router: object) -> Iterator[tuple[object, object]]:
+    for method, listed in mapped(read(router, "routes")).items():
+        yield from ((method, route) for route in items(listed))
+
+
 def _routes(app: object) -> Iterator[object]:
     """Yield the routes of all methods, and the one for requests that match no other."""
     router = read(app, "router")
-    for routes in mapped(read(router, "routes")).values():
-        yield from items(routes)
+    yield from (route for _, route in _by_method(router))
     fallback = read(router, "_fallback")
     if fallback is not None:
         yield fallback

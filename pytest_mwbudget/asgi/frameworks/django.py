@@ -14,12 +14,16 @@ of them belongs to that middleware.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
+from ...errors import AppError
 from ..callables import held_values
 from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, read
+from .route import Route, parametrised, why_not
 from .seam import Seam
 
 # The lists of the handler with the methods that Django calls inside the endpoint.
@@ -34,6 +38,8 @@ _ALWAYS_CALLED = "process_view"
 _MIXED_IN = ("process_request", "process_response")
 # The most objects of a middleware to look at for the next link.
 _MOST_HELD = 200
+# What makes a regular expression of a path.
+_SPECIAL = re.compile(r"[()\[\]*+?|\\^$]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,48 @@ def seam(app: object) -> Seam | None:
             adapts[id(step.callee)] = "; ".join(reasons)
     layers = layers_of(calls, adapts, by_maker=True)
     return Seam(layers, () if endpoint is None else (endpoint.link,)) if layers else None
+
+
+def routes(app: object) -> Iterator[Route] | None:
+    """Yield the patterns of the project's URLconf; None for a handler that only serves static files.
+
+    This imports the URLconf, as the first request does. Raises AppError if that fails.
+    """
+    get_resolver = defined("django.urls", "get_resolver")
+    if not callable(get_resolver) or read(app, "_middleware_chain") is None:
+        return None
+    try:
+        return iter(list(_patterns(get_resolver().url_patterns, "/")))
+    except Exception as error:
+        raise AppError(
+            f"the URLconf of the project cannot be read: {type(error).__name__}: {error}; correct it, or name the"
+            " requests to measure"
+        ) from error
+
+
+def _patterns(patterns: Iterable[Any], prefix: str) -> Iterator[Route]:
+    for one in patterns:
+        route = getattr(one.pattern, "_route", None)
+        path = prefix + (route if isinstance(route, str) else _of_regex(str(one.pattern)))
+        if hasattr(one, "url_patterns"):
+            yield from _patterns(one.url_patterns, path)
+        else:
+            view = getattr(one.callback, "view_class", None)
+            answers = view is None or hasattr(view, "get")
+            yield Route(path, answers, _why_not(path, one.callback))
+
+
+def _of_regex(pattern: str) -> str:
+    """Return the text that a regular expression matches, if it is one, without its anchors."""
+    return pattern.removeprefix("^").removesuffix("$").replace(r"\Z", "")
+
+
+def _why_not(path: str, view: object) -> str | None:
+    if not parametrised(path) and _SPECIAL.search(path):
+        return "a regular expression"
+    if str(getattr(view, "__module__", None)).startswith("django.contrib."):
+        return "of django itself"
+    return why_not(path, ())
 
 
 # ---- the chain ------------------------------------------------------------------------------------------------------

@@ -74,6 +74,11 @@ def entered(call: object) -> object:
     return call
 
 
+def runs_python(call: object) -> bool:
+    """Return whether a call runs a function written in Python."""
+    return any(functions_called(call))
+
+
 def callee_of(call: object, app: object) -> object:
     """Return the object or function that names a layer.
 
@@ -98,7 +103,7 @@ def layers_of(
     callees: dict[int, object] = {}
     calls_of: dict[int, list[object]] = {}
     for callee, call in calls:
-        if callee is not None and any(functions_called(call)):
+        if callee is not None and runs_python(call):
             callees[id(callee)] = callee
             calls_of.setdefault(id(callee), []).append(call)
     why = adapts or {}
@@ -117,9 +122,12 @@ def _own_name(callee: object) -> str | None:
 
 
 def distinct(calls: Iterable[object]) -> tuple[object, ...]:
-    """Return what these calls enter, each once: two bound methods of one object and function are the same."""
+    """Return what these calls enter, each once: two bound methods of one object and function are the same.
+
+    A call that runs no function written in Python is left out.
+    """
     found: dict[tuple[int, ...], object] = {}
-    for call in map(entered, calls):
+    for call in filter(runs_python, map(entered, calls)):
         bound = type(call) is MethodType
         found.setdefault((id(call.__self__), id(call.__func__)) if bound else (id(call),), call)  # type: ignore[attr-defined]
     return tuple(found.values())

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .reading import callee_of, distinct, items, layers_of, mapped, read
+from .reading import callee_of, distinct, is_a, items, layers_of, mapped, read
+from .route import Route, why_not
 from .seam import Seam
 
 _TABLES = ("static_routes", "dynamic_routes", "regex_routes")
@@ -22,6 +23,15 @@ def seam(app: object) -> Seam | None:
     middlewares = sorted(_middlewares(app, routes), key=_order, reverse=True)
     layers = layers_of((callee_of(read(one, "func"), app), one) for one in middlewares)
     return Seam(layers, distinct(read(route, "handler") for route in routes)) if layers else None
+
+
+def routes(app: object) -> Iterator[Route]:
+    """Yield the routes of the app's router, with those of its blueprints."""
+    for route in _routes(app):
+        path = f"/{read(route, 'path')}"
+        methods = read(route, "methods")
+        answers = is_a(methods, frozenset) and "GET" in methods  # type: ignore[operator]
+        yield Route(path, answers, why_not(path, [read(route, "handler")]))
 
 
 def _routes(app: object) -> Iterator[object]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MethodType
+from types import FrameType, MethodType, ModuleType
 from typing import TypeAlias
 
 from ...interpreter.code_patching import Function
-from ..callables import MISSING, functions_called, is_function, static
+from ..callables import MISSING, cell_value, functions_called, is_function, static
+from .route import Route
 
 # By the top-level package of the app's type.
 FRAMEWORKS = ("blacksheep", "django", "falcon", "quart", "sanic")
@@ -66,25 +67,65 @@ class Hook:
     instance: object
     layer: FrameworkLayer | None
 
-    def same_as(self, other: Hook) -> bool:
-        """Return whether another hook is entered by the same calls."""
-        return self.function is other.function and self.instance is other.instance
+    def is_entered_by(self, frame: FrameType) -> bool:
+        """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
+        return frame.f_code is self.function.__code__ and self.key in keys_of(frame)
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal to that of a frame that enters the hook, if their codes are equal."""
+        if self.instance is not None:
+            return "instance", id(self.instance)
+        return "cells", *map(id, map(cell_value, self.function.__closure__ or ()))
+
+
+def keys_of(frame: FrameType) -> Iterator[tuple[object, ...]]:
+    """Yield the keys of the hooks that a frame may enter: by its first argument, and by the function's cells."""
+    code, values = frame.f_code, frame.f_locals
+    if code.co_argcount:
+        yield "instance", id(values.get(code.co_varnames[0]))
+    yield "cells", *(id(values.get(name, MISSING)) for name in code.co_freevars)
+
+
+# The attribute of an ASGI callable that stands for an app.
+STANDS_FOR = "framework_app"
 
 # The function `seam` of a framework's module: takes an app that has started, None for an app without layers.
 SeamOf: TypeAlias = Callable[[object], Seam | None]
 
 
+# The function `routes` of a module, which need not have one: None for an app without a table that is known.
+RoutesOf: TypeAlias = Callable[[object], Iterator[Route] | None]
+
+
+def stands_for_app(callee: object) -> bool:
+    """Return whether an ASGI callable stands for an app that its client calls without ASGI."""
+    return static(callee, STANDS_FOR) is not MISSING
+
+
 def seam_of(app: object) -> Seam | None:
     """Return where an app that has started can be cut, None if its type is of no framework known here.
 
-    An object that stands for an app has it as `framework_app`.
+    An object that stands for an app has it in the attribute STANDS_FOR.
     """
-    stands_for = static(app, "framework_app")
-    app = app if stands_for is MISSING else stands_for
+    app = static(app, STANDS_FOR) if stands_for_app(app) else app
+    of: SeamOf | None = getattr(_framework_of(app), "seam", None)
+    return None if of is None else of(app)
+
+
+def routes_of_framework(app: object) -> Iterator[Route] | None:
+    """Return the routes of an app, which need not have started, None if no module here knows its table.
+
+    Raises AppError if the table cannot be made.
+    """
+    of: RoutesOf | None = getattr(_framework_of(app), "routes", None)
+    return None if of is None else of(app)
+
+
+def _framework_of(app: object) -> ModuleType | None:
+    """Return the module here for the framework that an app's type comes from."""
     for cls in type(app).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in FRAMEWORKS:
-            of: SeamOf = importlib.import_module(f".{package}", __package__).seam
-            return of(app)
+            return importlib.import_module(f".{package}", __package__)
     return None

@@ -5,10 +5,12 @@
    event to the tally of the charged owner. proxy.c and guard.c switch the owner, in C because a switch must not create
    anything that would be counted.
 
-   A process has at most one counting run, because allocators and the reference tracer belong to the process. The run
-   counts the thread that started it. Other threads of the main interpreter share one owner; other interpreters are not
-   counted. Everything here runs with the main interpreter's GIL held, except the hooks: an interpreter with its own GIL
-   may enter them at any time, so they touch no data before they know the interpreter. */
+   A process has at most one counting run, because allocators and the reference tracer belong to the process. Each thread
+   of the main interpreter has a *lane*, which has the owner that the thread is charged to. The lane of the thread that
+   starts the run is always open. Any other is open while work runs there that belongs to an owner; the rest of what
+   such threads do is charged to one owner, `elsewhere`. Other interpreters are not counted. Everything here runs with
+   the main interpreter's GIL held, except the hooks: an interpreter with its own GIL may enter them at any time, so they
+   touch no data but their thread's own before they know the interpreter. */
 
 #ifndef MWBUDGET_CORE_H
 #define MWBUDGET_CORE_H
@@ -32,6 +34,12 @@
 #endif
 
 #define NOBODY (-1)
+
+#ifdef _MSC_VER
+#define THREAD_LOCAL __declspec(thread)
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
 
 /* ---- tables.c ---- */
 
@@ -61,11 +69,18 @@ typedef struct {
     int owner, period;
 } Birth;
 
+/* By thread: the events of a thread that had no lane in this run. The address is the thread's ident. */
+typedef struct {
+    Key key;
+    long long events;
+} ThreadCount;
+
 void *slot_at(const Table *table, size_t index);
 void *slot_of(const Table *table, void *address, int owner);
 int renew_types(Table *taken);
 void release_types(Table *types);
 TypeCount *count_type(PyTypeObject *type, int owner, int number);
+void count_thread(void);
 void remember(PyObject *object, TypeCount *kind);
 void forget(PyObject *object);
 
@@ -85,41 +100,70 @@ void unhook(int *objects_lost, int *allocations_lost);
 typedef struct {
     int active;
     unsigned generation;          /* the number of the run */
-    PyThreadState *thread;        /* the counted thread of the main interpreter; only compared */
-    int owners, aside, elsewhere; /* owners from 0; then the work of probes; then other threads */
-    int current, suspender;
+    int owners, aside, elsewhere; /* owners from 0; then the work of probes; then threads without an open lane */
     Tally *tallies;
-    Table types, births;
+    Table types, births, threads;
     int period; /* objects are remembered under this number; -1 for none */
     int out_of_memory;
 } Run;
 
 extern Run counting;
 
+/* Whether the run with this number is under way. A run that has ended is never under way again. */
 static inline int
 live(unsigned generation)
 {
-    return counting.active && generation == counting.generation && PyThreadState_GetUnchecked() == counting.thread;
+    return counting.active && generation == counting.generation;
 }
 
-/* Charge an owner until give_back(). Returns the previous owner, or NOBODY if this thread is not counted. Code between
-   the two calls may stop the run and start another one, so both take the number of the run. */
+/* The lane of this thread in the run `generation`. It is open if `current` is an owner. The thread state is only
+   compared: a thread of the system may run other interpreters too. */
+typedef struct {
+    PyThreadState *thread;
+    unsigned generation;
+    int current, suspender;
+} Lane;
+
+extern THREAD_LOCAL Lane lane;
+
+void begin_lane(PyThreadState *thread);
+
+/* The owner that this thread is charged to in this run, NOBODY outside of a lane. */
+static inline int
+charged_here(PyThreadState *thread)
+{
+    return thread == lane.thread && lane.generation == counting.generation ? lane.current : NOBODY;
+}
+
+/* Charge an owner in this thread, which must be one of the main interpreter; with NOBODY the lane is closed. */
+static inline void
+charge(int owner)
+{
+    PyThreadState *thread = PyThreadState_GetUnchecked();
+    if (thread != lane.thread || lane.generation != counting.generation) {
+        begin_lane(thread);
+    }
+    lane.current = owner;
+}
+
+/* Charge an owner until give_back(). Returns the previous owner of this thread, NOBODY if it had no open lane or the run
+   is over. Code between the two calls may stop the run and start another one, so both take the number of the run. */
 static inline int
 hand_over(unsigned generation, int owner)
 {
     if (!live(generation)) {
         return NOBODY;
     }
-    int before = counting.current;
-    counting.current = owner;
+    int before = charged_here(PyThreadState_GetUnchecked());
+    charge(owner);
     return before;
 }
 
 static inline void
 give_back(unsigned generation, int before)
 {
-    if (before != NOBODY && live(generation)) {
-        counting.current = before;
+    if (live(generation)) {
+        charge(before);
     }
 }
 
@@ -142,5 +186,6 @@ PyObject *wrapper_getattro(PyObject *op, PyObject *name);
 PyObject *make_proxy(PyObject *module, PyObject *arguments);
 PyObject *make_aside(PyObject *module, PyObject *callable);
 PyObject *make_callback(PyObject *module, PyObject *arguments);
+PyObject *make_lent(PyObject *module, PyObject *arguments);
 
 #endif

@@ -13,8 +13,10 @@ typedef struct {
     int owner, resized;
 } Allocation;
 
-static Allocation newest, recent[RECENT]; /* `newest` of any owner, `recent` of owners from 0 */
-static unsigned recent_next;
+/* Of this thread, because threads may take turns between an allocation and what is made of it: `newest` of any owner,
+   `recent` of owners from 0. */
+static THREAD_LOCAL Allocation newest, recent[RECENT];
+static THREAD_LOCAL unsigned recent_next;
 
 typedef struct {
     PyMemAllocatorDomain domain;
@@ -33,8 +35,9 @@ charged(void)
     if (thread == NULL) {
         return NOBODY;
     }
-    if (thread == counting.thread) {
-        return counting.current;
+    int owner = charged_here(thread);
+    if (owner != NOBODY) {
+        return owner;
     }
     return PyThreadState_GetInterpreter(thread) == PyInterpreterState_Main() ? counting.elsewhere : NOBODY;
 }
@@ -78,6 +81,9 @@ count_allocation(Domain *domain, void *block, size_t size, int resized)
     if (counting.active && block != NULL) {
         counting.tallies[owner].allocations++;
         counting.tallies[owner].bytes += (long long)size;
+        if (owner == counting.elsewhere) {
+            count_thread();
+        }
         newest = (Allocation){block, size, owner, resized};
         if (owner < counting.owners) {
             recent[recent_next++ % RECENT] = newest;
@@ -185,6 +191,9 @@ created(PyObject *object, int owner)
     int number = fresh && newest.resized ? 0 : 1;
     newest.resized = 0;
     counting.tallies[owner].objects += number;
+    if (owner == counting.elsewhere) {
+        count_thread();
+    }
     TypeCount *kind = count_type(Py_TYPE(object), owner, number);
     if (counting.period >= 0 && kind != NULL) {
         remember(object, kind);

@@ -1,6 +1,6 @@
 /* A wrapper of a callable. An *aside* charges the call to the owner `aside`, which keeps probes written in Python out
    of the figures. A *callback*, which the event loop calls, charges the call to an owner, which stays charged
-   afterwards, as with the root of a task. */
+   afterwards, as with the root of a task. *Lent* work, which another thread calls, charges the call to an owner there. */
 
 #include "core.h"
 
@@ -39,7 +39,8 @@ wrapper_getattro(PyObject *op, PyObject *name)
     return missing ? PyObject_GetAttr(self->inner, name) : found;
 }
 
-/* Calls callable(previous owner, *arguments). The owner is -1 if the caller is not counted. */
+/* Calls callable(previous owner, *arguments). The owner is -1 if the caller is not counted, and then nothing is charged
+   aside either. */
 static PyObject *
 guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
 {
@@ -50,7 +51,10 @@ guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *na
     if (with_owner == NULL) {
         return PyErr_NoMemory();
     }
-    int before = hand_over(self->generation, self->owner);
+    int before = live(self->generation) ? charged_here(PyThreadState_GetUnchecked()) : NOBODY;
+    if (before != NOBODY) {
+        charge(self->owner);
+    }
     PyObject *result = NULL, *owner = PyLong_FromLong(before);
     if (owner != NULL) {
         with_owner[0] = owner;
@@ -63,7 +67,9 @@ guard_aside(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *na
     if (with_owner != small) {
         free(with_owner);
     }
-    give_back(self->generation, before);
+    if (before != NOBODY) {
+        give_back(self->generation, before);
+    }
     return result;
 }
 
@@ -71,11 +77,38 @@ static PyObject *
 guard_callback(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
 {
     Wrapper *self = (Wrapper *)op;
-    if (live(self->generation)) {
-        counting.current = self->owner;
+    int before = hand_over(self->generation, self->owner);
+    PyObject *result = PyObject_Vectorcall(self->inner, arguments, flags, names);
+    if (before == NOBODY) { /* a loop outside of a lane */
+        give_back(self->generation, before);
     }
-    return PyObject_Vectorcall(self->inner, arguments, flags, names);
+    return result;
 }
+
+static PyObject *
+guard_lent(PyObject *op, PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    Wrapper *self = (Wrapper *)op;
+    int before = hand_over(self->generation, self->owner);
+    PyObject *result = PyObject_Vectorcall(self->inner, arguments, flags, names);
+    give_back(self->generation, before);
+    return result;
+}
+
+/* An executor may send the work to another process, where nothing is charged. */
+static PyObject *
+guard_reduce(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *functools = PyImport_ImportModule("functools");
+    PyObject *partial = functools == NULL ? NULL : PyObject_GetAttrString(functools, "partial");
+    Py_XDECREF(functools);
+    return partial == NULL ? NULL : Py_BuildValue("(N(O))", partial, ((Wrapper *)op)->inner);
+}
+
+static PyMethodDef guard_methods[] = {
+    {"__reduce__", guard_reduce, METH_NOARGS, NULL},
+    {0},
+};
 
 static int
 guard_traverse(PyObject *op, visitproc visit, void *arg)
@@ -100,6 +133,7 @@ PyTypeObject GuardType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Guard, vectorcall),
     .tp_getattro = wrapper_getattro,
+    .tp_methods = guard_methods,
     .tp_call = PyVectorcall_Call,
     .tp_traverse = guard_traverse,
     .tp_dealloc = guard_dealloc,
@@ -131,4 +165,15 @@ make_callback(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     }
     return make_guard(guard_callback, owner, callable);
+}
+
+PyObject *
+make_lent(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    int owner;
+    PyObject *callable;
+    if (!PyArg_ParseTuple(arguments, "iO:lent", &owner, &callable) || !checked_owner(owner)) {
+        return NULL;
+    }
+    return make_guard(guard_lent, owner, callable);
 }

@@ -5,6 +5,14 @@
 #define MAX_OWNERS 100000
 
 Run counting;
+THREAD_LOCAL Lane lane;
+
+void
+begin_lane(PyThreadState *thread)
+{
+    lane = (Lane){.thread = thread, .generation = counting.generation, .current = NOBODY, .suspender = NOBODY};
+    forget_allocations();
+}
 
 int
 checked_owner(long owner)
@@ -78,18 +86,16 @@ start(PyObject *Py_UNUSED(module), PyObject *arguments)
     }
     counting = (Run){
         .generation = counting.generation + 1,
-        .thread = PyThreadState_Get(),
         .owners = owners,
         .aside = owners,
         .elsewhere = owners + 1,
-        .current = owners,
-        .suspender = NOBODY,
         .tallies = tallies,
         .types = {.width = sizeof(TypeCount), .first_size = 1024},
         .births = {.width = sizeof(Birth), .first_size = 16384},
+        .threads = {.width = sizeof(ThreadCount), .first_size = 64},
         .period = -1,
     };
-    forget_allocations();
+    charge(counting.aside);
     int other_tracer = hook();
     if (other_tracer < 0) {
         free(tallies);
@@ -111,8 +117,9 @@ stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     Table types = counting.types;
     free(counting.tallies);
     free(counting.births.slots);
+    free(counting.threads.slots);
     counting.tallies = NULL;
-    counting.types = counting.births = (Table){0};
+    counting.types = counting.births = counting.threads = (Table){0};
     release_types(&types); /* last: this may run code that starts another run */
     return Py_BuildValue("(NN)", PyBool_FromLong(objects_lost), PyBool_FromLong(allocations_lost));
 }
@@ -180,6 +187,35 @@ take(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     release_types(&types);
     give_back(generation, before);
     return result;
+}
+
+static PyObject *
+other_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    if (!checked_owner(0)) {
+        return NULL;
+    }
+    unsigned generation = counting.generation;
+    int before = hand_over(generation, counting.aside);
+    Table threads = counting.threads;
+    counting.threads = (Table){.width = threads.width, .first_size = threads.first_size};
+    PyObject *found = PyDict_New();
+    for (size_t i = 0; found != NULL && i < threads.size; i++) {
+        const ThreadCount *thread = slot_at(&threads, i);
+        if (thread->events == 0) {
+            continue;
+        }
+        PyObject *ident = PyLong_FromUnsignedLong((unsigned long)(uintptr_t)thread->key.address);
+        PyObject *events = PyLong_FromLongLong(thread->events);
+        if (ident == NULL || events == NULL || PyDict_SetItem(found, ident, events) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(ident);
+        Py_XDECREF(events);
+    }
+    free(threads.slots);
+    give_back(generation, before);
+    return found;
 }
 
 static PyObject *
@@ -262,7 +298,9 @@ static PyMethodDef functions[] = {
     {"coroutine_proxy", make_proxy, METH_VARARGS, NULL},
     {"aside", make_aside, METH_O, NULL},
     {"callback", make_callback, METH_VARARGS, NULL},
+    {"lent", make_lent, METH_VARARGS, NULL},
     {"discount", discount, METH_VARARGS, NULL},
+    {"other_threads", other_threads, METH_NOARGS, NULL},
     {"period", begin_period, METH_O, NULL},
     {"born", born, METH_O, NULL},
     {"untracked", untracked, METH_O, NULL},

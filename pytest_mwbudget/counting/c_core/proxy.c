@@ -13,13 +13,13 @@ typedef struct {
     int root;
 } Proxy;
 
-/* Begin a step. Returns the owner to restore at its end, NOBODY if the step is not counted. */
+/* Begin a step. Returns the owner to restore at its end. */
 static inline int
 enter(Proxy *self)
 {
     int before = hand_over(self->base.generation, self->base.owner);
-    if (before != NOBODY) {
-        counting.suspender = NOBODY;
+    if (live(self->base.generation)) {
+        lane.suspender = NOBODY;
     }
     return before;
 }
@@ -27,24 +27,22 @@ enter(Proxy *self)
 static inline void
 leave(Proxy *self, int before, int suspended)
 {
-    if (before == NOBODY || !live(self->base.generation)) {
+    if (!live(self->base.generation)) {
         return;
     }
+    int stays = self->root && before != NOBODY; /* a loop outside of a lane is not counted between steps */
     if (!suspended) {
-        counting.suspender = NOBODY;
-        counting.current = self->root ? self->base.owner : before;
+        lane.suspender = NOBODY;
+        charge(stays ? self->base.owner : before);
         return;
     }
-    if (counting.suspender == NOBODY) { /* the innermost proxy leaves first */
-        counting.suspender = self->base.owner;
+    if (lane.suspender == NOBODY) { /* the innermost proxy leaves first */
+        lane.suspender = self->base.owner;
         counting.tallies[self->base.owner].suspensions++;
     }
+    charge(stays ? lane.suspender : before);
     if (self->root) {
-        counting.current = counting.suspender;
-        counting.suspender = NOBODY;
-    }
-    else {
-        counting.current = before;
+        lane.suspender = NOBODY;
     }
 }
 
@@ -103,9 +101,9 @@ steps_begun(Proxy *self)
 
 /* Call `returned` aside, if the step was counted. Returns 0 with an exception if the call fails. */
 static int
-told(Proxy *self, int before)
+told(Proxy *self)
 {
-    if (self->returned == NULL || before == NOBODY || !live(self->base.generation)) {
+    if (self->returned == NULL || !live(self->base.generation)) {
         return 1;
     }
     int charged_now = hand_over(self->base.generation, counting.aside);
@@ -128,7 +126,7 @@ proxy_am_send(PyObject *op, PyObject *value, PyObject **result)
         Py_DECREF(steps);
     }
     leave(self, before, outcome == PYGEN_NEXT);
-    if (outcome == PYGEN_RETURN && !told(self, before)) {
+    if (outcome == PYGEN_RETURN && !told(self)) {
         Py_CLEAR(*result);
         return PYGEN_ERROR;
     }
@@ -240,7 +238,7 @@ proxy_throw(PyObject *op, PyObject *const *arguments, Py_ssize_t number)
     if (result == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) { /* the coroutine returned */
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        if (told(self, before)) {
+        if (told(self)) {
             PyErr_Restore(type, value, traceback);
         }
         else {

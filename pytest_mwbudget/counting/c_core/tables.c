@@ -1,4 +1,4 @@
-/* The tables: object counts by class and owner, and remembered objects. */
+/* The tables: object counts by class and owner, remembered objects, and events by thread. */
 
 #include "core.h"
 
@@ -74,6 +74,20 @@ count_type(PyTypeObject *type, int owner, int number)
         slot->count += number;
     }
     return slot;
+}
+
+/* Count an event of this thread, unless it had a lane in this run: then it is known who hands it work. */
+void
+count_thread(void)
+{
+    int added;
+    if (lane.thread == PyThreadState_GetUnchecked() && lane.generation == counting.generation) {
+        return;
+    }
+    ThreadCount *slot = slot_for(&counting.threads, (void *)(uintptr_t)PyThread_get_thread_ident(), 0, &added);
+    if (slot != NULL) {
+        slot->events++;
+    }
 }
 
 /* Start a new table with only the classes of remembered objects. The caller owns the old one, `taken`. Returns 0 if out

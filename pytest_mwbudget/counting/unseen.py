@@ -1,0 +1,94 @@
+"""Find threads that work for a request although nothing was seen to be handed to them.
+
+An app may feed a thread through a queue of its own. What such a thread makes is in no row, so the rows that may have
+caused it are too low. A thread that works as much without a request is no such thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import TypeAlias
+
+from ..interpreter import internals
+from ..interpreter.clocks import perf_counter, sleep
+from ..model.estimate import Seconds
+from ..model.stack import Owner
+
+# The number of events in each thread, by its ident.
+Events: TypeAlias = Mapping[int, int]
+
+# A thread that does this many times as much for requests as in a pause of the same length works for them.
+MUCH_MORE = 2
+LONGEST_PAUSE_S: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenWork:
+    """A thread that works for requests. `owners` are those that wake it or that it reports to, empty if none are known.
+
+    `wakes` says that they wake it.
+    """
+
+    thread: str
+    owners: frozenset[Owner]
+    wakes: bool
+
+    @property
+    def why(self) -> str:
+        """The reason why something cannot be counted."""
+        if self.owners:
+            tie = "is woken here" if self.wakes else "reports back here"
+            return f"thread {self.thread} {tie}, and what it does is in no row"
+        return f"thread {self.thread} works for the request, and it was not seen which layer gave it the work"
+
+
+def unseen_work(
+    requests: Sequence[Events],
+    seconds: Seconds,
+    others: Callable[[], Events],
+    notified: Mapping[int, Collection[Owner]],
+    answered: Mapping[int, Collection[Owner]],
+) -> list[UnseenWork]:
+    """Return the threads that worked for these requests, which took so many seconds together.
+
+    `others` returns the events since its last call. `notified` has the owners that notified a `threading.Condition`, by
+    its id, and `answered` those that a thread reports back to, by its ident. If a thread worked in the typical request,
+    this function waits as long as the requests took.
+    """
+    if not _typical(requests, set().union(*requests)):
+        return []
+    others()
+    begin = perf_counter()
+    sleep(min(seconds, LONGEST_PAUSE_S))
+    idle = others()
+    threads = busier(requests, seconds, idle, perf_counter() - begin)
+    if not _typical(requests, threads):
+        return []
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    found = []
+    for ident in sorted(threads):
+        wakers = notified.get(internals.awaited_condition(frames.get(ident)), ())
+        owners = frozenset(wakers or answered.get(ident, ()))
+        found.append(UnseenWork(names.get(ident, f"number {ident}"), owners, bool(wakers)))
+    return found
+
+
+def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seconds: Seconds) -> set[int]:
+    """Return the threads that do much more per second during the requests than in the pause. Pure."""
+    during: Counter[int] = Counter()
+    for one in requests:
+        during.update(one)
+    return {
+        ident for ident, events in during.items() if events * idle_seconds > MUCH_MORE * idle.get(ident, 0) * seconds
+    }
+
+
+def _typical(requests: Sequence[Events], threads: Collection[int]) -> bool:
+    """Whether any of the threads work in the typical request."""
+    return median_low([sum(one.get(ident, 0) for ident in threads) for one in requests]) > 0

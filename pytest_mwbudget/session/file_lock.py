@@ -1,0 +1,102 @@
+"""A lock between processes that ends with its process, however the process ends.
+
+The package filelock is not used: on CPython 3.12 and newer it adds an audit hook to the process, and nobody can remove
+one. For each audit event of the app under test Python would then create three objects and call the hook.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakSet
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+# A link that another user put into a directory for temporary files must not be followed.
+FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+
+
+class FileLock:
+    """A lock for which the file `path` stands. The file is made if need be, and stays."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock without waiting; return whether it was free. Raises OSError where files cannot be locked."""
+        descriptor = os.open(self.path, FLAGS, 0o600)
+        try:
+            free = _locked(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not free:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        _held.add(self)
+        return True
+
+    def release(self) -> None:
+        """Release the lock if it is held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        _held.discard(self)
+        try:
+            _unlock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        """Give up, in a forked child, the lock that its parent holds."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+if sys.platform == "win32":
+
+    def _locked(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _locked(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+_held: WeakSet[FileLock] = WeakSet()
+
+
+def _forget_all() -> None:
+    """Close the files in a forked child, which would keep the locks of a parent that is killed."""
+    for lock in list(_held):
+        lock.forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
