@@ -666,12 +666,15 @@ def test_only_rows_with_hops_may_have_waited_and_each_as_often_as_it_hops() -> N
     assert estimated(taken, CHAIN).waits == Waits()
 
 
-def test_a_row_is_read_after_quick_hops_and_the_whole_by_all() -> None:
+@pytest.mark.parametrize(("slow_share", "split"), [(0.3, {}), (0.7, {1: 4000})])
+def test_a_row_waits_while_most_hops_do_and_the_whole_if_any_of_its_hops_does(
+    slow_share: float, split: dict[int, float]
+) -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
-    taken.splits[0].hops = hopping(0.6, 400)
-    taken.whole.hops = hopping(0.6)
-    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
-    assert found.waits.split == {}
+    taken.splits[0].hops = hopping(slow_share, 400)
+    taken.whole.hops = hopping(slow_share)
+    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 5), best_hop_ns=40_000.0)
+    assert found.waits.split == split
     assert found.waits.whole >= 2000
 
 

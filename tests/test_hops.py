@@ -274,7 +274,7 @@ def verdicts(rng: random.Random, taken: Callable[[], tuple[float, float]], bound
         quick = sorted(series.hops)[int(QUICK_HOPS * len(series.hops))]
         kept = series.steady(1000.0, quick)
         us = batched_interval(kept.values, spend(0.01, look)) * 0.001
-        waited_us = waited_ns(kept.hops, min(BEST_NS, quick), 2) / 1000
+        waited_us = 2 * waited_ns(series.hops, min(BEST_NS, quick), 1) / 1000
         found.add(judge(us, bound_us, limit_us=0.1, slowdown=1.0, waited_us=waited_us).verdict)
     return found
 

@@ -182,13 +182,15 @@ def _waits(
 ) -> Waits:
     """Return how much longer than at the machine's best the figures may have waited for threads.
 
-    A row has few hops, so the requests before which the hop was quick show it without waits. The whole request has many
-    and waits now and then also after a quick hop, and a pair has the requests of a whole block: there all hops count.
+    All hops count, also those before requests that are left out: while most hops wait, requests after a quick one may
+    wait too. Slow hops are rare beside a row of few hops that is read after quick ones, so each waits like the typical
+    hop. The whole request has many hops, and a pair has the requests of a whole block: there one of them may wait.
     """
+    taken = [samples.splits[level] for level in sorted(samples.splits)]
 
     def of_split(index: EntryIndex, count: int) -> Microseconds:
         level = wall.level(owners[index])
-        return 0.0 if level is None else waited_ns(wall.splits[level].hops, best_ns, count) * US_PER_NS
+        return 0.0 if level is None else count * waited_ns(taken[level].hops, best_ns, 1) * US_PER_NS
 
     split = {index: of_split(index, count) for index, count in hops.rows.items() if index in owners}
     bypass = {
