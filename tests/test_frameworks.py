@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,35 @@ def test_asgi_layers_stand_outside_those_of_the_framework() -> None:
 
 def test_functions_of_one_code_are_layers_of_their_own() -> None:
     assert names_of(Toy(ok, [passing, passing])) == ["function[tests.toy.passing]#1", "function[tests.toy.passing]#2"]
+
+
+def test_layers_of_an_app_with_a_layer_round_one_of_its_methods() -> None:
+    class App(Toy):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self.wrapped_call(scope, receive, send)
+
+        async def call(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+
+    app = App(ok, [passing])
+    app.wrapped_call = Noop(app.call)
+    stack = stack_of(app)
+    assert [layer.name for _, layer in stack.layers] == ["Noop", "App", "function[tests.toy.passing]"]
+    rows = {entry for entry, _ in stack.layers} | {0, stack.endpoint}
+    assert rows == set(stack.probeable)
+
+
+def test_functions_with_equal_cells_are_told_apart() -> None:
+    def limit(most: int) -> Callable[..., Any]:
+        async def limited(scope: Any, most: int = most) -> None: ...
+
+        return limited
+
+    entered, beside = limit(1), limit(1)
+    app = Toy(ok, before=[limit(2), entered])
+    app.wrapped = [beside]  # a layer of another route, which the request does not enter
+    stack = stack_of(app)
+    assert [stack.entries[entry].function for entry, _ in stack.layers if entry is not None] == app.before
 
 
 def test_a_layer_inside_one_that_answers_is_not_entered() -> None:

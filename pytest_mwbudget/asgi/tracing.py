@@ -94,8 +94,10 @@ class Trace:
     _own: dict[int, object] = field(default_factory=dict)
     # The calls by the code of their `send`.
     _senders: dict[CodeType, list[TracedCall]] = field(default_factory=dict)
-    # The functions that enter layers of a framework, by their code.
-    _hooks: dict[CodeType, dict[tuple[object, ...], Hook]] = field(default_factory=dict)
+    # The seam of each app by identity: an app whose layers stand round one of its methods is entered several times.
+    _seams: dict[int, Seam | None] = field(default_factory=dict)
+    # The functions that enter layers of a framework, by their code and key. Several functions may have equal ones.
+    _hooks: dict[CodeType, dict[tuple[object, ...], list[Hook]]] = field(default_factory=dict)
     _thread: int = 0
     _began_thread: bool = False
 
@@ -123,8 +125,16 @@ class Trace:
                     self.unwatched = not every and (others or self._began_thread)
         finally:
             for call in self.calls:
-                call.function = internals.function_of(call.frame) if call.hook is None else call.hook.function
+                self._note_function(call, internals.function_of(call.frame))
             self._call_of.clear()
+
+    def _note_function(self, call: TracedCall, function: Function | None) -> None:
+        """Note the function that a call entered, and its hook, now that it can be told from others with its key."""
+        if call.hook is not None:
+            alike = self._hooks[call.frame.f_code][call.hook.key]
+            call.hook = next((hook for hook in alike if hook.function is function), call.hook)
+            function = call.hook.function
+        call.function = function
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call":
@@ -149,7 +159,7 @@ class Trace:
         # its function may have deleted an argument.
         if frame in self._call_of:
             return
-        hook = next((hooks[key] for key in keys_of(frame) if key in hooks), None) if hooks else None
+        hook = next((hooks[key][0] for key in keys_of(frame) if key in hooks), None) if hooks else None
         if hook is not None:
             self._note(TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook))
         if hook is not None or parameters is None:
@@ -190,13 +200,20 @@ class Trace:
 
     def _seam(self, app: object) -> Seam | None:
         """Return where an app can be cut, and watch the functions there from now on."""
+        if app is None:
+            return None
+        if id(app) not in self._seams:
+            self._seams[id(app)] = self._read_seam(app)
+        return self._seams[id(app)]
+
+    def _read_seam(self, app: object) -> Seam | None:
         try:
-            seam = None if app is None else seam_of(app)
+            seam = seam_of(app)
         except Exception as error:  # a release of the framework that is built in another way must break no test
             self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
             return None
         for hook in () if seam is None else seam.hooks():
-            self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, hook)
+            self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, []).append(hook)
         return seam
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
