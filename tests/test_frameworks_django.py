@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Iterator
@@ -212,6 +213,26 @@ def switched_off(get_response: Any) -> Any:
     return get_response
 
 
+def partially(get_response: Any) -> Any:
+    return functools.partial(_handle, get_response)
+
+
+async def _handle(get_response: Any, request: Any) -> Any:
+    return await get_response(request)
+
+
+partially.async_capable, partially.sync_capable = True, False  # type: ignore[attr-defined]
+
+
+class InDict(AsyncOnly):
+    def __init__(self, get_response: Any) -> None:
+        super().__init__(None)
+        self.inside = {"next": get_response}
+
+    async def __call__(self, request: Any) -> Any:
+        return await self.inside["next"](request)
+
+
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
 
@@ -337,12 +358,22 @@ def test_an_entry_that_returns_what_it_was_given_is_no_layer() -> None:
 
 
 def test_a_chain_that_is_broken_off_gives_fewer_layers() -> None:
-    with handler(AsyncOnly, Both) as app:
-        app._middleware_chain.__wrapped__.get_response = object()
+    with handler(AsyncOnly, Both, AsyncOnly) as app:
+        second = app._middleware_chain.__wrapped__.get_response.__wrapped__
+        second.get_response = object()
         seam = seam_of(app)
         assert seam is not None
+        # What the second one does cannot be told from what is inside it.
         assert names(seam) == ["AsyncOnly"]
+        assert seam.unread == "Both"
         assert seam.endpoint == ()
+
+
+def test_a_link_that_is_held_by_a_partial_or_a_dict() -> None:
+    seam, requests = requested(AsyncOnly, partially, InDict, Both)
+    assert names(seam) == ["AsyncOnly", "_handle", "InDict", "Both"]
+    assert seam.unread is None
+    assert_all_entered(seam, requests)
 
 
 def test_the_handler_of_static_files_has_no_layers_of_its_own() -> None:

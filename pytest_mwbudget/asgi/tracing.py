@@ -77,7 +77,8 @@ class Trace:
     """The ASGI calls of one request, in order, with those in other threads.
 
     `displaced` means that another profiler took the place of this one; `unwatched` that threads could not be watched.
-    In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error.
+    In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error or the
+    outermost of them.
     """
 
     calls: list[TracedCall] = field(default_factory=list)
@@ -212,6 +213,8 @@ class Trace:
         except Exception as error:  # a release of the framework that is built in another way must break no test
             self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
             return None
+        if seam is not None and seam.unread is not None:
+            self.uncut = f"{type(app).__name__} from {seam.unread} inwards"
         for hook in () if seam is None else seam.hooks():
             self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, []).append(hook)
         return seam

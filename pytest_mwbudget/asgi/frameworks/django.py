@@ -22,7 +22,7 @@ from typing import Any
 
 from ...errors import AppError
 from ..callables import held_values
-from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, read
+from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, mapped, read
 from .route import Route, parametrised, why_not
 from .seam import Seam
 
@@ -65,6 +65,8 @@ class _Step:
 def seam(app: object) -> Seam | None:
     """Return the middlewares of an ASGIHandler, outermost first; None for a handler that only serves static files."""
     steps, endpoint = _walk(app)
+    # What a middleware does cannot be told from what is inside it if the chain breaks off there.
+    unread = steps.pop().name if steps and endpoint is None else None
     calls: list[tuple[object, object]] = []
     adapts: dict[int, str] = {}
     for place, step in enumerate(steps):
@@ -75,7 +77,7 @@ def seam(app: object) -> Seam | None:
         if reasons:
             adapts[id(step.callee)] = "; ".join(reasons)
     layers = layers_of(calls, adapts, by_maker=True)
-    return Seam(layers, () if endpoint is None else (endpoint.link,)) if layers else None
+    return Seam(layers, () if endpoint is None else (endpoint.link,), unread) if layers or unread else None
 
 
 def routes(app: object) -> Iterator[Route] | None:
@@ -135,7 +137,8 @@ def _walk(handler: object) -> tuple[list[_Step], _Step | None]:
             adapters.append(link)
             link = _adapted(link)
             continue
-        wrapped = entered(cell(link, "get_response"))
+        given = cell(link, "get_response")
+        wrapped = entered(given)
         step = _Step(callee_of(wrapped, handler), link, tuple(adapters))
         if type(wrapped) is MethodType and wrapped.__self__ is handler:
             return steps, step
@@ -144,7 +147,7 @@ def _walk(handler: object) -> tuple[list[_Step], _Step | None]:
             continue
         steps.append(step)
         adapters = []
-        link = _next_link(wrapped)
+        link = _next_link(given)
     return steps, None
 
 
@@ -173,7 +176,8 @@ def _next_link(middleware: object) -> object:
     for one in waiting:
         if _is_link(one):
             return one
-        inside = [held for held in held_values(one) if id(held) not in seen and not is_a(held, type, ModuleType)]
+        held = (*held_values(one), *items(one), *mapped(one).values())
+        inside = [each for each in held if id(each) not in seen and not is_a(each, type, ModuleType)]
         seen.update(map(id, inside))
         waiting += inside[: _MOST_HELD - len(waiting)]
     return None

@@ -38,11 +38,13 @@ class FrameworkLayer:
 class Seam:
     """Where an app can be cut: its layers, outermost first, and the callables that enter the endpoint.
 
-    Without `endpoint`, the endpoint is what the app does outside its layers.
+    Without `endpoint`, the endpoint is what the app does outside its layers. `unread` names the outermost layer that is
+    left out because it is not known where its inside begins.
     """
 
     layers: tuple[FrameworkLayer, ...]
     endpoint: tuple[object, ...] = ()
+    unread: str | None = None
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the functions that enter the layers and the endpoint; none for what is not written in Python."""
