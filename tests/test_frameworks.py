@@ -56,6 +56,25 @@ def test_layers_of_an_app_with_a_layer_round_one_of_its_methods() -> None:
     assert rows == set(stack.probeable)
 
 
+def test_an_app_that_gives_up_before_another_is_a_layer_with_its_own() -> None:
+    async def not_found(scope: Any) -> bytes:
+        return b"not found"
+
+    first, second = Toy(not_found, [passing]), Toy(ok, [Passing])
+
+    async def cascade(scope: Any, receive: Any, send: Any) -> None:
+        async def refused(message: Any) -> None: ...
+
+        await first(scope, receive, refused)
+        await second(scope, receive, send)
+
+    stack = stack_of(cascade)
+    assert [layer.name for _, layer in stack.layers][1:] == ["Toy#1", "Toy#2", "Passing"]
+    assert stack.endpoint is not None
+    assert stack.entries[stack.endpoint].parent == stack.layers[-1][0]
+    assert {entry for entry, _ in stack.layers} | {stack.endpoint} == set(stack.probeable)
+
+
 def test_functions_with_equal_cells_are_told_apart() -> None:
     def limit(most: int) -> Callable[..., Any]:
         async def limited(scope: Any, most: int = most) -> None: ...

@@ -55,7 +55,7 @@ class Seam:
             function = next(functions_called(one), None)
             if function is not None:
                 instance = one.__self__ if type(one) is MethodType else one
-                yield Hook(function, None if is_function(one) else instance, layer)
+                yield Hook(function, None if is_function(one) else instance, layer, self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +68,7 @@ class Hook:
     function: Function
     instance: object
     layer: FrameworkLayer | None
+    seam: Seam
 
     def is_entered_by(self, frame: FrameType) -> bool:
         """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
