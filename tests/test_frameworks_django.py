@@ -369,6 +369,18 @@ def test_a_chain_that_is_broken_off_gives_fewer_layers() -> None:
         assert seam.endpoint == ()
 
 
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_process_view_of_the_class(kind: Any) -> None:
+    async def process_view(*arguments: Any) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AsyncOnly, "process_view", kind(process_view), raising=False)
+        seam, requests = requested(AsyncOnly, Both)
+    assert names(seam) == ["AsyncOnly", "Both"]
+    assert len(layer(seam, "AsyncOnly").calls) == 2
+    assert layer(seam, "AsyncOnly").calls[1] in requests[0].calls
+
+
 def test_a_link_that_is_held_by_a_partial_or_a_dict() -> None:
     seam, requests = requested(AsyncOnly, partially, InDict, Both)
     assert names(seam) == ["AsyncOnly", "_handle", "InDict", "Both"]

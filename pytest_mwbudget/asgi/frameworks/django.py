@@ -214,9 +214,16 @@ def _methods(handler: object, middleware: object) -> Iterator[tuple[str, object]
     for name, listed in _LISTS.items():
         for method in items(read(handler, listed)):
             own = entered(_adapted(method) if _is_to_thread(method) or _is_to_loop(method) else method)
-            bound = type(own) is MethodType and own.__self__ is middleware
-            if bound or read(middleware, name) is own is not None:
+            if _is_method(own, middleware, name):
                 yield name, method
+
+
+def _is_method(method: object, middleware: object, name: str) -> bool:
+    """Return whether this is the method of a middleware, or its static method or class method."""
+    if type(method) is MethodType:
+        return method.__self__ is middleware or method.__self__ is type(middleware)
+    found = read(middleware, name)
+    return method is (found.__func__ if type(found) is staticmethod else found)
 
 
 def _why_in_thread(steps: Sequence[_Step], place: int) -> Iterator[str]:
