@@ -12,7 +12,7 @@ from pytest_mwbudget.config.budgets import Budgets
 
 from .apps import Noop, measured, names_of, stack_of
 from .test_truth_exact import calls
-from .toy import Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, toy
+from .toy import DecoratedHook, Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, toy
 
 __all__ = ["toy"]
 pytestmark = pytest.mark.usefixtures("toy")
@@ -150,6 +150,10 @@ APPS: dict[str, tuple[Callable[[], Toy], list[int]]] = {
     "functions": (lambda: Toy(ok, [passing, passing]), [2, 1, 1, 1]),
     "an object": (lambda: Toy(ok, [passing, Passing]), [2, 1, 1, 1]),
     "a plain call and a coroutine": (lambda: Toy(ok, [Either, passing, Either]), [2, 2, 1, 2, 1]),
+    "decorated methods": (
+        lambda: Toy(ok, before=[DecoratedHook().before, DecoratedHook().before]),
+        [2, 2, 2, 1],
+    ),
     "hooks beside the handler": (app_with_hooks, [2, 4, 1, 1, 2]),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import CO_VARARGS
 from types import FrameType, MethodType, ModuleType
 from typing import TypeAlias
 
@@ -87,6 +88,8 @@ def keys_of(frame: FrameType) -> Iterator[tuple[object, ...]]:
     code, values = frame.f_code, frame.f_locals
     if code.co_argcount:
         yield "instance", id(values.get(code.co_varnames[0]))
+    elif code.co_flags & CO_VARARGS and (arguments := values.get(code.co_varnames[code.co_kwonlyargcount])):
+        yield "instance", id(arguments[0])  # a method in a decorator that takes any arguments
     yield "cells", *(id(values.get(name, MISSING)) for name in code.co_freevars)
 
 
