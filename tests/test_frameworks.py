@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,15 @@ def test_asgi_layers_stand_outside_those_of_the_framework() -> None:
     stack = stack_of(Noop(Toy(ok, [passing])))
     assert [layer.name for _, layer in stack.layers] == ["Noop", "Toy", "function[tests.toy.passing]"]
     assert stack.endpoint == 3
+
+
+def test_a_function_that_takes_the_app_is_a_layer_of_its_own() -> None:
+    async def middleware(app: Any, scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    stack = stack_of(functools.partial(middleware, Toy(ok, [passing])))
+    assert [stack.entries[entry].kind for entry, _ in stack.layers] == ["middleware", "routing", "middleware"]
+    assert not stack.outside
 
 
 def test_functions_of_one_code_are_layers_of_their_own() -> None:

@@ -177,6 +177,7 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
             call.callee = lead
         else:
             call.callee = code if call.function is None else call.function
+            call.seam = None  # of an app that the function passes the request to
         if not (
             own
             or _is_helper(call, trace)

@@ -131,7 +131,7 @@ def routes_of_framework(app: object) -> Iterator[Route] | None:
 def _framework_of(app: object) -> ModuleType | None:
     """Return the module here for the framework that an app's type comes from."""
     for cls in type(app).__mro__:
-        package = cls.__module__.partition(".")[0]
+        package = str(cls.__module__).partition(".")[0]  # a class may say anything
         if package in FRAMEWORKS:
             return importlib.import_module(f".{package}", __package__)
     return None
