@@ -98,6 +98,20 @@ def test_functions_with_equal_cells_are_told_apart() -> None:
     assert [stack.entries[entry].function for entry, _ in stack.layers if entry is not None] == app.before
 
 
+def test_a_cell_may_change_in_a_request() -> None:
+    number = 0
+
+    async def before(scope: Any) -> None:
+        nonlocal number
+        number += 1
+
+    async def after(scope: Any, body: Any) -> None:
+        assert number
+
+    stack = stack_of(Toy(ok, before=[before], after=[after]))
+    assert [stack.entries[entry].function for entry, _ in stack.layers if entry is not None] == [before, after]
+
+
 def test_a_layer_inside_one_that_answers_is_not_entered() -> None:
     stack = stack_of(Toy(ok, [answering, passing]))
     assert [(layer.name, layer.entered) for _, layer in stack.layers] == [
