@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -225,12 +225,27 @@ partially.async_capable, partially.sync_capable = True, False  # type: ignore[at
 
 
 class InDict(AsyncOnly):
+    other: Any = None
+
     def __init__(self, get_response: Any) -> None:
-        super().__init__(None)
+        super().__init__(self.other)
         self.inside = {"next": get_response}
 
     async def __call__(self, request: Any) -> Any:
         return await self.inside["next"](request)
+
+
+class Hiding(AsyncOnly):
+    """Keeps what is inside it where nobody looks."""
+
+    inside: ClassVar[list[Any]] = []
+
+    def __init__(self, get_response: Any) -> None:
+        super().__init__(None)
+        self.inside[:] = [get_response]
+
+    async def __call__(self, request: Any) -> Any:
+        return await self.inside[0](request)
 
 
 # ---- tests ----------------------------------------------------------------------------------------------------------
@@ -358,15 +373,24 @@ def test_an_entry_that_returns_what_it_was_given_is_no_layer() -> None:
 
 
 def test_a_chain_that_is_broken_off_gives_fewer_layers() -> None:
-    with handler(AsyncOnly, Both, AsyncOnly) as app:
-        second = app._middleware_chain.__wrapped__.get_response.__wrapped__
-        second.get_response = object()
-        seam = seam_of(app)
-        assert seam is not None
-        # What the second one does cannot be told from what is inside it.
-        assert names(seam) == ["AsyncOnly"]
-        assert seam.unread == "Both"
-        assert seam.endpoint == ()
+    seam, requests = requested(AsyncOnly, Hiding, Both)
+    # What the second one does cannot be told from what is inside it.
+    assert names(seam) == ["AsyncOnly"]
+    assert seam.unread == "Hiding"
+    assert requests[0].names == ["AsyncOnly", ENDPOINT]
+    (call,) = seam.endpoint
+    assert type(call.__wrapped__) is Hiding  # type: ignore[attr-defined]
+
+
+def test_the_chain_of_another_handler_is_not_followed() -> None:
+    with handler(AsyncOnly) as other:
+        InDict.other = other
+        try:
+            seam, _ = requested(InDict, Both)
+        finally:
+            InDict.other = None
+    assert names(seam) == ["InDict", "Both"]
+    assert seam.unread is None
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])

@@ -65,8 +65,11 @@ class _Step:
 def seam(app: object) -> Seam | None:
     """Return the middlewares of an ASGIHandler, outermost first; None for a handler that only serves static files."""
     steps, endpoint = _walk(app)
-    # What a middleware does cannot be told from what is inside it if the chain breaks off there.
-    unread = steps.pop().name if steps and endpoint is None else None
+    unread = None
+    if steps and endpoint is None:
+        # The chain breaks off: what the last one does cannot be told from what is inside it.
+        endpoint = steps.pop()
+        unread = endpoint.name
     calls: list[tuple[object, object]] = []
     adapts: dict[int, str] = {}
     for place, step in enumerate(steps):
@@ -177,10 +180,15 @@ def _next_link(middleware: object) -> object:
         if _is_link(one):
             return one
         held = (*held_values(one), *items(one), *mapped(one).values())
-        inside = [each for each in held if id(each) not in seen and not is_a(each, type, ModuleType)]
+        inside = [each for each in held if id(each) not in seen and not _leads_elsewhere(each)]
         seen.update(map(id, inside))
         waiting += inside[: _MOST_HELD - len(waiting)]
     return None
+
+
+def _leads_elsewhere(value: object) -> bool:
+    """Return whether what a value holds is of the whole program, or of another handler with a chain of its own."""
+    return is_a(value, type, ModuleType) or read(value, "_middleware_chain") is not None
 
 
 # ---- what else belongs to a middleware ------------------------------------------------------------------------------

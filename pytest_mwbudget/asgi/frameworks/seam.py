@@ -39,8 +39,8 @@ class FrameworkLayer:
 class Seam:
     """Where an app can be cut: its layers, outermost first, and the callables that enter the endpoint.
 
-    Without `endpoint`, the endpoint is what the app does outside its layers. `unread` names the outermost layer that is
-    left out because it is not known where its inside begins.
+    Without `endpoint`, the endpoint is what the app does outside its layers. `unread` names a layer with which the
+    endpoint begins, because it is not known where the layer's inside begins.
     """
 
     layers: tuple[FrameworkLayer, ...]
