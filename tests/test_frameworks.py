@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.asgi.frameworks.seam import Seam
 from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.model.stack import parts_of
 
 from .apps import Noop, measured, names_of, stack_of
 from .test_truth_exact import calls
-from .toy import DecoratedHook, Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, toy
+from .toy import DecoratedHook, Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, seam, toy
 
 __all__ = ["toy"]
 pytestmark = pytest.mark.usefixtures("toy")
@@ -110,6 +112,16 @@ def test_a_cell_may_change_in_a_request() -> None:
 
     stack = stack_of(Toy(ok, before=[before], after=[after]))
     assert [stack.entries[entry].function for entry, _ in stack.layers if entry is not None] == [before, after]
+
+
+def test_a_handler_that_calls_another_is_one_endpoint(toy: ModuleType) -> None:
+    async def other(scope: Any) -> bytes:
+        return await ok(scope)
+
+    toy.seam = lambda app: Seam(seam(app).layers, (other, ok))  # type: ignore[attr-defined]
+    stack = stack_of(Toy(other, [passing]))
+    assert stack.endpoint == 2
+    assert parts_of(stack.entries, stack.endpoint) == (2, 3)
 
 
 def test_a_layer_inside_one_that_answers_is_not_entered() -> None:

@@ -94,10 +94,12 @@ def _entry(
 
 
 def _first_part(call: TracedCall, outer_entries: Sequence[Entry]) -> EntryIndex | None:
-    """Return the first entry of the framework's layer that a call enters, None if it is this call's."""
-    layer = None if call.hook is None else call.hook.layer
-    parts = (i for i, entry in enumerate(outer_entries) if layer and entry.hook and entry.hook.layer is layer)
-    return next(map(EntryIndex, parts), None)
+    """Return the first entry of the framework's layer or endpoint that a call enters, None if it is this call's."""
+    hook = call.hook
+    for index, entry in enumerate(outer_entries):
+        if hook and entry.hook and entry.hook.seam is hook.seam and entry.hook.layer is hook.layer:
+            return EntryIndex(index)
+    return None
 
 
 def _kind(call: TracedCall, outer_entries: Sequence[Entry]) -> Kind:
