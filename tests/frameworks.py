@@ -62,7 +62,8 @@ def is_call_of(frame: FrameType, call: object) -> bool:
         cells = zip(code.co_freevars, call.__closure__ or (), strict=True)
         return all(values[name] is cell.cell_contents for name, cell in cells)
     instance = call.__self__ if type(call) is MethodType else call
-    return values.get(code.co_varnames[0]) is instance
+    first = values.get(code.co_varnames[0])
+    return (first if code.co_argcount else first[0]) is instance
 
 
 def name_of(callee: object) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from pytest_mwbudget.asgi.frameworks.seam import Seam
 from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.model.stack import parts_of
 
 from .apps import Noop, measured, names_of, stack_of
 from .test_truth_exact import calls
-from .toy import Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, toy
+from .toy import DecoratedHook, Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, seam, toy
 
 __all__ = ["toy"]
 pytestmark = pytest.mark.usefixtures("toy")
@@ -35,8 +39,89 @@ def test_asgi_layers_stand_outside_those_of_the_framework() -> None:
     assert stack.endpoint == 3
 
 
+def test_a_function_that_takes_the_app_is_a_layer_of_its_own() -> None:
+    async def middleware(app: Any, scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    stack = stack_of(functools.partial(middleware, Toy(ok, [passing])))
+    assert [stack.entries[entry].kind for entry, _ in stack.layers] == ["middleware", "routing", "middleware"]
+    assert not stack.outside
+
+
 def test_functions_of_one_code_are_layers_of_their_own() -> None:
     assert names_of(Toy(ok, [passing, passing])) == ["function[tests.toy.passing]#1", "function[tests.toy.passing]#2"]
+
+
+def test_layers_of_an_app_with_a_layer_round_one_of_its_methods() -> None:
+    class App(Toy):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self.wrapped_call(scope, receive, send)
+
+        async def call(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+
+    app = App(ok, [passing])
+    app.wrapped_call = Noop(app.call)
+    stack = stack_of(app)
+    assert [layer.name for _, layer in stack.layers] == ["Noop", "App", "function[tests.toy.passing]"]
+    rows = {entry for entry, _ in stack.layers} | {0, stack.endpoint}
+    assert rows == set(stack.probeable)
+
+
+def test_an_app_that_gives_up_before_another_is_a_layer_with_its_own() -> None:
+    async def not_found(scope: Any) -> bytes:
+        return b"not found"
+
+    first, second = Toy(not_found, [passing]), Toy(ok, [Passing])
+
+    async def cascade(scope: Any, receive: Any, send: Any) -> None:
+        async def refused(message: Any) -> None: ...
+
+        await first(scope, receive, refused)
+        await second(scope, receive, send)
+
+    stack = stack_of(cascade)
+    assert [layer.name for _, layer in stack.layers][1:] == ["Toy#1", "Toy#2", "Passing"]
+    assert stack.endpoint is not None
+    assert stack.entries[stack.endpoint].parent == stack.layers[-1][0]
+    assert {entry for entry, _ in stack.layers} | {stack.endpoint} == set(stack.probeable)
+
+
+def test_functions_with_equal_cells_are_told_apart() -> None:
+    def limit(most: int) -> Callable[..., Any]:
+        async def limited(scope: Any, most: int = most) -> None: ...
+
+        return limited
+
+    entered, beside = limit(1), limit(1)
+    app = Toy(ok, before=[limit(2), entered])
+    app.wrapped = [beside]  # a layer of another route, which the request does not enter
+    stack = stack_of(app)
+    assert [stack.entries[entry].function for entry, _ in stack.layers if entry is not None] == app.before
+
+
+def test_a_cell_may_change_in_a_request() -> None:
+    number = 0
+
+    async def before(scope: Any) -> None:
+        nonlocal number
+        number += 1
+
+    async def after(scope: Any, body: Any) -> None:
+        assert number
+
+    stack = stack_of(Toy(ok, before=[before], after=[after]))
+    assert [stack.entries[entry].function for entry, _ in stack.layers if entry is not None] == [before, after]
+
+
+def test_a_handler_that_calls_another_is_one_endpoint(toy: ModuleType) -> None:
+    async def other(scope: Any) -> bytes:
+        return await ok(scope)
+
+    toy.seam = lambda app: Seam(seam(app).layers, (other, ok))  # type: ignore[attr-defined]
+    stack = stack_of(Toy(other, [passing]))
+    assert stack.endpoint == 2
+    assert parts_of(stack.entries, stack.endpoint) == (2, 3)
 
 
 def test_a_layer_inside_one_that_answers_is_not_entered() -> None:
@@ -101,6 +186,10 @@ APPS: dict[str, tuple[Callable[[], Toy], list[int]]] = {
     "functions": (lambda: Toy(ok, [passing, passing]), [2, 1, 1, 1]),
     "an object": (lambda: Toy(ok, [passing, Passing]), [2, 1, 1, 1]),
     "a plain call and a coroutine": (lambda: Toy(ok, [Either, passing, Either]), [2, 2, 1, 2, 1]),
+    "decorated methods": (
+        lambda: Toy(ok, before=[DecoratedHook().before, DecoratedHook().before]),
+        [2, 2, 2, 1],
+    ),
     "hooks beside the handler": (app_with_hooks, [2, 4, 1, 1, 2]),
 }
 

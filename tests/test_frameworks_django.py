@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -212,6 +213,41 @@ def switched_off(get_response: Any) -> Any:
     return get_response
 
 
+def partially(get_response: Any) -> Any:
+    return functools.partial(_handle, get_response)
+
+
+async def _handle(get_response: Any, request: Any) -> Any:
+    return await get_response(request)
+
+
+partially.async_capable, partially.sync_capable = True, False  # type: ignore[attr-defined]
+
+
+class InDict(AsyncOnly):
+    other: Any = None
+
+    def __init__(self, get_response: Any) -> None:
+        super().__init__(self.other)
+        self.inside = {"next": get_response}
+
+    async def __call__(self, request: Any) -> Any:
+        return await self.inside["next"](request)
+
+
+class Hiding(AsyncOnly):
+    """Keeps what is inside it where nobody looks."""
+
+    inside: ClassVar[list[Any]] = []
+
+    def __init__(self, get_response: Any) -> None:
+        super().__init__(None)
+        self.inside[:] = [get_response]
+
+    async def __call__(self, request: Any) -> Any:
+        return await self.inside[0](request)
+
+
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
 
@@ -337,12 +373,43 @@ def test_an_entry_that_returns_what_it_was_given_is_no_layer() -> None:
 
 
 def test_a_chain_that_is_broken_off_gives_fewer_layers() -> None:
-    with handler(AsyncOnly, Both) as app:
-        app._middleware_chain.__wrapped__.get_response = object()
-        seam = seam_of(app)
-        assert seam is not None
-        assert names(seam) == ["AsyncOnly"]
-        assert seam.endpoint == ()
+    seam, requests = requested(AsyncOnly, Hiding, Both)
+    # What the second one does cannot be told from what is inside it.
+    assert names(seam) == ["AsyncOnly"]
+    assert seam.unread == "Hiding"
+    assert requests[0].names == ["AsyncOnly", ENDPOINT]
+    (call,) = seam.endpoint
+    assert type(call.__wrapped__) is Hiding  # type: ignore[attr-defined]
+
+
+def test_the_chain_of_another_handler_is_not_followed() -> None:
+    with handler(AsyncOnly) as other:
+        InDict.other = other
+        try:
+            seam, _ = requested(InDict, Both)
+        finally:
+            InDict.other = None
+    assert names(seam) == ["InDict", "Both"]
+    assert seam.unread is None
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_process_view_of_the_class(kind: Any) -> None:
+    async def process_view(*arguments: Any) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AsyncOnly, "process_view", kind(process_view), raising=False)
+        seam, requests = requested(AsyncOnly, Both)
+    assert names(seam) == ["AsyncOnly", "Both"]
+    assert len(layer(seam, "AsyncOnly").calls) == 2
+    assert layer(seam, "AsyncOnly").calls[1] in requests[0].calls
+
+
+def test_a_link_that_is_held_by_a_partial_or_a_dict() -> None:
+    seam, requests = requested(AsyncOnly, partially, InDict, Both)
+    assert names(seam) == ["AsyncOnly", "_handle", "InDict", "Both"]
+    assert seam.unread is None
+    assert_all_entered(seam, requests)
 
 
 def test_the_handler_of_static_files_has_no_layers_of_its_own() -> None:

@@ -96,6 +96,18 @@ def test_each_object_is_a_layer_with_the_methods_that_requests_call(independent:
     assert all(one.adapts is None for one in seam.layers)
 
 
+def test_a_class_method_enters_the_object_of_its_class() -> None:
+    class OfClass:
+        @classmethod
+        async def process_request(cls, request: Any, response: Any) -> None: ...
+
+    app = falcon.asgi.App(middleware=[ResponseOnly(), OfClass()])
+    app.add_route("/hello", Hello())
+    seam, (hello,) = watched(app, "/hello")
+    assert names(seam) == ["ResponseOnly", "OfClass"]
+    assert_all_entered(seam, [hello])
+
+
 def test_errors_and_middlewares_that_answer() -> None:
     _, (refused, answered, broken, missing, sunk) = watched(
         make(), "/refused", "/answered", "/broken", "/missing", "/sink/x"

@@ -53,6 +53,7 @@ def test_no_code_of_the_app_runs(framework: str) -> None:
 def test_other_apps_have_no_seam() -> None:
     assert seam_of(object()) is None
     assert seam_of(app_of("starlette", {})) is None
+    assert seam_of(type("WithoutModule", (), {"__module__": None})()) is None
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

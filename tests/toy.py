@@ -143,6 +143,21 @@ class Hooks:
     def work(self) -> None: ...
 
 
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    async def wrapper(*arguments: Any, **named: Any) -> Any:
+        return await function(*arguments, **named)
+
+    return wrapper
+
+
+class DecoratedHook:
+    """An object whose method is decorated: its function has no parameter for the object."""
+
+    @decorated
+    async def before(self, request: Any) -> None: ...
+
+
 class InThread:
     """A sync middleware that spins: the app's request goes to a thread for it, and inside it back to the loop."""
 

@@ -94,10 +94,12 @@ def _entry(
 
 
 def _first_part(call: TracedCall, outer_entries: Sequence[Entry]) -> EntryIndex | None:
-    """Return the first entry of the framework's layer that a call enters, None if it is this call's."""
-    layer = None if call.hook is None else call.hook.layer
-    parts = (i for i, entry in enumerate(outer_entries) if layer and entry.hook and entry.hook.layer is layer)
-    return next(map(EntryIndex, parts), None)
+    """Return the first entry of the framework's layer or endpoint that a call enters, None if it is this call's."""
+    hook = call.hook
+    for index, entry in enumerate(outer_entries):
+        if hook and entry.hook and entry.hook.seam is hook.seam and entry.hook.layer is hook.layer:
+            return EntryIndex(index)
+    return None
 
 
 def _kind(call: TracedCall, outer_entries: Sequence[Entry]) -> Kind:
@@ -177,6 +179,7 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
             call.callee = lead
         else:
             call.callee = code if call.function is None else call.function
+            call.seam = None  # of an app that the function passes the request to
         if not (
             own
             or _is_helper(call, trace)

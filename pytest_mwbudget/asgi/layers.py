@@ -115,11 +115,20 @@ def _cut_app(entries: Sequence[Entry]) -> EntryIndex | None:
 
 
 def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: EntryIndex | None) -> Iterator[EntryIndex]:
-    """Yield the entries at whose boundary a probe can stand: ASGI callables down to the endpoint, and hooks."""
+    """Yield the entries at whose boundary a probe can stand: ASGI callables down to the endpoint, and the app's hooks.
+
+    Another app of a framework, which gave up before this one was entered, is one layer with its hooks.
+    """
     last = len(entries) - 1 if endpoint is None else endpoint
     for index, entry in enumerate(entries):
-        if entry.function is not None and (entry.hook is not None or index <= (last if app is None else app)):
+        shown = index <= (last if app is None else app) if entry.hook is None else _is_of(entry, entries, app)
+        if entry.function is not None and shown:
             yield EntryIndex(index)
+
+
+def _is_of(entry: Entry, entries: Sequence[Entry], app: EntryIndex | None) -> bool:
+    """Return whether an entry is one of the hooks of an app."""
+    return app is not None and entry.hook is not None and entry.hook.seam is entries[app].seam
 
 
 def _endpoint(entries: Sequence[Entry], app: EntryIndex | None) -> EntryIndex | None:
@@ -147,7 +156,7 @@ def _frameworks_endpoint(entries: Sequence[Entry], app: EntryIndex) -> EntryInde
     seam = entries[app].seam
     if seam is None or not seam.endpoint:
         return app
-    own = (i for i, entry in enumerate(entries) if entry.hook is not None and entry.hook.layer is None)
+    own = (i for i, entry in enumerate(entries) if _is_of(entry, entries, app) and entry.hook and not entry.hook.layer)
     return next(map(EntryIndex, own), None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -77,7 +77,8 @@ class Trace:
     """The ASGI calls of one request, in order, with those in other threads.
 
     `displaced` means that another profiler took the place of this one; `unwatched` that threads could not be watched.
-    In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error.
+    In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error or the
+    outermost of them.
     """
 
     calls: list[TracedCall] = field(default_factory=list)
@@ -94,8 +95,11 @@ class Trace:
     _own: dict[int, object] = field(default_factory=dict)
     # The calls by the code of their `send`.
     _senders: dict[CodeType, list[TracedCall]] = field(default_factory=dict)
-    # The functions that enter layers of a framework, by their code.
+    # The seam of each app by identity: an app whose layers stand round one of its methods is entered several times.
+    _seams: dict[int, Seam | None] = field(default_factory=dict)
+    # The functions that enter layers of a framework, by their code and key, and by the function and its first argument.
     _hooks: dict[CodeType, dict[tuple[object, ...], Hook]] = field(default_factory=dict)
+    _hook_of: dict[tuple[int, int], Hook] = field(default_factory=dict)
     _thread: int = 0
     _began_thread: bool = False
 
@@ -123,8 +127,15 @@ class Trace:
                     self.unwatched = not every and (others or self._began_thread)
         finally:
             for call in self.calls:
-                call.function = internals.function_of(call.frame) if call.hook is None else call.hook.function
+                self._note_function(call, internals.function_of(call.frame))
             self._call_of.clear()
+
+    def _note_function(self, call: TracedCall, function: Function | None) -> None:
+        """Note the function that a call entered, and its hook: now it can be told from others with equal cells."""
+        if call.hook is not None:
+            call.hook = self._hook_of.get((id(function), id(call.hook.instance)), call.hook)
+            function = call.hook.function
+        call.function = function
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call":
@@ -149,7 +160,7 @@ class Trace:
         # its function may have deleted an argument.
         if frame in self._call_of:
             return
-        hook = next((hooks[key] for key in keys_of(frame) if key in hooks), None) if hooks else None
+        hook = self._hook_entered(frame, hooks) if hooks else None
         if hook is not None:
             self._note(TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook))
         if hook is not None or parameters is None:
@@ -162,6 +173,15 @@ class Trace:
         found = call_in(parameters, positional, named, self._is_of_this_request)
         if found is not None and not _is_task_library(frame):
             self._note_call(frame, found)
+
+    def _hook_entered(self, frame: FrameType, hooks: Mapping[tuple[object, ...], Hook]) -> Hook | None:
+        """Return the hook that a frame enters, None if it is none of these hooks of its code."""
+        found = next((hooks[key] for key in keys_of(frame) if key in hooks), None)
+        if found is None and any(hook.instance is None for hook in hooks.values()):
+            # A cell may have got another value since the app was entered.
+            every = (hook for hook in self._hook_of.values() if hook.instance is None)
+            found = next((hook for hook in every if hook.is_entered_by(frame)), None)
+        return found
 
     def _asgi_parameters(self, code: CodeType) -> Parameters | None:
         """Return the parameters of a function that can take (scope, receive, send), else None."""
@@ -190,13 +210,23 @@ class Trace:
 
     def _seam(self, app: object) -> Seam | None:
         """Return where an app can be cut, and watch the functions there from now on."""
+        if app is None:
+            return None
+        if id(app) not in self._seams:
+            self._seams[id(app)] = self._read_seam(app)
+        return self._seams[id(app)]
+
+    def _read_seam(self, app: object) -> Seam | None:
         try:
-            seam = None if app is None else seam_of(app)
+            seam = seam_of(app)
         except Exception as error:  # a release of the framework that is built in another way must break no test
             self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
             return None
+        if seam is not None and seam.unread is not None:
+            self.uncut = f"{type(app).__name__} from {seam.unread} inwards"
         for hook in () if seam is None else seam.hooks():
             self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, hook)
+            self._hook_of.setdefault((id(hook.function), id(hook.instance)), hook)
         return seam
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:

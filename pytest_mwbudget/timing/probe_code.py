@@ -70,7 +70,9 @@ def probe_trampoline(
     original = unpatched.__code__
     names = reader.parameters.positional
     if isinstance(reader, FrameworkReader):
-        telling, arguments = names[: reader.instances], reader.parameters.passed
+        # A method in a decorator that takes any arguments has its instance among these.
+        first = names[:1] or (f"{reader.parameters.starred}[0]",)
+        telling, arguments = first[: reader.instances], reader.parameters.passed
     elif reader.ordinary:
         telling, last = names[:-3], ", ".join(names[-3:])
         arguments = f"({''.join(f'{name}, ' for name in telling)}), {last}"

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...errors import AppError
 from ..callables import held_values
-from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, read
+from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, mapped, read
 from .route import Route, parametrised, why_not
 from .seam import Seam
 
@@ -65,6 +65,11 @@ class _Step:
 def seam(app: object) -> Seam | None:
     """Return the middlewares of an ASGIHandler, outermost first; None for a handler that only serves static files."""
     steps, endpoint = _walk(app)
+    unread = None
+    if steps and endpoint is None:
+        # The chain breaks off: what the last one does cannot be told from what is inside it.
+        endpoint = steps.pop()
+        unread = endpoint.name
     calls: list[tuple[object, object]] = []
     adapts: dict[int, str] = {}
     for place, step in enumerate(steps):
@@ -75,7 +80,7 @@ def seam(app: object) -> Seam | None:
         if reasons:
             adapts[id(step.callee)] = "; ".join(reasons)
     layers = layers_of(calls, adapts, by_maker=True)
-    return Seam(layers, () if endpoint is None else (endpoint.link,)) if layers else None
+    return Seam(layers, () if endpoint is None else (endpoint.link,), unread) if layers or unread else None
 
 
 def routes(app: object) -> Iterator[Route] | None:
@@ -135,7 +140,8 @@ def _walk(handler: object) -> tuple[list[_Step], _Step | None]:
             adapters.append(link)
             link = _adapted(link)
             continue
-        wrapped = entered(cell(link, "get_response"))
+        given = cell(link, "get_response")
+        wrapped = entered(given)
         step = _Step(callee_of(wrapped, handler), link, tuple(adapters))
         if type(wrapped) is MethodType and wrapped.__self__ is handler:
             return steps, step
@@ -144,7 +150,7 @@ def _walk(handler: object) -> tuple[list[_Step], _Step | None]:
             continue
         steps.append(step)
         adapters = []
-        link = _next_link(wrapped)
+        link = _next_link(given)
     return steps, None
 
 
@@ -173,10 +179,16 @@ def _next_link(middleware: object) -> object:
     for one in waiting:
         if _is_link(one):
             return one
-        inside = [held for held in held_values(one) if id(held) not in seen and not is_a(held, type, ModuleType)]
+        held = (*held_values(one), *items(one), *mapped(one).values())
+        inside = [each for each in held if id(each) not in seen and not _leads_elsewhere(each)]
         seen.update(map(id, inside))
         waiting += inside[: _MOST_HELD - len(waiting)]
     return None
+
+
+def _leads_elsewhere(value: object) -> bool:
+    """Return whether what a value holds is of the whole program, or of another handler with a chain of its own."""
+    return is_a(value, type, ModuleType) or read(value, "_middleware_chain") is not None
 
 
 # ---- what else belongs to a middleware ------------------------------------------------------------------------------
@@ -210,9 +222,16 @@ def _methods(handler: object, middleware: object) -> Iterator[tuple[str, object]
     for name, listed in _LISTS.items():
         for method in items(read(handler, listed)):
             own = entered(_adapted(method) if _is_to_thread(method) or _is_to_loop(method) else method)
-            bound = type(own) is MethodType and own.__self__ is middleware
-            if bound or read(middleware, name) is own is not None:
+            if _is_method(own, middleware, name):
                 yield name, method
+
+
+def _is_method(method: object, middleware: object, name: str) -> bool:
+    """Return whether this is the method of a middleware, or its static method or class method."""
+    if type(method) is MethodType:
+        return method.__self__ is middleware or method.__self__ is type(middleware)
+    found = read(middleware, name)
+    return method is (found.__func__ if type(found) is staticmethod else found)
 
 
 def _why_in_thread(steps: Sequence[_Step], place: int) -> Iterator[str]:

@@ -28,7 +28,7 @@ def seam(app: object) -> Seam | None:
         (component, method)
         for component in items(read(app, "_unprepared_middleware"))
         for method in methods
-        if _object_of(method) is component
+        if _is_method(method, component)
     )
     return Seam(layers, distinct(_responders(app))) if layers else None
 
@@ -61,11 +61,16 @@ def _prepared(app: object) -> Iterator[object]:
             yield from (method for method in items(one) or (one,) if method is not None)
 
 
-def _object_of(method: object) -> object:
-    """Return the object that a method is bound to, also if Falcon has wrapped a sync method in a coroutine function."""
+def _is_method(method: object, component: object) -> bool:
+    """Return whether this is a method of an object or of its class.
+
+    Falcon may have wrapped a sync method in a coroutine function.
+    """
     if type(method) is FunctionType:
         method = next((held for held in held_values(method) if type(held) is MethodType), None)
-    return method.__self__ if type(method) is MethodType else None
+    if type(method) is not MethodType:
+        return False
+    return method.__self__ is component or method.__self__ is type(component)
 
 
 def _responders(app: object) -> Iterator[object]:

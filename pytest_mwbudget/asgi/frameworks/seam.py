@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import CO_VARARGS
 from types import FrameType, MethodType, ModuleType
 from typing import TypeAlias
 
@@ -38,11 +39,13 @@ class FrameworkLayer:
 class Seam:
     """Where an app can be cut: its layers, outermost first, and the callables that enter the endpoint.
 
-    Without `endpoint`, the endpoint is what the app does outside its layers.
+    Without `endpoint`, the endpoint is what the app does outside its layers. `unread` names a layer with which the
+    endpoint begins, because it is not known where the layer's inside begins.
     """
 
     layers: tuple[FrameworkLayer, ...]
     endpoint: tuple[object, ...] = ()
+    unread: str | None = None
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the functions that enter the layers and the endpoint; none for what is not written in Python."""
@@ -53,7 +56,7 @@ class Seam:
             function = next(functions_called(one), None)
             if function is not None:
                 instance = one.__self__ if type(one) is MethodType else one
-                yield Hook(function, None if is_function(one) else instance, layer)
+                yield Hook(function, None if is_function(one) else instance, layer, self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +69,7 @@ class Hook:
     function: Function
     instance: object
     layer: FrameworkLayer | None
+    seam: Seam
 
     def is_entered_by(self, frame: FrameType) -> bool:
         """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
@@ -84,6 +88,8 @@ def keys_of(frame: FrameType) -> Iterator[tuple[object, ...]]:
     code, values = frame.f_code, frame.f_locals
     if code.co_argcount:
         yield "instance", id(values.get(code.co_varnames[0]))
+    elif code.co_flags & CO_VARARGS and (arguments := values.get(code.co_varnames[code.co_kwonlyargcount])):
+        yield "instance", id(arguments[0])  # a method in a decorator that takes any arguments
     yield "cells", *(id(values.get(name, MISSING)) for name in code.co_freevars)
 
 
@@ -125,7 +131,7 @@ def routes_of_framework(app: object) -> Iterator[Route] | None:
 def _framework_of(app: object) -> ModuleType | None:
     """Return the module here for the framework that an app's type comes from."""
     for cls in type(app).__mro__:
-        package = cls.__module__.partition(".")[0]
+        package = str(cls.__module__).partition(".")[0]  # a class may say anything
         if package in FRAMEWORKS:
             return importlib.import_module(f".{package}", __package__)
     return None
