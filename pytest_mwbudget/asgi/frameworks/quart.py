@@ -23,7 +23,7 @@ _STAGES = ("url_value_preprocessors", "before_request_funcs", "after_request_fun
 _FOR_THE_APP_ONLY = "teardown_appcontext_funcs"
 # Quart never runs these in a thread.
 _DIRECT = "url_value_preprocessors"
-_HOP = "it is sync, so Quart runs it in a thread for each request, and the way there and back is in (outside)"
+_HOP = "it is sync, so Quart runs it in a thread for each request; the way there and back comes on top, in (outside)"
 
 
 def seam(app: object) -> Seam | None:
