@@ -127,7 +127,7 @@ def _survey_head(shown: Survey, width: int) -> Iterator[Line]:
     if number == 0:
         text = (
             f"no request to an ASGI app in this process was measured in {tests} {'test' if tests == 1 else 'tests'};"
-            " clients such as starlette's TestClient or httpx's ASGITransport are recorded"
+            " clients such as starlette's TestClient, httpx's ASGITransport or Django's AsyncClient are recorded"
         )
     yield from (Line(line) for line in wrapped(text, width))
     if shown.counted_only:
