@@ -54,9 +54,9 @@ def remarks(
     yield from _unexplained(times)
     yield from _cold(look, endpoint)
     if not outside_told and _much_outside(look):
-        own = "what the app object itself does before and after its middlewares, and " if framework else ""
+        own = "what the app object does before and after its middlewares, and " if framework else ""
         yield tagged(
-            f"(outside) is {own}what stands round the app object, as Sentry and OpenTelemetry may: no layer, and in no"
+            f"(outside) is {own}code round the app object, such as Sentry or OpenTelemetry: not a layer, and in no"
             " budget but total_us.",
             "outside",
         )
