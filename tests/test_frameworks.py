@@ -1,4 +1,4 @@
-"""Layers of frameworks whose middlewares are no ASGI callables, with a framework made for these tests."""
+"""Layers of frameworks whose middlewares are not ASGI callables, with a framework made for these tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Quart: each function of `before_request`, `after_request` and `teardown_request` is a layer, beside the view.
 
 So are those of `url_value_preprocessor` and `teardown_appcontext`, and those that blueprints and extensions register.
-The endpoint is the view. Routing, sessions, signals and error handlers are no layers. What wraps `asgi_app` is an ASGI
+The endpoint is the view. Routing, sessions, signals and error handlers are not layers. What wraps `asgi_app` is an ASGI
 middleware.
 
 Quart runs a sync function in a thread, through a coroutine function that it makes for each call (`ensure_async`). This
