@@ -288,7 +288,9 @@ class Findings:
             hidden = "The app runs a profiler of its own, which hides the layers inside of it."
             yield tagged(hidden, "missing-layers")
         if self.stack.without_asgi:
-            handler = "(outside) is the handler of the test's own client, which calls no ASGI app."
+            handler = (
+                "(outside) is the handler of the test's own client, which calls no ASGI app: in no budget but total_us."
+            )
             yield tagged(handler, "outside")
         if self.stack.uncut is not None:
             unread = f"The layers of {self.stack.uncut} could not be read, so they are in its endpoint."

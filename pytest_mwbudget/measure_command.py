@@ -1,7 +1,7 @@
 """The command `mwbudget measure`: measure an app without pytest and without a test.
 
-Every request is counted first, which takes some tenths of a second. Then as many as possible are timed, in equal shares
-of the time that is left.
+Every request is counted first, which takes some tenths of a second each. Then as many as possible are timed, in equal
+shares of the time that is left.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WARM_SHARE = 0.2
 PARTS_OF_COUNTING = 3
 # A request may take a third of the time, but not less than this.
 LEAST_ANSWER_S: Seconds = 3.0
-# How far a request that is measured may go beyond the time, to end what it has begun.
+# How long a request may run over the time limit, to finish its measurement.
 GRACE_S: Seconds = 0.5
 # The most requests that a line names.
 MOST_NAMES = 3

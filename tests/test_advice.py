@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Occupation, RequestLine, Result
-from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.model.stack import Layer, Origin
 from pytest_mwbudget.report.advice import MANY_MESSAGES, RULES, STREAMED, advise
 from pytest_mwbudget.report.json import from_json, to_json
 
@@ -204,10 +205,19 @@ def test_a_layer_that_the_framework_runs_in_a_thread() -> None:
     # It waits for the thread as well, for which there is no other advice.
     assert advised(in_a_thread(us(351.0))) == {
         "thread-hops": (
-            "Session takes 351.0 µs per request: its process_request is sync, so Django …; if it is yours and does not"
-            " block, write it as async code"
+            "Session takes 351.0 µs per request: its process_request is sync, so Django …; if it does not block, write"
+            " it as async code"
         )
     }
+
+
+def test_a_layer_of_a_package_that_the_framework_runs_in_a_thread() -> None:
+    found = in_a_thread(us(351.0))
+    (report,) = found.layers
+    packaged = replace(report, layer=replace(report.layer, origin=Origin("Django")))
+    assert advised(result(packaged))["thread-hops"].endswith(
+        "Django …; it comes from Django, so set a budget that includes the thread, or leave it out"
+    )
 
 
 @pytest.mark.parametrize("found", [in_a_thread(us(351.0), None), in_a_thread(us(50.0)), in_a_thread(None)])

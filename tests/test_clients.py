@@ -278,6 +278,7 @@ async def test_body_and_what_is_left_out():
     assert "GET /items/1 pass" in output
     assert "GET /items/2" not in output
     assert "POST /echo pass" in output
+    assert "round the app object" not in output  # one note says what (outside) is
 
 
 WEBSOCKETS = {

@@ -1048,7 +1048,7 @@ def test_what_stands_round_the_app_object_is_noted_where_it_takes_much(around_us
 
     app = Patched(routes=[Route("/", endpoint)])
     measurement = counted(app, None, clock, max_time_s=1)
-    assert any(note.startswith("(outside) is what stands round the app object") for note in measurement.notes) == noted
+    assert any(note.startswith("(outside) is code round the app object") for note in measurement.notes) == noted
 
 
 def test_without_a_row_the_whole_is_to_be_precise() -> None:

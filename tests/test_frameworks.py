@@ -1,4 +1,4 @@
-"""Layers of frameworks whose middlewares are no ASGI callables, with a framework made for these tests."""
+"""Layers of frameworks whose middlewares are not ASGI callables, with a framework made for these tests."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def test_layers_are_those_of_the_framework_in_its_order() -> None:
 def test_asgi_layers_stand_outside_those_of_the_framework() -> None:
     stack = stack_of(Noop(Toy(ok, [passing])))
     assert [layer.name for _, layer in stack.layers] == ["Noop", "Toy", "function[tests.toy.passing]"]
+    # No default budget applies to the app itself.
+    assert [layer.kind for _, layer in stack.layers] == ["middleware", "routing", "middleware"]
     assert stack.endpoint == 3
 
 

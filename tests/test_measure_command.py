@@ -114,6 +114,27 @@ def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
     assert left_out[0]["reason"].startswith("GET /private answered 401; nothing was measured. Correct the request")
 
 
+def test_an_app_that_does_not_allow_the_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("guarded_shop.py").write_text(
+        "from starlette.applications import Starlette\n"
+        "from starlette.middleware.trustedhost import TrustedHostMiddleware\n"
+        "from starlette.responses import Response\n"
+        "from starlette.routing import Route\n"
+        "routes = [Route('/health', lambda request: Response())]\n"
+        "app = TrustedHostMiddleware(Starlette(routes=routes), allowed_hosts=['shop.example'])\n"
+    )
+    command = ["measure", "guarded_shop:app", "--time=1"]
+    assert main([*command, "--json=out.json"]) == 1
+    assert "GET /health  not measured: answered 400 to the host testserver\n" in capsys.readouterr().out
+    (left_out,) = json.loads(Path("out.json").read_text())["left_out"]
+    assert "If the app refuses this host, name another in the header host. Otherwise correct" in left_out["reason"]
+    assert main([*command, "--header=host: shop.example"]) == 0
+    assert "GET /health no budget" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -257,7 +257,7 @@ def test_runs():
     (repeated,) = found(suite)["survey"]["repeated"]
     assert repeated["nodeid"] == "test_shop.py::test_called_once"
     assert repeated["cause"].startswith("AssertionError: True in run 1")
-    assert "test_called_once failed while the survey recorded it, and passed when it ran again" in said(result)
+    assert "test_called_once failed while the survey recorded it, and passed in a second run" in said(result)
     junit = (suite.path / "junit.xml").read_text()
     assert re.findall(r'name="run" value="(\d)"', junit) == ["2"]
 

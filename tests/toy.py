@@ -1,4 +1,4 @@
-"""A framework whose middlewares are no ASGI callables, and its module for `asgi.frameworks`."""
+"""A framework whose middlewares are not ASGI callables, and its module for `asgi.frameworks`."""
 
 from __future__ import annotations
 

@@ -24,13 +24,20 @@ WAITED_SHARE = 0.1
 
 
 def remarks(
-    look: Look, endpoint: EntryIndex | None, refused: Mapping[EntryIndex, str], *, stopped: bool, framework: bool
+    look: Look,
+    endpoint: EntryIndex | None,
+    refused: Mapping[EntryIndex, str],
+    *,
+    stopped: bool,
+    framework: bool,
+    outside_told: bool,
 ) -> Iterator[str]:
     """Write the notes on the figures of the last look.
 
     `endpoint` is its entry, None if it has no row. `refused` says by entry why a layer was not bypassed. `stopped` says
     that sampling stopped early, before the figures were precise; `framework` that the app object works outside its
-    layers, as those of frameworks with middlewares of their own kind do.
+    layers, as those of frameworks with middlewares of their own kind do; `outside_told` that another note says what
+    `(outside)` is.
     """
     figures = _figures(look, endpoint)
     times = {name: us for name, (us, _) in figures.items()}
@@ -49,10 +56,10 @@ def remarks(
         yield from _wide(times)
     yield from _unexplained(times)
     yield from _cold(look, endpoint)
-    if _much_outside(look):
-        own = "what the app object itself does before and after its middlewares, and " if framework else ""
+    if not outside_told and _much_outside(look):
+        own = "what the app object does before and after its middlewares, and " if framework else ""
         yield tagged(
-            f"(outside) is {own}what stands round the app object, as Sentry and OpenTelemetry may: no layer, and in no"
+            f"(outside) is {own}code round the app object, such as Sentry or OpenTelemetry: not a layer, and in no"
             " budget but total_us.",
             "outside",
         )

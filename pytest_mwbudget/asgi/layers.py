@@ -56,7 +56,7 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
             index=RowIndex(place),
             name=name,
             qualname=qualname_of(one.callee),
-            kind=kind_of(one.callee),
+            kind="routing" if index is not None and entries[index].seam is not None else kind_of(one.callee),
             aliases=aliases_of(one.callee, name),
             entered=index is not None or handed_on is not None,
             runs_task=any(entry.own_task and entry.parent in parts for entry in entries),

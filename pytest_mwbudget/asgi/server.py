@@ -36,6 +36,8 @@ from .request import RequestTemplate
 BODY_EXCERPT_CHARS = 500
 # In the first call the event loop gets a turn after this number of messages.
 MESSAGES_PER_TURN = 100
+# What frameworks answer to a host that they do not allow.
+BAD_REQUEST = 400
 # A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
 MOST_PIECES, PIECES_FACTOR = 10_000, 10
 # The remedy when a later call is not like the first.
@@ -310,10 +312,22 @@ class Caller:
                 f" or expect_status.\n{exchange.excerpt()}"
             )
         if self.expect_status is None and status >= 400:
-            raise StatusError(
-                f"{line} answered {status}; nothing was measured. Correct the request, or say expect_status={status} if"
-                f" this is the response whose cost you want.\n{exchange.excerpt()}"
+            host = _host(self.template.scope(self.state)) if status == BAD_REQUEST else None
+            told = f" to the host {host}" if host else ""
+            correct = (
+                "If the app refuses this host, name another in the header host. Otherwise correct"
+                if host
+                else "Correct"
             )
+            raise StatusError(
+                f"{line} answered {status}{told}; nothing was measured. {correct} the request, or say"
+                f" expect_status={status} if this is the response whose cost you want.\n{exchange.excerpt()}"
+            )
+
+
+def _host(scope: Scope) -> str | None:
+    """Return the host that a request names, None if it names none."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"), None)
 
 
 def _wrong_with(message: Any) -> str | None:

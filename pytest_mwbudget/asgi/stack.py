@@ -71,7 +71,7 @@ class Stack:
     """The ASGI callables that the traced request went through.
 
     `entries` are in order of entry, `probeable` those at whose boundary a probe can stand. `endpoint` is the entry with
-    which the endpoint begins: everything inside it that is no layer of a framework. `endpoint` is None when a layer
+    which the endpoint begins: everything inside it that is not a layer of a framework. `endpoint` is None when a layer
     answered by itself, and when the endpoint ran in another thread: then `handed_on` names the layer with which it is
     measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows to show, with their
     entry, or None for a layer further in that was not entered. `tasks` means that more than one task took part,

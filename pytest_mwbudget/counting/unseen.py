@@ -1,7 +1,7 @@
-"""Find threads that work for a request although nothing was seen to be handed to them.
+"""Find threads that work for a request and get their work in a way that is not followed.
 
-An app may feed a thread through a queue of its own. What such a thread makes is in no row, so the rows that may have
-caused it are too low. A thread that works as much without a request is no such thread.
+An app may feed a thread through a queue of its own. What such a thread creates is in no row, so the rows that may have
+caused the work are too low. A thread that works as much without a request, such as a heartbeat, does not count.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LONGEST_PAUSE_S: Seconds = 1.0
 
 @dataclass(frozen=True, slots=True)
 class UnseenWork:
-    """A thread that works for requests. `owners` are those that wake it or that it reports to, empty if none are known.
+    """A thread that works for requests.
 
-    `wakes` says that they wake it.
+    `owners` wake the thread if `wakes` is set; otherwise it reports back to them. They are empty if none are known.
     """
 
     thread: str

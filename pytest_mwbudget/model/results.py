@@ -307,7 +307,7 @@ class Result:
     def uncountable(self) -> tuple[Quantity, ...]:
         """The quantities that cannot be counted here and have a budget on an entered layer.
 
-        None that only some rows lack, because a thread works unseen: that is judged as other undecided budgets are.
+        Without quantities that only some rows lack, because a thread works unseen: such a budget is undecided.
         """
         if self.ledger is None or self.disturbed is not None:
             return ()

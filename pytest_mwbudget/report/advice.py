@@ -114,10 +114,13 @@ def thread_hops(result: Result, report: LayerReport) -> str | None:
     us, why = report.us, report.layer.adapts
     if us is None or us.low < LARGE_US or why is None:
         return None
-    return (
-        f"{report.name} takes {figure(us.estimate)} µs per request: {why}; if it is yours and does not block, write it"
-        " as async code"
+    origin = report.layer.origin
+    remedy = (
+        "if it does not block, write it as async code"
+        if origin is None or origin.own
+        else f"it comes from {origin.distribution}, so set a budget that includes the thread, or leave it out"
     )
+    return f"{report.name} takes {figure(us.estimate)} µs per request: {why}; {remedy}"
 
 
 def per_message(result: Result, report: LayerReport) -> str | None:

@@ -127,7 +127,7 @@ def _survey_head(shown: Survey, width: int) -> Iterator[Line]:
     if number == 0:
         text = (
             f"no request to an ASGI app in this process was measured in {tests} {'test' if tests == 1 else 'tests'};"
-            " clients such as starlette's TestClient or httpx's ASGITransport are recorded"
+            " clients such as starlette's TestClient, httpx's ASGITransport or Django's AsyncClient are recorded"
         )
     yield from (Line(line) for line in wrapped(text, width))
     if shown.counted_only:
@@ -209,8 +209,8 @@ def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
     texts += _left_out(shown, many)
     for one in shown.run.repeated if many else shown.run.repeated[:MOST_NAMES]:
         cause = one.cause if many else shortened(one.cause, width)
-        because = f"{one.nodeid} failed while the survey recorded it, and passed when it ran again without: {cause}"
-        texts.append(tagged(because, "survey-repeated"))
+        outcomes = "failed while the survey recorded it, and passed in a second run without recording"
+        texts.append(tagged(f"{one.nodeid} {outcomes}: {cause}", "survey-repeated"))
     if len(shown.run.repeated) > MOST_NAMES and not many:
         texts.append(f"{len(shown.run.repeated) - MOST_NAMES} more tests ran twice; -v lists them")
     if shown.run.unknown_clients:

@@ -1,7 +1,7 @@
 """A lock between processes that ends with its process, however the process ends.
 
-The package filelock is not used: on CPython 3.12 and newer it adds an audit hook to the process, and nobody can remove
-one. For each audit event of the app under test Python would then create three objects and call the hook.
+The package filelock is not used. On CPython 3.12 and newer it adds an audit hook to the process, which cannot be
+removed. Python would then create three objects and call the hook for each audit event of the app under test.
 """
 
 from __future__ import annotations

@@ -299,8 +299,8 @@ def _require_request(item: pytest.Item) -> None:
             " call for example mw_budget.get('/health')"
             if fixture
             else "this test is marked with mw_budget but made no request to an ASGI app in this process, so nothing was"
-            " measured; make one with a client such as starlette's TestClient or httpx's ASGITransport, or take the"
-            " fixture mw_budget and call for example mw_budget.get('/health')"
+            " measured; make one with a client such as starlette's TestClient, httpx's ASGITransport or Django's"
+            " AsyncClient, or take the fixture mw_budget and call for example mw_budget.get('/health')"
         )
         if client is not None and client.unknown_clients:
             message += f"; the clients of this version of {', '.join(client.unknown_clients)} are not known here"

@@ -1,6 +1,6 @@
 """How long a survey measures each request: counts for all, then times for as many as possible.
 
-Nobody knows which requests are still to come. So time is set aside for counting those that are expected, and a request
+Nobody knows which requests are still to come. So time is set aside for counting the expected requests, and each request
 is timed in a part of the rest.
 """
 
@@ -111,9 +111,10 @@ class Plan:
 def plan_of(limit_s: Seconds, sums: Sums, tests: int) -> Plan:
     """Return the plan for the next request, before its layers are known.
 
-    `limit_s` is the time of the survey, `sums` what it has spent, `tests` the number of all tests. As many requests are
-    expected in each of the tests to come as in those before, and the time to count them is set aside. Free for times is
-    what remains, or if it is more the rest of TIMING_SHARE. A request gets a part of it, so that others get theirs.
+    `limit_s` is the time of the survey, `sums` what it has spent, `tests` the number of all tests. A test to come is
+    expected to make as many requests as the tests before, and the time to count them is set aside. The remaining time,
+    or what is left of TIMING_SHARE if that is more, is for timing. A request gets a part of it, so that others get
+    theirs.
     """
     left_s = limit_s - sums.seconds
     rate = (sums.requests + EXPECTED_REQUESTS) / (sums.tests + EXPECTED_TESTS)
@@ -126,9 +127,9 @@ def plan_of(limit_s: Seconds, sums: Sums, tests: int) -> Plan:
 
 
 class Waiting:
-    """Waits for the turns of measurements, for at most `most_s` in all, which is no time of the survey.
+    """Waits for the turns of measurements, for at most `most_s` in all. The survey's time does not include waits.
 
-    A suite beside another run that measures would otherwise wait at each request.
+    Without this limit, a suite beside another run that measures would wait at each request.
     """
 
     def __init__(self, turns: Callable[[Seconds], AbstractContextManager[Turn]], most_s: Seconds) -> None:

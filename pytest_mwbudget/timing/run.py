@@ -370,7 +370,8 @@ class Timing:
         endpoint = self.stack.endpoint
         stopped = not self.environment.precise and look.kept and not look.precise
         framework = self.stack.outside and self.stack.entries[0].seam is not None
-        notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework)
+        told = self.stack.without_asgi
+        notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework, outside_told=told)
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},

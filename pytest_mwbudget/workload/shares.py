@@ -26,7 +26,7 @@ def most_useful_first(results: Mapping[int, Result]) -> list[int]:
 def fitting(places: Sequence[int], needed_s: Mapping[int, Seconds], left_s: Seconds) -> Sequence[int]:
     """Return as many of the first places as fit into the time, each with the time that it needs at least.
 
-    A place that needs more than what is left does not keep those behind it out.
+    A place that needs more than the time left is skipped; later places may still fit.
     """
 
     def chosen() -> Iterator[int]:

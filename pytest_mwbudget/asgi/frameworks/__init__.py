@@ -1,6 +1,6 @@
-"""Layers of frameworks whose middlewares are no ASGI callables: one module a framework, named like its package.
+"""Layers of frameworks whose middlewares are not ASGI callables: one module a framework, named like its package.
 
-A module says which callables the framework calls round or beside its handler (`seam`), and reads its table of routes
-(`routes`). It is imported only for an app whose type comes from that package, and imports no framework itself.
+The function `seam` of a module says which callables the framework calls round or beside its handler, and `routes` reads
+the table of routes. A module is imported only for an app whose type comes from that package. It imports no framework.
 May import: `asgi.callables`, `errors`.
 """

@@ -3,7 +3,7 @@
 At startup BlackSheep builds a chain for each route. `Route.handler` is the `middleware_wrapper` of the outermost
 middleware, and its cells hold this middleware and the handler inside it. The wrappers are what a request enters, one
 per route and middleware. The endpoint is the handler at the end of the chain, with the binding of its parameters.
-Routing and handlers of exceptions are no layers.
+Routing and handlers of exceptions are not layers.
 """
 
 from __future__ import annotations

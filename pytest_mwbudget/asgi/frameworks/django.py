@@ -5,7 +5,7 @@ which `convert_exception_to_response` makes round each middleware, or an adapter
 link in a thread, `AsyncToSync` an async link on the event loop. A layer is entered through its link, and through its
 `process_view`, `process_template_response` and `process_exception`, which Django calls inside the endpoint. The
 endpoint is the innermost link: finding the view, calling it and rendering its response. The objects of the request and
-the response, signals and sending are no layers.
+the response, signals and sending are not layers.
 
 A middleware that can only be sync makes Django run the middlewares outside it in sync mode too. So the adapter in front
 of them belongs to that middleware.

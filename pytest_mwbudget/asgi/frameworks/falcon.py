@@ -2,7 +2,7 @@
 
 `App._middleware` holds the bound methods that every request calls: `process_request`, `process_resource` and
 `process_response`, or their variants that end in `_async`. The endpoint is the responder, a sink or a static route.
-Routing, the request and response objects, hooks of a responder and error handlers are no layers.
+Routing, the request and response objects, hooks of a responder and error handlers are not layers.
 """
 
 from __future__ import annotations

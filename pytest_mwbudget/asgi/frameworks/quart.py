@@ -1,7 +1,7 @@
 """Quart: each function of `before_request`, `after_request` and `teardown_request` is a layer, beside the view.
 
 So are those of `url_value_preprocessor` and `teardown_appcontext`, and those that blueprints and extensions register.
-The endpoint is the view. Routing, sessions, signals and error handlers are no layers. What wraps `asgi_app` is an ASGI
+The endpoint is the view. Routing, sessions, signals and error handlers are not layers. What wraps `asgi_app` is an ASGI
 middleware.
 
 Quart runs a sync function in a thread, through a coroutine function that it makes for each call (`ensure_async`). This
@@ -23,7 +23,7 @@ _STAGES = ("url_value_preprocessors", "before_request_funcs", "after_request_fun
 _FOR_THE_APP_ONLY = "teardown_appcontext_funcs"
 # Quart never runs these in a thread.
 _DIRECT = "url_value_preprocessors"
-_HOP = "it is sync, so Quart runs it in a thread for each request, and the way there and back is Quart's time"
+_HOP = "it is sync, so Quart runs it in a thread for each request; the way there and back comes on top, as Quart's time"
 
 
 def seam(app: object) -> Seam | None:

@@ -67,7 +67,7 @@ def cell(function: FunctionType, name: str) -> object:
 
 
 def entered(call: object) -> object:
-    """Return what a call of a callable enters: not a partial and not a transparent proxy, but what it passes on to."""
+    """Return the callable that a call reaches through partials and transparent proxies."""
     call = without_transparent_proxies(call)
     while type(call) is functools.partial:
         call = without_transparent_proxies(call.func)
@@ -95,10 +95,8 @@ def layers_of(
 ) -> tuple[FrameworkLayer, ...]:
     """Return a layer for each callee, in the order of their first calls, from pairs of a callee and a call.
 
-    A call that runs no function written in Python is left out.
-
-    `adapts` is by the identity of the callee. `by_maker` means that functions have the name of the function that made
-    them.
+    A call that runs no function written in Python is left out. The keys of `adapts` are the ids of callees. `by_maker`
+    means that an inner function has the name of the function that made it.
     """
     callees: dict[int, object] = {}
     calls_of: dict[int, list[object]] = {}

@@ -2,7 +2,7 @@
 
 Sanic keeps a `Middleware` object for each registration, and calls this object before the handler or after it. A
 function that is registered for both is one layer, and so is an object whose methods are registered. The endpoint is the
-handler of the route. Routing, signals and handlers of exceptions are no layers.
+handler of the route. Routing, signals and handlers of exceptions are not layers.
 """
 
 from __future__ import annotations

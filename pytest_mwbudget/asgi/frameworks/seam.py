@@ -24,9 +24,9 @@ class FrameworkLayer:
     `callee` is the object or function that the team or a package wrote: it names the row and tells whose it is. `calls`
     are the callables through which the framework enters it: functions, bound methods, or objects with a `__call__`
     written in Python. They are the same objects in every request. `adapts` says why the framework moves the request to
-    a thread or back because of this layer, None if it does not. `name` is that of the row, None for the usual name of
-    the callee: a function that is made by another one has its maker's name, which for most hooks is that of the app's
-    factory.
+    a thread or back because of this layer, None if it does not. `name` is the name of the row, None for the usual name
+    of the callee. The usual name of an inner function is that of the function that made it. For most hooks this is the
+    app's factory, so hooks need names of their own.
     """
 
     callee: object
