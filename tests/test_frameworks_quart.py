@@ -145,7 +145,8 @@ def test_a_function_that_a_factory_made_has_its_own_name() -> None:
 
 def test_sync_functions_run_in_threads_and_say_so() -> None:
     seam, (hello, sync) = watched(make(), "/hello", "/sync")
-    hop = "it is sync, so Quart runs it in a thread for each request; the way there and back comes on top, as Quart's time"
+    hop = "it is sync, so Quart runs it in a thread for each request"
+    hop += "; the way there and back comes on top, as Quart's time"
     assert {name: layer(seam, name).adapts for name in ALWAYS} == {
         **dict.fromkeys(ALWAYS),
         **dict.fromkeys(("sync_before", "sync_after"), hop),
