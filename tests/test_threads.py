@@ -692,8 +692,16 @@ def test_a_thread_that_outlives_its_request_is_its_layers() -> None:
         assert OWN not in other.kinds
 
 
+def test_a_thread_that_ends_in_a_request_does_not_work_for_requests() -> None:
+    works, ends = {1: 5}, {1: 5, 2: 40}
+    assert busier([works, ends, ends, *[works] * 18], 1.0, {}, 1.0) == {1}
+    # Threads that take turns work in some requests each.
+    turns = [{ident: 5} for ident in (1, 2, 3, 4) * 5]
+    assert busier(turns, 1.0, {}, 1.0) == {1, 2, 3, 4}
+
+
 def test_the_threads_that_are_busier_for_requests() -> None:
-    requests: list[dict[int, int]] = [{1: 10, 2: 10, 3: 10}, {1: 10, 2: 10}, {1: 10, 2: 10, 4: 1}]
+    requests: list[dict[int, int]] = [{1: 10, 2: 10, 3: 10}, {1: 10, 2: 10, 4: 1}, {1: 10, 2: 10, 4: 1}]
     idle = {1: 20, 2: 5, 3: 10}
     assert busier(requests, 1.0, idle, 1.0) == {2, 4}
     assert busier(requests, 3.0, idle, 1.0) == {4}  # three times as long as the pause

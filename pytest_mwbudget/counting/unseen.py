@@ -25,6 +25,8 @@ Events: TypeAlias = Mapping[int, int]
 # A thread that does this many times as much for requests as in a pause of the same length works for them.
 MUCH_MORE = 2
 LONGEST_PAUSE_S: Seconds = 1.0
+# A thread may work in this many requests by chance.
+BY_CHANCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,18 @@ def unseen_work(
 
 
 def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seconds: Seconds) -> set[int]:
-    """Return the threads that do much more per second during the requests than in the pause. Pure."""
+    """Return the threads that do much more per second during the requests than in the pause. Pure.
+
+    A thread that worked in a few requests only, as one that ends in one of them, does not work for requests.
+    """
     during: Counter[int] = Counter()
     for one in requests:
         during.update(one)
     return {
-        ident for ident, events in during.items() if events * idle_seconds > MUCH_MORE * idle.get(ident, 0) * seconds
+        ident
+        for ident, events in during.items()
+        if events * idle_seconds > MUCH_MORE * idle.get(ident, 0) * seconds
+        and sum(one.get(ident, 0) > 0 for one in requests) > min(BY_CHANCE, len(requests) // 2)
     }
 
 
