@@ -83,16 +83,22 @@ CONFTEST = f"""
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 {SPIN}
+
+# An unknown path is no workload here: old releases of Starlette answer it in a thread.
+async def home(request):
+    return PlainTextResponse("ok")
 
 @pytest.fixture
 def mw_budget_app():
-    return Starlette(middleware=[Middleware(Spin, us=300)])
+    return Starlette(routes=[Route("/", home)], middleware=[Middleware(Spin, us=300)])
 """
 TIMED = """
 import pytest
 
-@pytest.mark.mw_budget(layers={'Spin': 30}, expect_status=404)
+@pytest.mark.mw_budget(layers={'Spin': 30})
 def test_it(mw_budget):
     mw_budget.get('/')
 """
