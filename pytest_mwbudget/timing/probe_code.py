@@ -201,11 +201,9 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
     return receiving, sending
 
 
-def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
-    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called."""
+def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitable[Any]], Coroutine[Any, Any, Any]]:
+    """Return the coroutine function in which runs what a plain function of an owner returned."""
     log = timeline.append
-    # One of the two is called inside the layer and the other outside, because half of a probe is charged to each side.
-    receiving, sending = _message_probes(timeline, clock)
 
     async def awaited(owner: Owner, awaitable: Awaitable[Any]) -> Any:
         outer = timeline[-2]
@@ -216,6 +214,16 @@ def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
         finally:
             log(outer)
             log(clock())
+
+    return awaited
+
+
+def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
+    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called."""
+    log = timeline.append
+    # One of the two is called inside the layer and the other outside, because half of a probe is charged to each side.
+    receiving, sending = _message_probes(timeline, clock)
+    awaited = _probe_of_awaitable(timeline, clock)
 
     async def probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
         owner, target = hit
@@ -250,16 +258,7 @@ def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
 def framework_probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
     """Return a probe for layers of a framework, which get neither receive nor send."""
     log = timeline.append
-
-    async def awaited(owner: Owner, awaitable: Awaitable[Any]) -> Any:
-        outer = timeline[-2]
-        log(owner)
-        log(clock())
-        try:
-            return await awaitable
-        finally:
-            log(outer)
-            log(clock())
+    awaited = _probe_of_awaitable(timeline, clock)
 
     async def inside(target: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         # Inside the layer, as the probe's own coroutine is outside of it: half of a probe is charged to each side. A
