@@ -32,10 +32,11 @@ def slowdown(kept: Sequence[float], best_ns: float) -> float:
 
 
 def waited_ns(readings: Sequence[float], best_ns: float, hops: int) -> Nanoseconds:
-    """Return how much longer than at its best the machine takes for so many hops, at least 0.
+    """Return how much longer the machine takes for this number of hops than it does at its best; at least 0.
 
-    `readings` are the times of the fixed hop beside the values of a series, `best_ns` its best known time. Waits are
-    rare and long, so many hops wait more often than one: the typical sum of as many readings in a row is compared.
+    `readings` are the times of the fixed hop beside the values of a series, `best_ns` its best known time. Long waits
+    are rare, so one hop seldom meets one, and a series of hops often does. The median is that of sums of `hops`
+    readings.
     """
     if not readings or not hops:
         return 0
