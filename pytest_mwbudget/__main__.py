@@ -1,4 +1,7 @@
-"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure an app, explain a message, render a result."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`.
+
+Measures an app, explains a message, renders a stored result, merges files of limits.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from . import measure_command
 
             status = measure_command.main(vars(said))
+        elif said.command == "budgets":
+            from . import budgets_command
+
+            budgets_command.merge(said.file, said.output, said.base)
         elif said.command == "explain":
             _explain(said.id)
         else:
@@ -79,7 +86,18 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("result", metavar="RESULT.json", help="a file that --mw-budget-json wrote")
     for output in RENDERED:
         render.add_argument(f"--{output.name}", dest=output.name, metavar="PATH", help="write to PATH")
+    _add_budgets(commands.add_parser("budgets", help="work with files of recorded limits"))
     return parser
+
+
+def _add_budgets(budgets: argparse.ArgumentParser) -> None:
+    merge = budgets.add_subparsers(required=True, metavar="merge").add_parser(
+        "merge", help="join files of limits that several jobs wrote"
+    )
+    merge.add_argument("file", nargs="+", metavar="FILE", help="a file that --mw-budget-update wrote")
+    merge.add_argument("-o", "--output", metavar="PATH", help="write to PATH, which is also the default of --base")
+    base = "what the files were made of: a change by one file wins over what the others left as it was"
+    merge.add_argument("--base", metavar="PATH", help=base)
 
 
 def _add_measure(measure: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from ..errors import explain_command
 from ..model.results import Quantity, Verdict
+from .findings import ACCEPT
 from .json import left_out, measured, surveyed
 from .matrix import matrices
 from .picture import picture
@@ -52,6 +53,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str
         left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in found),
         explain=explain_command("ID"),
+        accept=ACCEPT,
         figure=figure,
     )
 
@@ -121,6 +123,9 @@ def _first(row: Row) -> str:
     if row.exceeded:
         quantity = max(row.exceeded, key=row.times_its_budget)
         return f"{amount(quantity, row.figures[quantity].value)}, over budget"
+    if row.over_limits:
+        worst = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
+        return f"{amount(worst.quantity, worst.value or 0)}, over its recorded limit"
     us = f"{row.figures['us'].text} µs" if "us" in row.figures else ""
     return ", ".join(filter(None, [us, "undecided" if row.verdict == "undecided" else ""]))
 
@@ -190,9 +195,12 @@ class _Cell:
 
 def _cell(row: Row, column: Column) -> _Cell:
     """Show the figure of a row, with its budget if it has one."""
-    found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
-    budget = f"of {column.show(judged.bound) if column.counted else bound(judged.bound)}" if judged else ""
-    verdict = judged.verdict if judged else None
+    quantity = cast("Quantity", column.key)
+    found, judged, limit = row.figures.get(column.key), row.judged.get(quantity), row.limits.get(quantity)
+    shown = column.show if column.counted else bound
+    budgets = [f"of {shown(judged.bound)}"] if judged else []
+    budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
+    budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
         return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.key, ""))
     return _Cell(found.text, found.value, found.span if found.varies else "", budget, verdict)

@@ -24,6 +24,8 @@ from ..model.results import (
     Ledger,
     Occupation,
     Profile,
+    Recorded,
+    RecordedLimit,
     RepeatedTest,
     RequestLine,
     Result,
@@ -152,6 +154,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
             "total": _counts(ledger.total),
             "why": ledger.why,
         },
+        "recorded": result.recorded and asdict(result.recorded),
         "notes": result.notes,
         "disturbed": result.disturbed,
         "profile": result.profile and asdict(result.profile),
@@ -244,11 +247,17 @@ def from_json(data: Mapping[str, Any]) -> Result:
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
         total_reason=data["total_reason"],
+        recorded=_read_recorded(data["recorded"]) if data.get("recorded") else None,
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
         disturbed=data.get("disturbed"),
         profile=_read_profile(data["profile"]) if data.get("profile") else None,
     )
+
+
+def _read_recorded(data: Mapping[str, Any]) -> Recorded:
+    limits = tuple(RecordedLimit(**one) for one in data["limits"])
+    return Recorded(**{**data, "limits": limits, "changed": tuple(data["changed"])})
 
 
 def _read_profile(data: Mapping[str, Any]) -> Profile:

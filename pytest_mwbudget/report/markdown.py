@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import explain_command
 from ..model.results import Profile, RequestLine, Verdict
+from .findings import ACCEPT
 from .json import left_out, measured, surveyed
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
@@ -158,6 +159,8 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     yield from (_line(_cells(row)) for row in shown.rows)
     yield ""
     yield from _findings(shown)
+    if shown.accept:
+        yield f"- {ACCEPT} {code(shown.accept)}"
     yield from (f"- note: {plain(note)}" for note in shown.notes)
     yield from (f"- advice: {plain(advice.text)} ({code(advice.page)})" for advice in shown.advice)
     if shown.profile is not None:

@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
-from ..model.results import COUNTED, Counts, Judged, LayerReport, Occupation, Quantity, Result, Verdict, worst
+from ..model.results import (
+    COUNTED,
+    Counts,
+    Judged,
+    LayerReport,
+    Occupation,
+    Quantity,
+    RecordedLimit,
+    Result,
+    Verdict,
+    worst,
+)
 from ..model.stack import Origin
 from .text import figure, size
 
@@ -105,11 +116,23 @@ class Row:
     report: LayerReport | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[Quantity, RecordedLimit] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict on the budgets of the row, None if it has none."""
-        return worst(judged.verdict for judged in self.judged.values())
+        """The worst verdict on the budgets and the recorded limits of the row, None if it has none."""
+        return worst(self.verdicts.values())
+
+    @property
+    def verdicts(self) -> dict[Quantity, Verdict]:
+        """The worst verdict on each quantity that has a budget or a recorded limit."""
+        found: dict[Quantity, Verdict] = {}
+        for quantity in {**self.judged, **self.limits}:
+            both = (one[quantity].verdict for one in (self.judged, self.limits) if quantity in one)
+            verdict = worst(both)
+            assert verdict is not None
+            found[quantity] = verdict
+        return found
 
     @property
     def kind(self) -> str:
@@ -150,6 +173,19 @@ class Row:
         """The quantities over their budgets."""
         return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
 
+    @property
+    def over_limits(self) -> list[RecordedLimit]:
+        """The recorded limits that the row is over."""
+        return [limit for limit in self.limits.values() if limit.verdict == "fail" and limit.quantity in self.figures]
+
+    @property
+    def badness(self) -> float:
+        """The largest ratio of a figure to the budget or the recorded limit that it is over; 0 if there is none."""
+        over = [self.times_its_budget(quantity) for quantity in self.exceeded]
+        return max(
+            [*over, *(self.figures[one.quantity].value / max(one.limit, 0.5) for one in self.over_limits)], default=0.0
+        )
+
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
         return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
@@ -161,13 +197,14 @@ def rows(result: Result) -> Iterator[Row]:
     judged: dict[Quantity, Judged] = {}
     if total is not None and result.total_budget_us is not None:
         judged["us"] = Judged(result.total_budget_us, total, result.total_reason)
-    yield _row("(outside)", books.outside if books else None, None, ledger.outside if ledger else None)
+    yield _row("(outside)", books.outside if books else None, None, ledger.outside if ledger else None, result=result)
     for report in result.layers:
         yield _row(report.name, report.us, report.occupation, report.counts, report.judged, report, result)
     us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
     if us or counts:
-        yield _row("(endpoint)", us, None, counts)
-    yield _row("(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
+        yield _row("(endpoint)", us, None, counts, result=result)
+    counts = ledger.total if ledger else None
+    yield _row("(total)", books.total if books else None, None, counts, judged, result=result)
 
 
 def _row(
@@ -181,7 +218,9 @@ def _row(
 ) -> Row:
     figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
     why = _why(report, figures, result) if report and result else {}
-    return Row(name, figures, judged or {}, counts is not None, report, counts.own_types if counts else (), why)
+    recorded = result.recorded.limits if result and result.recorded else ()
+    limits = {limit.quantity: limit for limit in recorded if limit.row == name}
+    return Row(name, figures, judged or {}, counts is not None, report, counts.own_types if counts else (), why, limits)
 
 
 def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts | None) -> Iterator[Figure]:

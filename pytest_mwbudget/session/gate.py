@@ -23,6 +23,7 @@ from .configuration import (
     settings_of,
     verbosity,
 )
+from .limits import configure as configure_limits
 from .markers import note_start
 from .progress import Progress
 from .tracebacks import Tracebacks, entered, raise_at
@@ -53,6 +54,7 @@ def configure(config: pytest.Config) -> None:
         merge([], configured(config))
         check_flamegraphs(config)
         check_survey(config)
+        configure_limits(config)
     except SettingError as error:
         raise pytest.UsageError(report_of(error)) from None
     if enforced(config):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,11 @@ import pytest
 
 from ..errors import SettingError, report_of, tagged
 from .artifacts import JSON, RENDERED, Output, check_distinct
-from .configuration import enforced, surveying
+from .configuration import LIMITS, enforced, surveying
 
 if TYPE_CHECKING:
     from ..report.terminal import Line
+    from .limits_update import Outcome
 
 # The outcomes that pytest itself reports; plugins that repeat tests have others.
 OUTCOMES = ("passed", "failed", "skipped")
@@ -83,6 +84,9 @@ class Summary:
         # The latest of each test, by its id and the worker that ran it; and the tests that failed.
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
+        # Tests of which no limit is recorded: they failed or were skipped.
+        self.unfinished: set[str] = set()
+        self.limits: Outcome | None = None
         self.remarks: list[str] = []
         # The whole JSON document, made after the tests. It is no property, because pytest before 8.3.3 reads every
         # attribute of a plugin and would make the document before the first test.
@@ -104,6 +108,8 @@ class Summary:
         self.left_out += [one for one in getattr(report, "mw_budget_left_out", ()) if one not in self.left_out]
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
+        if report.outcome != "passed" and report.outcome in OUTCOMES:
+            self.unfinished.add(report.nodeid)
         # With subtests the failure is in another report than the measurement. An expected failure is not a failure.
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
@@ -132,6 +138,7 @@ class Summary:
             broken = any(measurement["verdict"] == "fail" for measurement in survey.measurements)
             if broken and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._finish_limits(session, lasting)
         for output, path in self.files.items():
             try:
                 output.write(path, self.document)
@@ -143,6 +150,18 @@ class Summary:
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary and self.requests:
             self._add_to(Path(step_summary))
+
+    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
+        """Update the file of limits, if there is one. What cannot be updated fails the run."""
+        if self.config.stash.get(LIMITS, None) is None:
+            return
+        from ..report.json import from_json
+        from .limits_update import finish
+
+        measured = [(one["nodeid"], from_json(one)) for one in measurements]
+        self.limits = finish(self.config, measured, self.unfinished)
+        if self.limits.failed and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
@@ -163,6 +182,8 @@ class Summary:
         if self.requests or self.left_out:
             self._print_requests(terminalreporter)
         self._print_together(terminalreporter)
+        if self.limits is not None:
+            _write(terminalreporter, self.limits.lines)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
