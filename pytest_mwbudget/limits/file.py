@@ -54,7 +54,12 @@ class LimitsFile:
     @property
     def sections(self) -> list[str]:
         """The names of the sections, sorted."""
-        return sorted({place.section for place in self.limits} | {section for section, _ in self.packages})
+        return sorted({place.section for place in self.limits})
+
+    def pruned(self) -> LimitsFile:
+        """Return the file without the packages of sections that have no limit."""
+        sections = self.sections
+        return LimitsFile(self.limits, {key: one for key, one in self.packages.items() if key[0] in sections})
 
     def packages_of(self, section: str) -> dict[str, str]:
         """Return the versions of a section by package."""
@@ -66,6 +71,7 @@ class LimitsFile:
 
 def text_of(file: LimitsFile) -> str:
     """Return the text of a file: sorted, with one line for each row of a request."""
+    file = file.pruned()
     sections: dict[str, Any] = {name: {"packages": {}, "tests": {}} for name in file.sections}
     for (section, name), version in sorted(file.packages.items()):
         sections[section]["packages"][name] = version
@@ -153,7 +159,7 @@ def parsed(text: str, said: str) -> LimitsFile:
             packages[section, name] = _version(version, f"{where}, packages, {name!r}")
         for place, value in _rows(section, content.get("tests", {}), where):
             limits.update(_limits(place, value, f"{where}, {place.nodeid}, {place.request}, {place.row}"))
-    return LimitsFile(limits, packages)
+    return LimitsFile(limits, packages).pruned()
 
 
 def _error(message: str) -> SettingError:

@@ -24,7 +24,7 @@ def merged(files: Sequence[LimitsFile], base: LimitsFile | None = None) -> Limit
     return LimitsFile(
         _merged([file.limits for file in files], base.limits, _higher),
         _merged([file.packages for file in files], base.packages, lambda key, a, b: max(a, b, key=_version)),
-    )
+    ).pruned()
 
 
 def _merged(

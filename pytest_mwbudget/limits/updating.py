@@ -184,8 +184,9 @@ def _with_packages(
     file: LimitsFile, section: str, own: str, installed: Mapping[str, str], *, whole: bool
 ) -> LimitsFile:
     """Return the file with the versions of packages in a section; if it is `whole`, under the name `own`."""
-    if section not in {place.section for place in file.limits}:
-        return LimitsFile(file.limits, {key: one for key, one in file.packages.items() if key[0] != section})
+    file = file.pruned()
+    if section not in file.sections:
+        return file
     if not whole:
         added = {(section, name): version for name, version in installed.items()}
         return LimitsFile(file.limits, added | dict(file.packages))
