@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..analysis.verdicts import judge
 from ..errors import tagged
 from ..model.estimate import Estimate
 from ..model.request_keys import RequestKey
-from ..model.results import COUNTED, Count, Quantity, RecordedLimit, Result
+from ..model.results import COUNTED, Count, Quantity, Recorded, RecordedLimit, Result, worst
 from .costs import TOTAL, Figures, figures
 from .file import Limit, LimitsFile, Place
 from .sections import Surroundings, chosen, python_of
@@ -95,6 +95,38 @@ def _time_judged(place: Place, figure: Estimate, limit: Limit, result: Result, c
     if verdict == "fail" and crowded:
         verdict, reason = "undecided", crowded
     return RecordedLimit(place.row, place.quantity, figure.estimate, limit.most, verdict, reason)
+
+
+def with_recorded(result: Result, recorded: Recorded) -> Result:
+    """Return the result with what came of its limits, and with the worst verdict on budgets and limits."""
+    found = (result.total_verdict, recorded.verdict, *(report.verdict for report in result.layers))
+    return replace(result, recorded=recorded, verdict=worst(one for one in found if one is not None))
+
+
+def broken_counts(result: Result) -> bool:
+    """Whether a count is above its limit."""
+    limits = result.recorded.limits if result.recorded else ()
+    return any(limit.verdict == "fail" and limit.quantity in COUNTED for limit in limits)
+
+
+def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
+    """Judge broken counts by those of the same request in a process with a hash seed that is behind the limits.
+
+    A count that is within its limit there is above it because of this process's hash seed. It passes, and a note says
+    so.
+    """
+    assert result.recorded is not None
+    known, limits, notes = figures(again), list[RecordedLimit](), list[str]()
+    for limit in result.recorded.limits:
+        other = known.get(limit.row, {}).get(limit.quantity) if limit.verdict == "fail" else None
+        if isinstance(other, Count) and other.count <= limit.limit:
+            limits.append(replace(limit, verdict="pass"))
+            counts = f"{limit.value:g} here, and {other.count} with PYTHONHASHSEED={seed}, a seed behind its limit"
+            notes.append(tagged(f"{limit.quantity} of {limit.row} depend on the hash seed: {counts}.", "hash-seed"))
+        else:
+            limits.append(limit)
+    judged = with_recorded(result, replace(result.recorded, limits=tuple(limits)))
+    return replace(judged, notes=(*result.notes, *notes))
 
 
 def without_limits(result: Result, limits: Mapping[Place, Limit], recorded: Collection[Quantity]) -> list[str]:

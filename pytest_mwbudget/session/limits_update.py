@@ -28,10 +28,9 @@ from .artifacts import put
 from .configuration import LIMITS, verbosity
 from .file_lock import FileLock
 from .limits import UPDATE, Collected, RunLimits, read, surroundings
-from .recount import RecountError, recounted
+from .recount import SEEDS, RecountError, recounted
 
-# The hash seeds of further processes. FEWEST of them stand behind a new count, MOST where counts differ between them.
-SEEDS = range(1, 9)
+# FEWEST further processes stand behind a new count, MOST where counts differ between them.
 FEWEST, MOST = 2, 7
 # The most changes that are listed without -v.
 MOST_LISTED = 10
@@ -218,7 +217,7 @@ class _Ending:
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             number = "1 test" if len(tests) == 1 else f"{len(tests)} tests"
-            terminal.ensure_newline()
+            terminal.write_line("")
             terminal.write_line(f"mw-budget: counting {number} again in processes with other hash seeds")
 
     # ---- what is said ---------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from ..model.estimate import Seconds
+
 # Names the directory of a recount in its process: `TESTS` has the ids of the tests, `RESULT` gets the results.
 VARIABLE = "MWBUDGET_RECOUNT"
 TESTS, RESULT = "tests.json", "result.json"
@@ -22,6 +24,8 @@ WRITERS = (
     *("mw_budget_html", "mw_budget_markdown", "mw_budget_benchmark_json"),
 )
 SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_budget_update_mode", "mw_budget_reason")
+# The hash seeds of these processes. The first one is behind every limit of a count.
+SEEDS = range(1, 9)
 # The most characters of a failed process's output in a message.
 SHOWN = 600
 
@@ -36,26 +40,30 @@ def recounting() -> Path | None:
     return Path(said) if said else None
 
 
-def recounted(config: pytest.Config, tests: Collection[str], seed: int) -> Any:
+def recounted(config: pytest.Config, tests: Collection[str], seed: int, limit_s: Seconds | None = None) -> Any:
     """Run these tests in a process with another hash seed, and return the JSON document of its results.
 
-    Raises RecountError if the process has no results.
+    Raises RecountError if the process has no results, or takes longer than `limit_s`.
     """
     with TemporaryDirectory() as folder:
         (Path(folder) / TESTS).write_text(json.dumps(sorted(tests)), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
         environment |= {VARIABLE: folder, "PYTHONHASHSEED": str(seed)}
-        run = subprocess.run(  # noqa: S603
-            [*_command(config)],
-            cwd=config.invocation_params.dir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        try:
+            run = subprocess.run(  # noqa: S603
+                [*_command(config)],
+                cwd=config.invocation_params.dir,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise RecountError(f"pytest took longer than {limit_s} s") from None
         try:
             return json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -68,7 +76,10 @@ def _command(config: pytest.Config) -> Iterator[str]:
     yield sys.executable
     if os.getcwd() not in sys.path and "" not in sys.path:
         yield "-P"  # `pytest` does not search the working directory, `python -m pytest` does
-    yield from ("-m", "pytest", *map(str, config.invocation_params.args))
+    # The arguments of a worker of pytest-xdist are those of the process that started it.
+    mainargv = getattr(config, "workerinput", {}).get("mainargv")
+    arguments = mainargv[1:] if mainargv else config.invocation_params.args
+    yield from ("-m", "pytest", *map(str, arguments))
     yield from ("-p", __name__)
     if config.pluginmanager.hasplugin("pytest_cov"):
         yield "--no-cov"
