@@ -93,7 +93,7 @@ SETTINGS = {
         ),
         Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; several times"),
         Setting("requests", "FILE", (INI,), "TOML file with the requests to measure without a test"),
-        Setting("file", "PATH", IN_A_RUN, "file of recorded limits, by which marked tests are judged too"),
+        Setting("file", "FILE", IN_A_RUN, "file of recorded limits, by which marked tests are judged too"),
         Setting(
             "record",
             "QUANTITIES",

@@ -71,7 +71,7 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
         required=os.environ.get("CI", "").casefold() not in ("", "0", "false"),
         processor=processor(),
         options=tuple(
-            f"{SETTINGS[name].flag}={config.getoption(SETTINGS[name].key)}"
+            f"{SETTINGS[name].flag}={shlex.quote(config.getoption(SETTINGS[name].key))}"
             for name in ("app", "file")
             if config.getoption(SETTINGS[name].key) is not None
         ),
@@ -128,7 +128,7 @@ class RunLimits:
     """The file of limits as a run uses it.
 
     `name` is the path as the user wrote it. `modes` are what an update may do, empty without one. `required` is whether
-    a missing limit is a failure. `options` are those that a command to accept figures repeats. `recounting` is whether
+    a missing limit is a failure. `options` are those that a command to accept figures repeats, as a shell takes them. `recounting` is whether
     this run only counts for another one, and judges nothing.
     """
 
@@ -154,8 +154,8 @@ class RunLimits:
         """Return the command that accepts the figures of a test."""
         words = ["pytest", "--mw-budget", *self.options, UPDATE]
         if raises:
-            words += ["--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=why it costs more"]
-        return shlex.join([*words, nodeid])
+            words += ["--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason='why it costs more'"]
+        return " ".join([*words, shlex.quote(nodeid)])
 
 
 @dataclass(frozen=True, slots=True)
