@@ -30,7 +30,7 @@ from .model.results import (
     Result,
     worst,
 )
-from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, owner_of, parts_of
+from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, nearest_probed, owner_of, parts_of
 from .timing.run import Timed
 
 # ---- budgets ----------------------------------------------------------------------------------------------------
@@ -155,7 +155,8 @@ def hops(stack: Stack, found: Counted) -> Hops:
     for entry in stack.entries:
         for parent in entry.parents:
             if entry.elsewhere != (parent is not None and stack.entries[parent].elsewhere):
-                crossings[_nearest_probed(stack, parent)] += 1
+                outer = nearest_probed(stack.entries, parent, stack.probeable)
+                crossings[None if outer is None else first_part(stack.entries, outer)] += 1
     rows = {
         entry: found.layers[layer.index].threads.count
         for entry, layer in stack.layers
@@ -166,13 +167,6 @@ def hops(stack: Stack, found: Counted) -> Hops:
     rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
     whole = max(found.report.total.threads.count, sum(crossings.values()))
     return Hops({entry: count for entry, count in rows.items() if count}, whole)
-
-
-def _nearest_probed(stack: Stack, index: EntryIndex | None) -> EntryIndex | None:
-    """Return the first entry of the row that an entry's time is in; None for the server side."""
-    while index is not None and index not in stack.probeable:
-        index = stack.entries[index].parent
-    return None if index is None else first_part(stack.entries, index)
 
 
 # ---- the record -------------------------------------------------------------------------------------------------
