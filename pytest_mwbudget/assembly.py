@@ -14,7 +14,8 @@ from .analysis.slowdown import Hops
 from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
-from .counting.rows import row_counts, with_own_types
+from .counting.executed import Executed
+from .counting.rows import DIFFERS, row_counts, with_own_types
 from .counting.run import RequestCharges
 from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
@@ -101,15 +102,16 @@ def counted(
     charges: list[RequestCharges],
     why_not: Mapping[str, str],
     too_low: Mapping[Owner, str],
+    executed: Executed,
     notes: Sequence[str],
 ) -> Counted:
     """Return the typical counts of a request.
 
-    `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little memory.
+    `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little.
     """
 
     def row(owners: Iterable[Owner]) -> Counts:
-        return row_counts(charges, owners, why_not, too_low)
+        return row_counts(charges, owners, why_not, too_low, executed)
 
     def parts(entry: EntryIndex) -> Iterator[Owner]:
         return map(owner_of, parts_of(stack.entries, entry))
@@ -137,8 +139,10 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
     names = {layer.index: layer.name for _, layer in stack.layers}
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for index, counts in found.items():
-        for why in dict.fromkeys(counts.why.values()):
-            quantities = tuple(quantity for quantity in counts.why if counts.why[quantity] == why)
+        # The numbers that differ are in the JSON, and with a budget of them.
+        told = {quantity: DIFFERS if why.startswith(DIFFERS) else why for quantity, why in counts.why.items()}
+        for why in dict.fromkeys(told.values()):
+            quantities = tuple(quantity for quantity in told if told[quantity] == why)
             rows.setdefault((why, quantities), []).append(names.get(index, f"({index})"))
     for (why, quantities), named in rows.items():
         of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])

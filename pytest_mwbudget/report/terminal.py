@@ -256,7 +256,7 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
-    some = any(one.value if column.key == "retained" else one.high for one in found)
+    some = not column.detail and any(one.value if column.key == "retained" else one.high for one in found)
     return column.key in shown.total.figures and (verbose or column.key in budgets or some)
 
 
