@@ -139,15 +139,17 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
     names = {layer.index: layer.name for _, layer in stack.layers}
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for index, counts in found.items():
-        # The numbers that differ are in the JSON, and with a budget of them.
-        told = {quantity: DIFFERS if why.startswith(DIFFERS) else why for quantity, why in counts.why.items()}
-        for why in dict.fromkeys(told.values()):
-            quantities = tuple(quantity for quantity in told if told[quantity] == why)
+        steady = {quantity: why for quantity, why in counts.why.items() if not why.startswith(DIFFERS)}
+        for why in dict.fromkeys(steady.values()):
+            quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
             rows.setdefault((why, quantities), []).append(names.get(index, f"({index})"))
     for (why, quantities), named in rows.items():
         of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])
         missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
         yield tagged(missing, "uncountable")
+    unsteady = {key: None for counts in found.values() for key, why in counts.why.items() if why.startswith(DIFFERS)}
+    if unsteady:
+        yield tagged(f"{', '.join(unsteady)} of some rows are not counted: {DIFFERS}.", "uncountable")
 
 
 def hops(stack: Stack, found: Counted) -> Hops:

@@ -244,7 +244,12 @@ async def _executed(
     schedule = environment.schedule
     run = ExecutedRun(stack, counting_backend(), caller.loop.library)
     pace = ExecutedPace(schedule.agreeing_requests, schedule.executed_requests, schedule.executed_ns)
-    async with _counted_again(caller, settings) as call:
+    async with _called_again(caller, settings) as again:
+
+        async def call(observer: Observer) -> None:
+            await again(observer)
+            await caller.loop.settle()
+
         return await run.count(call, pace, environment.clock)
 
 
@@ -293,7 +298,15 @@ class _Run:
         __tracebackhide__ = True
         schedule = self.environment.schedule
         run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
-        async with _counted_again(self.caller, self.settings) as call:
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
+        slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer} if a request needs longer"
+        message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
+        async with self.caller.limited(limit_s, message) as extend:
+
+            async def call(observer: Observer | None = None) -> None:
+                await self.caller.settled(observer)
+                extend(limit_s)
+
             charges = await run.count(
                 call,
                 schedule.counted_requests,
@@ -306,7 +319,7 @@ class _Run:
         distorted: dict[str, str] = {}
         if self.foreign_tools.distorting:
             distorted = dict.fromkeys(PROCESS_WIDE, self.foreign_tools.why_no_figures)
-        why_not = {**self.environment.uncounted, **distorted, **executed.why_not, **run.why_not}
+        why_not = {**self.environment.uncounted, **distorted, **run.why_not, **executed.why_not}
         too_low = {**executed.too_low, **run.too_low}
         found = counted(self.stack, charges, why_not, too_low, executed, list(run.notes()))
         return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
@@ -418,24 +431,6 @@ async def _called_again(
             exchange = await caller(*arguments)
             extend(limit_s)
             return exchange
-
-        yield call
-
-
-@asynccontextmanager
-async def _counted_again(
-    caller: server.Caller, settings: Settings
-) -> AsyncIterator[Callable[[Observer], Awaitable[None]]]:
-    """Yield a function that makes a request under the probes of a count, each within the time limit of one."""
-    __tracebackhide__ = True
-    limit_s = caller.limit_s or settings.startup_timeout_s
-    slow = "" if caller.limit_s else f"; {settings.slow_answer} if a request needs longer"
-    message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
-    async with caller.limited(limit_s, message) as extend:
-
-        async def call(observer: Observer) -> None:
-            await caller.settled(observer)
-            extend(limit_s)
 
         yield call
 

@@ -1019,7 +1019,7 @@ def test_a_budget_of_what_cannot_be_counted_here_fails_the_test_with_the_remedy(
         [
             "GET /health: objects cannot be counted here",
             "Spin * undecided",
-            f"not counted: {', '.join(PROCESS_WIDE)} (there is no",
+            f"not counted: {', '.join(PROCESS_WIDE)}",
             "objects of Spin is undecided: objects cannot be counted here: there is no",
             "Next: run this test where objects can be counted, *",
         ]
