@@ -212,6 +212,7 @@ class Findings:
             books=timed.books if timed else None,
             floor_us=timed.floor_us if timed else None,
             slowdown=timed.slowdown if timed else None,
+            reference_ns=timed.reference_ns if timed else None,
             effort=timed.effort if timed else None,
             total_budget_us=self.budgets.total_us,
             total_verdict=total.verdict if total else None,

@@ -29,6 +29,7 @@ from pytest_mwbudget.model.results import (
     RequestLine,
     Result,
 )
+from pytest_mwbudget.model.runs import Provenance
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
@@ -391,7 +392,7 @@ def test_the_failure_is_the_same_after_the_way_back(result: Result) -> None:
 
 
 def test_the_environment_names_interpreter_loop_and_installed_packages() -> None:
-    found = environment("asyncio")
+    found = environment("asyncio", Provenance())
     assert found["python"] == platform.python_version()
     assert found["loop"] == "asyncio"
     assert found["packages"]["pytest"] == pytest.__version__

@@ -85,7 +85,7 @@ SETTINGS = {
         ),
         Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
         Setting("flamegraph", "failing|always|never", IN_A_RUN, "which requests to draw a flamegraph of", "failing"),
-        Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs", ".mw-budget"),
+        Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs and saved runs", ".mw-budget"),
         Setting("survey_time", "SECONDS", IN_A_RUN, "longest time that --mw-budget-survey measures", 120),
         Setting(
             "app",
@@ -100,5 +100,21 @@ SETTINGS = {
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
         Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),
         Setting("benchmark_json", "PATH", (OPTION,), "write the times to PATH in the JSON format of pytest-benchmark"),
+        Setting("save", "NAME", (OPTION,), "save all results under NAME, for --mw-budget-compare"),
+        Setting(
+            "compare",
+            "NAME|PATH",
+            (OPTION,),
+            "show what changed since the run saved under NAME, or since the results in PATH, a file or a directory",
+        ),
+        Setting(
+            "compare_fail",
+            "QUANTITY:GROWTH",
+            (OPTION,),
+            "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:10%,tasks:0",
+        ),
+        Setting(
+            "history", "PATH", (OPTION,), "append all figures to PATH as a line; the HTML page draws them over time"
+        ),
     )
 }

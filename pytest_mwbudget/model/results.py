@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
+from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
 from .remedies import BudgetPlace
 from .stack import Layer
@@ -273,15 +274,17 @@ class Result:
     """The result of one request of a test.
 
     Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
-    `books`, `floor_us`, `slowdown` and `effort` are None.
+    `books`, `floor_us`, `slowdown`, `reference_ns` and `effort` are None.
 
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `place`: where a budget of this request can stand
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
+    - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
     - `notes`: how far the figures can be trusted
+    - `changes`: what the figures changed by since the run that this one was compared with
     - `disturbed`: the active tool that prevented figures of time and memory
     """
 
@@ -294,6 +297,7 @@ class Result:
     books: Books | None = None
     floor_us: Microseconds | None = None
     slowdown: float | None = None
+    reference_ns: float | None = None
     effort: Effort | None = None
     total_budget_us: Microseconds | None = None
     total_verdict: Verdict | None = None
@@ -304,6 +308,7 @@ class Result:
     disturbed: str | None = None
     surveyed: bool = False
     place: BudgetPlace = "marker"
+    changes: tuple[Change, ...] = ()
 
     @property
     def label(self) -> str:

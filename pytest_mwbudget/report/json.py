@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, cast
 
+from ..model.changes import Change, Since
 from ..model.estimate import Estimate
 from ..model.results import (
     EXECUTED,
@@ -30,6 +31,7 @@ from ..model.results import (
     Result,
     SurveyRun,
 )
+from ..model.runs import Commit, Provenance, Run
 from ..model.stack import Layer, Origin
 from .view import view
 
@@ -59,20 +61,25 @@ def document(
     measurements: Sequence[Mapping[str, Any]],
     left_out: Sequence[Mapping[str, Any]] = (),
     survey: SurveyRun | None = None,
+    provenance: Provenance | None = None,
+    since: Since | None = None,
 ) -> dict[str, Any]:
     """Build the whole file, which `schema.json` beside this module describes.
 
     `measurements` come from `to_json`, requests that were `left_out` from `left_out_to_json`. `survey` is
-    what the run's survey did, None without one.
+    what the run's survey did, None without one. `since` says which run it was compared with.
     """
+    made = provenance or Provenance()
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment(", ".join(loops) or "asyncio"),
+        "environment": environment(", ".join(loops) or "asyncio", made),
+        "commit": made.commit and asdict(made.commit),
         "measurements": [*measurements],
         "left_out": [*left_out],
         "survey": survey and encodable(asdict(survey)),
+        "comparison": since and since_to_json(since),
     }
 
 
@@ -81,13 +88,15 @@ def render(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def environment(loop: str) -> dict[str, Any]:
-    """Return interpreter, platform, event loop and the versions of `PACKAGES`."""
+def environment(loop: str, made: Provenance) -> dict[str, Any]:
+    """Return interpreter, platform, event loop, processor, seed of hashes and the versions of `PACKAGES`."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "loop": loop,
+        "processor": made.processor,
+        "hash_seed": made.hash_seed,
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
 
@@ -122,6 +131,16 @@ def left_out_to_json(nodeid: str, request: RequestLine, reason: str) -> dict[str
     return cast("dict[str, Any]", encodable({"nodeid": nodeid, "request": asdict(request), "reason": reason}))
 
 
+def change_to_json(change: Change) -> dict[str, Any]:
+    """Convert the change of a figure to plain data."""
+    return cast("dict[str, Any]", encodable(asdict(change)))
+
+
+def since_to_json(since: Since) -> dict[str, Any]:
+    """Convert what a run was compared with to plain data."""
+    return cast("dict[str, Any]", encodable(asdict(since)))
+
+
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     """Convert a measured result to plain data."""
     books, effort, ledger, shown = result.books, result.effort, result.ledger, view(result)
@@ -140,6 +159,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "seconds": effort and effort.seconds,
         "floor_us": result.floor_us,
         "slowdown": result.slowdown,
+        "reference_ns": result.reference_ns,
         "total_us": books and asdict(books.total),
         "total_budget_us": result.total_budget_us,
         "total_verdict": result.total_verdict,
@@ -159,6 +179,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "disturbed": result.disturbed,
         "profile": result.profile and asdict(result.profile),
         "advice": [asdict(one) for one in shown.advice],
+        "changes": [*map(change_to_json, result.changes)],
     }
     return cast("dict[str, Any]", encodable(data))
 
@@ -209,6 +230,28 @@ def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
     return [(data["nodeid"], from_json(data)) for data in document["measurements"]]
 
 
+def run_of(document: Mapping[str, Any]) -> Run:
+    """Read what the run was made of and where. Files of the first releases do not say processor, seed and commit."""
+    environment, commit = document["environment"], document.get("commit")
+    return Run(
+        created=document.get("created"),
+        **{key: environment[key] for key in ("python", "implementation", "platform", "loop", "packages")},
+        provenance=Provenance(
+            Commit(**commit) if commit else None, environment.get("processor"), environment.get("hash_seed")
+        ),
+    )
+
+
+def compared(document: Mapping[str, Any]) -> Since | None:
+    """Read which run a run was compared with, None if it was compared with none."""
+    data = document.get("comparison")
+    if data is None:
+        return None
+    commit = data["commit"]
+    lists = {key: tuple(found) for key, found in data.items() if isinstance(found, list)}
+    return Since(**{**data, **lists, "commit": Commit(**commit) if commit else None})
+
+
 def left_out(document: Mapping[str, Any]) -> list[tuple[str, RequestLine, str]]:
     """Read the requests that were not measured: the id of the test, the request, the reason."""
     return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document.get("left_out", ())]
@@ -244,6 +287,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         books=books,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
         slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
+        reference_ns=data.get("reference_ns"),
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
@@ -252,7 +296,13 @@ def from_json(data: Mapping[str, Any]) -> Result:
         notes=tuple(data["notes"]),
         disturbed=data.get("disturbed"),
         profile=_read_profile(data["profile"]) if data.get("profile") else None,
+        changes=tuple(map(_read_change, data.get("changes", ()))),
     )
+
+
+def _read_change(data: Mapping[str, Any]) -> Change:
+    estimates = {key: data[key] and _read_estimate(data[key]) for key in ("before", "after", "change")}
+    return Change(**{**data, **estimates})
 
 
 def _read_profile(data: Mapping[str, Any]) -> Profile:

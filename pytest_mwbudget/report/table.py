@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..model.changes import Change
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import COUNTED, Counts, Judged, LayerReport, Occupation, Quantity, Result, Verdict, worst
 from ..model.stack import Origin
@@ -99,7 +100,7 @@ class Row:
     """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
     `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
-    reason for each figure that is null in the JSON.
+    reason for each figure that is null in the JSON. `changes` has what figures changed by, by quantity.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Row:
     report: LayerReport | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -160,7 +162,14 @@ class Row:
 
 
 def rows(result: Result) -> Iterator[Row]:
-    """Yield the rows of a result, outermost first; the last one is `(total)`."""
+    """Yield the rows of a result with their changes, outermost first; the last one is `(total)`."""
+    changes: dict[str, dict[str, Change]] = {}
+    for change in result.changes:
+        changes.setdefault(change.row, {})[change.quantity] = change
+    yield from (replace(row, changes=changes[row.name]) if row.name in changes else row for row in _rows(result))
+
+
+def _rows(result: Result) -> Iterator[Row]:
     books, ledger, total = result.books, result.ledger, result.total_verdict
     judged: dict[Quantity, Judged] = {}
     if total is not None and result.total_budget_us is not None:

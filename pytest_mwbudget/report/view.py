@@ -13,6 +13,7 @@ from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
 from ..model.stack import Origin
 from .advice import advise
+from .changes import of_rows
 from .findings import Finding, exceeded, headline, next_step, next_step_uncountable, undecided
 from .table import Row, rows
 from .text import figure, has_id
@@ -30,7 +31,8 @@ class View:
     Both are None if no layer qualifies. `unattributed` is the sum of the rows less the total. `detection_limit`,
     `unattributed` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
-    `findings` has each budget that is exceeded or undecided. `place` is where a budget of this request can stand.
+    `findings` has each budget that is exceeded or undecided. `changed` says which figures certainly changed. `place` is
+    where a budget of this request can stand.
     """
 
     request: str
@@ -52,6 +54,7 @@ class View:
     advice: tuple[Advice, ...]
     profile: Profile | None
     place: BudgetPlace
+    changed: tuple[str, ...] = ()
 
     @property
     def layers(self) -> list[Row]:
@@ -134,6 +137,7 @@ def view(result: Result) -> View:
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
+        changed=tuple(of_rows(result.changes, timed=True)),
     )
 
 

@@ -28,8 +28,8 @@ class Output:
 
         if self.name == "html":
             return html.render(document, lambda file: _seen_from(path, file))
-        renderers = {"json": json.render, "markdown": markdown.render, "benchmark-json": benchmark.render}
-        return renderers[self.name](document)
+        renderers = {"markdown": markdown.render, "benchmark-json": benchmark.render}
+        return renderers.get(self.name, json.render)(document)
 
     def check(self, path: Path, said: str) -> None:
         """Check before the tests that the file can be written, and leave nothing behind.
@@ -125,7 +125,8 @@ def _seen_from(page: Path, file: str) -> str:
         return file
 
 
-JSON = Output("json")
+# The same file, elsewhere and under a name.
+JSON, SAVE = Output("json"), Output("save")
 # What can be rendered from the JSON.
 HTML, MARKDOWN = Output("html", "jinja2"), Output("markdown")
 RENDERED = (HTML, MARKDOWN, Output("benchmark-json"))
