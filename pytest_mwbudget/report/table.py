@@ -53,8 +53,8 @@ COUNTS = (
     Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
     Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
     Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
-    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
-    Column("sent", "send", "messages sent through its outer boundary", _whole),
+    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv", detail=True),
+    Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
 )
 
