@@ -14,6 +14,8 @@ import pytest
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import (
     COUNTED,
+    EXECUTED,
+    PROCESS_WIDE,
     Books,
     Count,
     Counts,
@@ -42,7 +44,7 @@ def exact(number: int, **kinds: int) -> Count:
     return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
 
 
-NOTHING = Counts(*[exact(0)] * 9)
+NOTHING = Counts(*[exact(0)] * 12)
 GZIP_COUNTS = Counts(
     objects=Count(5, 4, 9, {"builtins.dict": 3, "shop.Token": 2}),
     allocations=exact(30),
@@ -53,6 +55,9 @@ GZIP_COUNTS = Counts(
     received=exact(3),
     sent=exact(4),
     suspensions=Count(2, 2, 6),
+    bytecodes=exact(6410),
+    calls=exact(529),
+    py_calls=exact(327),
     own_types=("shop.Token",),
 )
 LEDGER = Ledger(outside=NOTHING, endpoint=replace(NOTHING, sent=exact(4)), total=GZIP_COUNTS, requests=21)
@@ -108,8 +113,8 @@ UNTIMED = replace(
     total_verdict=None,
     verdict="fail",
 )
-WHY = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "the extension was not built")
-UNCOUNTED = replace(GZIP_COUNTS, objects=None, allocations=None, bytes=None, retained=None, own_types=())
+WHY = dict.fromkeys(PROCESS_WIDE, "the extension was not built")
+UNCOUNTED = replace(GZIP_COUNTS, **dict.fromkeys(PROCESS_WIDE), own_types=())
 # Counted without the extension, on a platform whose CPU clock is too coarse.
 UNCOUNTABLE = replace(
     RESULT,
@@ -143,6 +148,7 @@ COUNTS = {
     "threads": COUNT | {"names": dict},
     "retained": COUNT | {"types": dict},
     "suspensions": COUNT,
+    **dict.fromkeys(EXECUTED, COUNT),
     "messages": {"receive": int, "send": int},
     "own_types": list,
 }

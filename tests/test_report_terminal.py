@@ -21,6 +21,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.remedies import BudgetPlace
 from pytest_mwbudget.model.results import (
     COUNTED,
+    EXECUTED,
     Books,
     Count,
     CountedQuantity,
@@ -88,7 +89,7 @@ def same(number: int, **kinds: int) -> Count:
     return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
 
 
-NONE = Counts(*[same(0)] * 9)
+NONE = Counts(*[same(0)] * 12)
 
 
 def counted(
@@ -281,6 +282,9 @@ MUCH = Counts(
     received=same(1),
     sent=same(2),
     suspensions=same(4),
+    bytecodes=same(6410),
+    calls=same(529),
+    py_calls=same(327),
     own_types=("shop.Token",),
 )
 
@@ -334,7 +338,8 @@ def test_a_column_of_zeros_folds_away_and_is_there_when_asked() -> None:
     assert heading(found) == ["per request", "send"]
     assert heading(found, verbose=True) == [
         "per request",
-        *("objects", "allocs", "bytes", "retained", "tasks", "threads", "recv", "send"),
+        *("objects", "allocs", "bytes", "retained", "tasks", "threads"),
+        *("bytecodes", "calls", "py calls", "recv", "send"),
     ]
 
 
@@ -364,7 +369,7 @@ def test_a_count_that_varies_is_marked_and_its_range_is_there_when_asked() -> No
     total = replace(MUCH, objects=Count(500, 480, 540))
     found = counted(layer_row(counts=replace(MUCH, retained=same(0))), total=total)
     auth = second(found, 120)[2].split()
-    assert auth == ["Auth", "~478", "1200", "~64.0", "KiB", "0", "3", "2", "1", "2"]
+    assert auth == ["Auth", "~478", "1200", "~64.0", "KiB", "0", "3", "2", "6410", "1", "2"]
     assert "21 requests counted; ~ varies from request to request" in lines(found)
     assert not any("…" in line for line in lines(found))
     verbose = lines(found, verbose=True)
@@ -419,6 +424,8 @@ def test_what_cannot_be_counted_has_no_column_and_one_line_for_each_reason() -> 
     why = {"objects": WHY, "allocations": WHY, "bytes": WHY, "retained": "no such thing"}
     found = counted(layer_row(counts=cannot), outside=cannot, endpoint=cannot, total=cannot, why=why)
     assert heading(found) == ["per request", "tasks"]
+    own = replace(cannot, **dict.fromkeys(EXECUTED))
+    found = counted(layer_row(counts=own), outside=own, endpoint=own, total=own, why=why)
     assert heading(found, verbose=True) == ["per request", "tasks", "threads", "recv", "send"]
     assert [line for line in lines(found, 120) if "not counted" in line] == [
         f"not counted: objects, allocations, bytes ({WHY}) [uncountable]",
@@ -430,7 +437,8 @@ def test_times_have_columns_where_a_layer_waits_or_blocks_or_has_a_budget_for_it
     plain = replace(PASSING, counts=NONE, occupation=Occupation(us(17.9), 0.0, 17.0))
     times = ["busy µs", "wait µs", "cpu µs"]
     assert heading(timed(counted(plain))) == ["per request"]
-    assert heading(timed(counted(plain)), verbose=True)[-3:] == times
+    shown = lines(timed(counted(plain)), 120, verbose=True)
+    assert [re.split(r"\s{2,}", line)[-3:] for line in shown if line.startswith("per request")][-1] == times
     waits = replace(plain, occupation=BUSY)
     blocks = replace(plain, occupation=replace(BUSY, wait_us=0.0, blocking=True))
     judged = replace(plain, judged={"busy_us": Judged(50.0, "pass")})
@@ -511,7 +519,7 @@ def test_a_table_with_something_in_every_column_fits_eighty_columns(with_times: 
 
 
 def test_columns_that_have_no_room_stand_below_with_the_same_names() -> None:
-    wide, narrow = full(140, with_times=True), full(80, with_times=True)
+    wide, narrow = full(140, with_times=False), full(100, with_times=True)
     assert sum(line.startswith("per request") for line in wide) == 1
     begins = [number for number, line in enumerate(narrow) if line.startswith("per request")]
     assert len(begins) == 2
@@ -524,7 +532,9 @@ def test_columns_that_have_no_room_stand_below_with_the_same_names() -> None:
     assert [narrow[begin + 2].endswith("undecided") for begin in begins] == [True, False]
 
 
-COUNTS_OF_MUCH = ["~478", "1200", "~64.0", "KiB", "1", "3", "2", "1", "2"]
+COUNTS_OF_MUCH = ["~478", "1200", "~64.0", "KiB", "1", "3", "2", "6410", "1", "2"]
+# Of calls, which stand after the bytecodes.
+DETAILS_OF_MUCH = ["529", "327"]
 
 
 @relaxed
@@ -537,10 +547,11 @@ def test_no_figure_is_lost_at_any_width(width: int, verbose: bool, with_times: b
         return [word for line in shown if line.startswith(start) for word in line.split()[1:]]
 
     times = ["7.90", "10.0", "6.50"] if with_times else []
+    counts = [*COUNTS_OF_MUCH[:8], *(DETAILS_OF_MUCH if verbose else []), *COUNTS_OF_MUCH[8:]]
     found = figures("Base")
     assert found.count("undecided") == 1
-    assert [word for word in found if word != "undecided"] == [*COUNTS_OF_MUCH, *times]
-    assert figures("(total)") == COUNTS_OF_MUCH
+    assert [word for word in found if word != "undecided"] == [*counts, *times]
+    assert figures("(total)") == counts
 
 
 @pytest.mark.parametrize("width", range(40, 61))

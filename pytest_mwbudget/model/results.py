@@ -21,12 +21,16 @@ LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
 # Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
-Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes", "tasks", "threads", "retained"]
-CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
-QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+CountedQuantity: TypeAlias = Literal[
+    "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
+]
+Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+# Quantities that are counted in requests of their own.
+EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
-IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
+PROCESS_WIDE: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained", *EXECUTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Counts:
     - `tasks`: by coroutine; `threads`: by function
     - `received` and `sent`: messages through the row's outer boundary
     - `suspensions`: of tasks in the row
+    - `bytecodes`: bytecode instructions executed; `calls`: made by them; `py_calls`: Python functions entered
     - `own_types`: types of objects that no other row created
     - `why`: the reason for each quantity that could be counted in other rows, but not in this one
     """
@@ -69,6 +74,9 @@ class Counts:
     received: Count
     sent: Count
     suspensions: Count
+    bytecodes: Count | None = None
+    calls: Count | None = None
+    py_calls: Count | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
 

@@ -20,6 +20,9 @@ VERBS = {
     "tasks": "spawns",
     "threads": "hands to worker threads",
     "retained": "leaves behind",
+    "bytecodes": "executes",
+    "calls": "makes",
+    "py_calls": "enters",
 }
 IN_FILE = "in the table of the request in the file of requests"
 # The most names in a list.

@@ -14,7 +14,8 @@ from typing import Any, cast
 from ..model.changes import Change, Since
 from ..model.estimate import Estimate
 from ..model.results import (
-    IN_MEMORY,
+    EXECUTED,
+    PROCESS_WIDE,
     Books,
     Count,
     Counts,
@@ -41,7 +42,7 @@ PACKAGES = (
     *("uvloop", "pydantic"),
 )
 # The counts of a row, each with the key of its kinds in the JSON.
-KINDS = {
+KINDS: dict[str, str | None] = {
     "objects": "types",
     "allocations": None,
     "bytes": None,
@@ -49,7 +50,9 @@ KINDS = {
     "threads": "names",
     "retained": "types",
     "suspensions": None,
+    **dict.fromkeys(EXECUTED),
 }
+NOT_YET = "the file was written by a version that did not count it"
 # The fields of a layer that have the same name in the JSON.
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
@@ -266,6 +269,7 @@ def surveyed(document: Mapping[str, Any]) -> SurveyRun | None:
 def from_json(data: Mapping[str, Any]) -> Result:
     """Read the result that `to_json` wrote. Advice is not read but derived from the result again."""
     ledger, endpoint = data["ledger"], data["ledger"]["endpoint"]
+    why = {**dict.fromkeys([key for key in EXECUTED if key not in ledger["total"]], NOT_YET), **ledger["why"]}
     counts = (_read_counts(ledger["outside"]), endpoint and _read_counts(endpoint), _read_counts(ledger["total"]))
     books, timed = None, data["total_us"] is not None
     if timed:
@@ -278,8 +282,8 @@ def from_json(data: Mapping[str, Any]) -> Result:
         surveyed=data.get("surveyed", False),
         place=data.get("budget_place", "marker"),
         loop=data["loop"],
-        layers=tuple(_read_layer(layer, ledger["why"]) for layer in data["layers"]),
-        ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
+        layers=tuple(_read_layer(layer, why) for layer in data["layers"]),
+        ledger=Ledger(*counts, ledger["requests"], why),
         books=books,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
         slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
@@ -312,7 +316,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
     if data["busy_interval_us"] is not None:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
-    own = {key: why for key, why in data["why"].items() if key in IN_MEMORY and key not in everywhere}
+    own = {key: why for key, why in data["why"].items() if key in PROCESS_WIDE and key not in everywhere}
     return LayerReport(
         Layer(
             **{key: data[key] for key in OF_LAYER},
@@ -328,7 +332,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:
-    counts: dict[str, Any] = {key: _read_count(data[key], kinds) for key, kinds in KINDS.items()}
+    counts: dict[str, Any] = {key: _read_count(data.get(key), kinds) for key, kinds in KINDS.items()}
     received, sent = (Count(*[data["messages"][key]] * 3) for key in ("receive", "send"))
     own_types = tuple(data["own_types"] or ())
     return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data.get("why", {}))

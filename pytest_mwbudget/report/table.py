@@ -18,7 +18,7 @@ class Column:
     """A figure that rows can have.
 
     `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title of a narrow column. `show` formats
-    a value.
+    a value. A `detail` is shown on request, or where it has a budget.
     """
 
     key: str
@@ -26,6 +26,7 @@ class Column:
     meaning: str
     show: Callable[[float], str] = figure
     short: str = ""
+    detail: bool = False
 
     @property
     def counted(self) -> bool:
@@ -49,6 +50,9 @@ COUNTS = (
     Column("retained", "retained", "objects still alive afterwards", _whole),
     Column("tasks", "tasks", "tasks spawned", _whole),
     Column("threads", "threads", "calls handed to worker threads", _whole),
+    Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
+    Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
+    Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
     Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
     Column("sent", "send", "messages sent through its outer boundary", _whole),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),

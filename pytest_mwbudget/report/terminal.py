@@ -245,12 +245,12 @@ def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
 
 
 def _cell(row: Row, column: Column) -> str:
-    """Return the text of a figure; a dash for a count in a row without counts."""
+    """Return the text of a figure; a dash for a count in a row without counts, `?` for one that is not known."""
     found = row.figures.get(column.key)
     if found is not None:
         change = row.changes.get(column.key)
         return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
-    return "-" if column.counted and not row.counted else ""
+    return ("?" if row.counted else "-") if column.counted else ""
 
 
 def _shows(column: Column, shown: View, verbose: bool) -> bool:
@@ -262,8 +262,8 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
-    some = any(one.value if column.key == "retained" else one.high for one in found)
-    return column.key in shown.total.figures and (verbose or column.key in budgets or some)
+    some = not column.detail and any(one.value if column.key == "retained" else one.high for one in found)
+    return bool(found) and (verbose or column.key in budgets or some)
 
 
 def _remarks(row: Row, width: int) -> Iterator[str]:
