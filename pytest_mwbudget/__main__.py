@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import MwBudgetError, report_of
+from .comparison.history import HistoryRun
+from .errors import MwBudgetError, SettingError, report_of
 from .messages import pages
 from .report.json import left_out, measured, surveyed
 from .report.overview import together
 from .report.terminal import run
 from .report.text import printable
-from .session.artifacts import RENDERED, STORED, check_distinct, put
+from .session.artifacts import HTML, RENDERED, STORED, check_distinct, put
+from .session.history import read as read_history
 from .session.stored import MISSHAPEN, files_in, misshapen, together_of
 
 # The exit status of a program that the user has interrupted, as shells report it.
@@ -83,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("result", nargs="+", metavar="RESULT.json", help=several)
     for output in RENDERED:
         render.add_argument(f"--{output.name}", dest=output.name, metavar="PATH", help="write to PATH")
+    history = "the file of --mw-budget-history; with --html, the page draws every row over time"
+    render.add_argument("--history", metavar="PATH", help=history)
     _add_compare(commands.add_parser("compare", help="say what changed between stored results"))
     return parser
 
@@ -131,8 +135,9 @@ def _render(sources: Sequence[Path], said: Mapping[str, str]) -> None:
     for output, option in options.items():
         output.check_package(option)
     document, notes = together_of(files)
+    history, broken = _history(said.get("history"), drawn=HTML in paths)
     try:
-        texts = {output: output.render(document, path) for output, path in paths.items()}
+        texts = {output: output.render(document, path, history) for output, path in paths.items()}
         tables = [] if texts else _tables(document)
     except MISSHAPEN as error:
         raise misshapen(sources[0], error) from None
@@ -140,10 +145,23 @@ def _render(sources: Sequence[Path], said: Mapping[str, str]) -> None:
         output.check(path, options[output])
     for output, text in texts.items():
         put(paths[output], text)
-    for note in notes:
+    for note in (*notes, *broken):
         print(f"note: {printable(note)}", file=sys.stderr)
     for line in tables:
         print(line)
+
+
+def _history(said: str | None, *, drawn: bool) -> tuple[Sequence[HistoryRun], Sequence[str]]:
+    """Read the history for the page, and say which of its lines are broken."""
+    if said is None:
+        return (), ()
+    if not drawn:
+        raise SettingError(f"--history={said!r} is drawn on the HTML page; add --html=PATH", message_id="file")
+    try:
+        return read_history(Path(said))
+    except OSError as error:
+        remedy = "give a file that --mw-budget-history wrote"
+        raise SettingError(f"--history={said!r} cannot be read: {error}; {remedy}", message_id="file") from None
 
 
 def _tables(document: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.changes import BETWEEN_TWO_RUNS, Comparable, changes, comparable, differences
 from pytest_mwbudget.comparison.comparing import compare, offences, unjudged
+from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.merging import StoredRun, merged
 from pytest_mwbudget.model.changes import Change
 from pytest_mwbudget.model.estimate import Estimate
@@ -72,10 +73,14 @@ def result(*layers: LayerReport, **said: Any) -> Result:
     return Result(**{**known, **said})
 
 
+def changed(before: Result, after: Result, limits: Comparable | None = None) -> tuple[Change, ...]:
+    return changes(figures_of(before), figures_of(after), limits or Comparable())
+
+
 def change(
     before: Result, after: Result, row: str = "Auth", quantity: str = "us", limits: Comparable | None = None
 ) -> Change:
-    found = changes(before, after, limits or Comparable())
+    found = changed(before, after, limits)
     (one,) = [one for one in found if (one.row, one.quantity) == (row, quantity)]
     return one
 
@@ -209,9 +214,9 @@ def test_a_count_that_one_run_could_not_make_is_not_measured():
 
 def test_rows_are_new_or_gone():
     before, after = result(layer("Old"), layer("Auth")), result(layer("Auth"), layer("New"))
-    words = {(one.row, one.word) for one in changes(before, after, Comparable()) if one.quantity == "us"}
+    words = {(one.row, one.word) for one in changed(before, after) if one.quantity == "us"}
     assert {("New", "new"), ("Old", "gone"), ("Auth", "same")} <= words
-    assert [one.row for one in changes(before, after, Comparable())][-1] == "Old", "what is gone comes last"
+    assert [one.row for one in changed(before, after)][-1] == "Old", "what is gone comes last"
 
 
 def test_a_layer_that_the_request_does_not_reach_any_more_is_named_with_the_reason():
@@ -224,7 +229,7 @@ def test_a_layer_that_the_request_does_not_reach_any_more_is_named_with_the_reas
 
 def test_a_quantity_that_neither_run_knows_is_left_out():
     nothing = result(layer("Auth", None, counts=counts(objects=None)), books=None)
-    assert not {(one.row, one.quantity) for one in changes(nothing, nothing, Comparable())} & {
+    assert not {(one.row, one.quantity) for one in changed(nothing, nothing)} & {
         ("Auth", "us"),
         ("Auth", "objects"),
         ("(total)", "us"),

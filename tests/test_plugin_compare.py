@@ -227,3 +227,32 @@ def test_a_document_has_nothing_private(shop: pytest.Pytester, monkeypatch: pyte
     text = SAVED.read_text(encoding="utf-8")
     assert "somebody-private" not in text
     assert str(shop.path) not in text
+
+
+# ---- the history --------------------------------------------------------------------------------------------------
+
+
+def test_each_run_appends_a_line_and_the_page_draws_them(shop: pytest.Pytester) -> None:
+    pytest.importorskip("jinja2")
+    Path("history.jsonl").write_text("broken", encoding="utf-8")
+    for _ in range(2):
+        result = run(shop, "--mw-budget", "--mw-budget-history=history.jsonl", "--mw-budget-html=mw.html")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["line 1 of '*history.jsonl' is left out: * [[]history[]]"])
+    lines = Path("history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[-1])["requests"][0]["rows"]["Spin"]["tasks"] == [0, 0, 0]
+    assert "2 runs, from " in Path("mw.html").read_text(encoding="utf-8")
+
+
+def test_a_history_needs_a_run_that_measures(shop: pytest.Pytester) -> None:
+    result = run(shop, "--mw-budget-history=history.jsonl")
+    result.stderr.fnmatch_lines(
+        ["ERROR: --mw-budget-history='history.jsonl' has nothing to write without measuring; *"]
+    )
+    assert not Path("history.jsonl").exists()
+
+
+def test_a_run_that_measures_nothing_appends_nothing(shop: pytest.Pytester) -> None:
+    run(shop, "--mw-budget", "--mw-budget-history=history.jsonl", "-k", "nothing")
+    assert not Path("history.jsonl").exists()

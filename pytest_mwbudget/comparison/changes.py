@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..analysis.slowdown import STEADY
 from ..analysis.verdicts import APPS_SLOWED, BETWEEN_RUNS
-from ..model.changes import TOTAL, Change, ChangeWord
+from ..model.changes import Change, ChangeWord
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.results import COUNTED, QUANTITIES, Counts, LayerReport, Quantity, Result
+from ..model.results import COUNTED, QUANTITIES, Quantity
 from ..model.runs import Run
+from .figures import RequestFigures, RowFigures
 
 # Two processes read the same row by up to this share differently, beyond their intervals. A request that hands work to
 # threads differs more, and also in counts: with the moment at which a thread answers (docs/decisions/0029).
-BETWEEN_TWO_RUNS, BETWEEN_THREADED_RUNS, BETWEEN_THREADED_COUNTS = BETWEEN_RUNS, 2 * BETWEEN_RUNS, 0.02
+BETWEEN_TWO_RUNS, BETWEEN_THREADED_RUNS, BETWEEN_THREADED_COUNTS = BETWEEN_RUNS, 3 * BETWEEN_RUNS, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,71 +58,36 @@ def _interpreter(run: Run) -> str:
     return f"{run.implementation} {run.python}"
 
 
-def changes(before: Result, after: Result, limits: Comparable) -> tuple[Change, ...]:
+def changes(before: RequestFigures, after: RequestFigures, limits: Comparable) -> tuple[Change, ...]:
     """Return what each quantity of each row changed by: the rows of the later run in order, then those that are gone.
 
     A quantity that neither run knows is left out.
     """
-    rows, earlier = _rows(after), _rows(before)
-    slowed = _slowed(before, after), _slowed(after, before)
-    threaded = earlier[TOTAL].in_threads or rows[TOTAL].in_threads
-    found = []
-    for name in (*rows, *(name for name in earlier if name not in rows)):
-        for quantity in QUANTITIES:
-            pair = _Pair(name, quantity, earlier.get(name), rows.get(name), limits.reason(quantity), slowed, threaded)
-            change = pair.change()
-            if change is not None:
-                found.append(change)
-    return tuple(found)
+    rows = (*after.rows, *(name for name in before.rows if name not in after.rows))
+    found = (change_of(row, quantity, before, after, limits) for row in rows for quantity in QUANTITIES)
+    return tuple(change for change in found if change is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row with its times and counts; `report` is None if it is no layer."""
-
-    us: Estimate | None
-    counts: Counts | None
-    report: LayerReport | None = None
-
-    def figure(self, quantity: Quantity) -> Estimate | None:
-        """Return a figure with its interval or range."""
-        if quantity == "us":
-            return self.us
-        if quantity == "busy_us":
-            return self.report.occupation.busy if self.report and self.report.occupation else None
-        count = self.counts.of(quantity) if self.counts else None
-        return Estimate(count.count, count.low, count.high) if count else None
-
-    @property
-    def in_threads(self) -> bool:
-        """Whether the row hands work to threads."""
-        return self.counts is not None and self.counts.threads.high > 0
-
-    def missing(self) -> str:
-        """Say why the row has no figure."""
-        if self.report is not None and not self.report.layer.entered:
-            return "the request did not come to this layer"
-        if self.report is not None and self.report.layer.merged_with is not None:
-            return f"it was measured together with {self.report.layer.merged_with}"
-        return "it was not measured"
+def change_of(
+    row: str, quantity: Quantity, before: RequestFigures, after: RequestFigures, limits: Comparable
+) -> Change | None:
+    """Return what a quantity of a row changed by between two runs, None if neither run knows it."""
+    return _Pair(
+        row,
+        quantity,
+        before.rows.get(row),
+        after.rows.get(row),
+        limits.reason(quantity),
+        (_slowed(before, after), _slowed(after, before)),
+        before.in_threads or after.in_threads,
+    ).change()
 
 
-def _rows(result: Result) -> Mapping[str, _Row]:
-    """Return the rows of a result by name, outermost first, the total last."""
-    books, ledger = result.books, result.ledger
-    found = {"(outside)": _Row(books.outside if books else None, ledger.outside if ledger else None)}
-    found |= {report.name: _Row(report.us, report.counts, report) for report in result.layers}
-    endpoint = _Row(books.endpoint if books else None, ledger.endpoint if ledger else None)
-    if endpoint != _Row(None, None):
-        found["(endpoint)"] = endpoint
-    return {**found, TOTAL: _Row(books.total if books else None, ledger.total if ledger else None)}
-
-
-def _slowed(result: Result, other: Result) -> float:
+def _slowed(one: RequestFigures, other: RequestFigures) -> float:
     """Return how many times slower than at the best speed that either run knows the machine ran, at least 1."""
-    ratio = result.slowdown or 1.0
-    if result.reference_ns and other.reference_ns:
-        ratio *= result.reference_ns / min(result.reference_ns, other.reference_ns)
+    ratio = one.slowdown or 1.0
+    if one.reference_ns and other.reference_ns:
+        ratio *= one.reference_ns / min(one.reference_ns, other.reference_ns)
     return ratio if ratio > STEADY else 1.0
 
 
@@ -134,15 +100,15 @@ class _Pair:
 
     name: str
     quantity: Quantity
-    earlier: _Row | None
-    later: _Row | None
+    earlier: RowFigures | None
+    later: RowFigures | None
     why_not: str | None
     slowed: tuple[float, float]
     threaded: bool
 
     def change(self) -> Change | None:
         """Return the change, None if neither run knows the figure."""
-        before, after = (row.figure(self.quantity) if row else None for row in (self.earlier, self.later))
+        before, after = (row.figures.get(self.quantity) if row else None for row in (self.earlier, self.later))
         if before is None and after is None:
             return None
         if self.earlier is None:
@@ -150,7 +116,7 @@ class _Pair:
         if self.later is None:
             return self._said("gone", before, after)
         if before is None or after is None:
-            reason = f"in the earlier run {self.earlier.missing()}" if before is None else self.later.missing()
+            reason = f"in the earlier run {self.earlier.missing}" if before is None else self.later.missing
             return self._said("not measured", before, after, reason)
         if not (before.bounded and after.bounded):
             return self._said("not measured", before, after, "there were too few requests for an interval")
@@ -169,17 +135,14 @@ class _Pair:
     def _counted(self) -> bool:
         return self.quantity in COUNTED
 
-    def _incomparable_time(self, earlier: _Row, later: _Row) -> str | None:
+    def _incomparable_time(self, earlier: RowFigures, later: RowFigures) -> str | None:
         """Say why the times of a row cannot be compared, although both runs measured it on the same machine."""
         if earlier.in_threads or later.in_threads:
             return "it waits for threads, for longer or shorter with the load of the machine"
-        if earlier.report is None or later.report is None:
-            return None
-        methods = earlier.report.method, later.report.method
         # A layer that became another kind of layer is timed by another method rightly.
-        if earlier.report.layer.runs_task != later.report.layer.runs_task or methods[0] == methods[1]:
+        if earlier.runs_task != later.runs_task or earlier.method == later.method:
             return None
-        return f"it was timed by {methods[0]}, then by {methods[1]}"
+        return f"it was timed by {earlier.method}, then by {later.method}"
 
     def _change_of_count(self, before: Estimate, after: Estimate) -> Estimate:
         change, larger = after - before, max(before.high, after.high)

@@ -10,6 +10,7 @@ from ..model.changes import TOTAL, Change
 from ..model.results import Result
 from .allowed import Allowed, Compared, Growth
 from .changes import changes, comparable, differences
+from .figures import figures_of
 from .merging import Merged, Place
 
 
@@ -55,7 +56,7 @@ def compare(before: Merged, after: Merged) -> Comparison:
             continue
         runs.append((earlier.run, later.run))
         limits = comparable(earlier.run, later.run, earlier.result.loop, later.result.loop)
-        changed = changes(earlier.result, later.result, limits)
+        changed = changes(figures_of(earlier.result), figures_of(later.result), limits)
         pairs.append(Pair(*place.key, place.surroundings, earlier.result, later.result, changed))
     return Comparison(
         tuple(pairs),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..model.changes import BETTER, TOTAL, WORSE, Change
+from ..model.changes import BETTER, TOTAL, WORSE, Change, Since
 from ..model.results import COUNTED
 from .text import figure, size
+
+# The most names that a sentence has.
+MOST_NAMES = 3
 
 
 def signed(change: Change, value: float) -> str:
@@ -91,3 +94,21 @@ def told(changes: Sequence[Change]) -> list[Change]:
         if not (change.quantity == "busy_us" and change.word == words.get(change.row))
         and not (change.row == TOTAL and change.quantity in COUNTED and change.quantity in in_rows)
     ]
+
+
+def about(since: Since) -> Iterator[str]:
+    """Yield the run that was compared with, and what both runs do not share."""
+    parts = [since.name, f"commit {since.commit}" if since.commit else "", since.created or ""]
+    yield f"compared with {', '.join(filter(None, parts))}"
+    if since.differences:
+        yield f"the runs differ: {'; '.join(since.differences)}"
+    for word, requests in (("new", since.new), ("gone", since.gone)):
+        if requests:
+            yield f"{word}: {named(requests)}"
+    yield from (f"measured several times: {one}" for one in since.repeated)
+
+
+def named(rows: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(rows) - MOST_NAMES
+    return f"{', '.join(rows[:MOST_NAMES])} and {more} more" if more > 0 else ", ".join(rows)

@@ -9,14 +9,12 @@ from ..comparison.allowed import Compared
 from ..comparison.comparing import Comparison, Offence, Pair
 from ..errors import tagged
 from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
-from .changes import of_rows, sentence, share, signed, span, told
+from .changes import about, named, of_rows, sentence, share, signed, span, told
 from .markdown import code, plain
 from .terminal import MAX_WIDTH, MIN_NAME, Line
 from .text import figure, printable, shortened, wrapped
 
 STYLES = {**dict.fromkeys(WORSE, "red"), **dict.fromkeys(BETTER, "green")}
-# The most rows that a reason names.
-MOST_NAMES = 3
 SHARE = "%"
 COLUMNS = ("before µs", "after µs", "change", SHARE, "interval")
 
@@ -48,25 +46,8 @@ def reasons(changes: Iterable[Change]) -> Iterator[str]:
             rows = found.setdefault(f"{change.word}: {change.reason}", {})
             rows.setdefault(change.quantity, []).append(change.row)
     for reason, quantities in found.items():
-        parts = [f"{quantity} of {_named(rows)}" for quantity, rows in quantities.items()]
+        parts = [f"{quantity} of {named(rows)}" for quantity, rows in quantities.items()]
         yield f"{', '.join(parts)}: {reason}"
-
-
-def _named(rows: Sequence[str]) -> str:
-    more = len(rows) - MOST_NAMES
-    return f"{', '.join(rows[:MOST_NAMES])} and {more} more" if more > 0 else ", ".join(rows)
-
-
-def about(since: Since) -> Iterator[str]:
-    """Yield the run that was compared with, and what both runs do not share."""
-    parts = [since.name, f"commit {since.commit}" if since.commit else "", since.created or ""]
-    yield f"compared with {', '.join(filter(None, parts))}"
-    if since.differences:
-        yield f"the runs differ: {'; '.join(since.differences)}"
-    for word, requests in (("new", since.new), ("gone", since.gone)):
-        if requests:
-            yield f"{word}: {_named(requests)}"
-    yield from (f"measured several times: {one}" for one in since.repeated)
 
 
 # ---- the terminal ---------------------------------------------------------------------------------------------------

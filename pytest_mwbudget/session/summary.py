@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..errors import MwBudgetError, SettingError, report_of, tagged
-from .artifacts import JSON, RENDERED, SAVE, Output, check_distinct
+from .artifacts import HISTORY, JSON, RENDERED, SAVE, Output, check_distinct
 from .configuration import enforced, plugin_folder, surveying
 from .provenance import provenance
 
 if TYPE_CHECKING:
+    from ..comparison.history import HistoryRun
     from ..report.terminal import Line
     from .comparison import Baseline
 
@@ -48,7 +49,7 @@ def _baseline(config: pytest.Config) -> Baseline | None:
 
 def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
     files: dict[str, Path] = {}
-    for output in (JSON, SAVE, *RENDERED):
+    for output in (JSON, SAVE, HISTORY, *RENDERED):
         said = config.getoption(f"--mw-budget-{output.name}")
         if said is None:
             continue
@@ -157,9 +158,13 @@ class Summary:
             self._compare(self.baseline)
             if self.document["comparison"]["grown"]:
                 _fail(session)
+        history: Sequence[HistoryRun] = ()
         for output, path in self.files.items():
             try:
-                output.write(path, self.document)
+                if output is HISTORY:
+                    history = self._remember(path)
+                else:
+                    output.write(path, self.document, history)
             except (OSError, ValueError) as error:
                 unwritten = f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}"
                 self.remarks.append(tagged(unwritten, "file"))
@@ -167,6 +172,17 @@ class Summary:
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary and self.requests:
             self._add_to(Path(step_summary))
+
+    def _remember(self, path: Path) -> Sequence[HistoryRun]:
+        """Append the run to the history, and return all of it."""
+        from ..report.history import line
+        from .history import append, read
+
+        if self.document["measurements"]:
+            append(path, line(self.document))
+        history, remarks = read(path) if path.is_file() else ((), ())
+        self.remarks += remarks
+        return history
 
     def _compare(self, baseline: Baseline) -> None:
         """Add the changes to the document, and to the requests whose tables are printed."""
