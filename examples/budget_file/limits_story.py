@@ -1,4 +1,4 @@
-"""Judged by mw-budgets.json. pytest runs it only by name, because the README shows it with another version of the app."""
+"""Judged by mw-budgets.json. pytest runs it only by name: the README shows it with another version of the app."""
 
 import pytest
 

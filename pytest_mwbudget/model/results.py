@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
+from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
 from .remedies import BudgetPlace
 from .stack import Layer
@@ -20,12 +21,16 @@ LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
 # Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
-Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes", "tasks", "threads", "retained"]
-CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
-QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+CountedQuantity: TypeAlias = Literal[
+    "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
+]
+Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+# Quantities that are counted in requests of their own.
+EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
-IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
+PROCESS_WIDE: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained", *EXECUTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Counts:
     - `tasks`: by coroutine; `threads`: by function
     - `received` and `sent`: messages through the row's outer boundary
     - `suspensions`: of tasks in the row
+    - `bytecodes`: bytecode instructions executed; `calls`: made by them; `py_calls`: Python functions entered
     - `own_types`: types of objects that no other row created
     - `why`: the reason for each quantity that could be counted in other rows, but not in this one
     """
@@ -68,6 +74,9 @@ class Counts:
     received: Count
     sent: Count
     suspensions: Count
+    bytecodes: Count | None = None
+    calls: Count | None = None
+    py_calls: Count | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
 
@@ -314,17 +323,19 @@ class Result:
     """The result of one request of a test.
 
     Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
-    `books`, `floor_us`, `slowdown` and `effort` are None.
+    `books`, `floor_us`, `slowdown`, `reference_ns` and `effort` are None.
 
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `place`: where a budget of this request can stand
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
+    - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
     - `recorded`: what came of the recorded limits, None if there is no file of limits or it does not judge this request
     - `verdict`: the worst verdict on budgets and recorded limits
     - `notes`: how far the figures can be trusted
+    - `changes`: what the figures changed by since the run that this one was compared with
     - `disturbed`: the active tool that prevented figures of time and memory
     """
 
@@ -337,6 +348,7 @@ class Result:
     books: Books | None = None
     floor_us: Microseconds | None = None
     slowdown: float | None = None
+    reference_ns: float | None = None
     effort: Effort | None = None
     total_budget_us: Microseconds | None = None
     total_verdict: Verdict | None = None
@@ -348,6 +360,7 @@ class Result:
     disturbed: str | None = None
     surveyed: bool = False
     place: BudgetPlace = "marker"
+    changes: tuple[Change, ...] = ()
 
     @property
     def label(self) -> str:

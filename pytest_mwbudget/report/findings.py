@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..errors import tagged
 from ..model.remedies import BudgetPlace
 from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Verdict, worst
 from .table import Figure, Row
@@ -20,6 +21,9 @@ VERBS = {
     "tasks": "spawns",
     "threads": "hands to worker threads",
     "retained": "leaves behind",
+    "bytecodes": "executes",
+    "calls": "makes",
+    "py_calls": "enters",
 }
 IN_FILE = "in the table of the request in the file of requests"
 ACCEPT = "Next: if the cost is intended, this writes the figures into the file of limits:"
@@ -131,6 +135,17 @@ def missing(recorded: Recorded | None) -> Iterator[Finding]:
     """Say which recorded limits are missing."""
     if recorded is not None and recorded.missing is not None:
         yield Finding("", recorded.missing, "fail" if recorded.required else "undecided")
+
+
+def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
+    """Name the rows whose work the counts of executed code do not see."""
+    found = [row for row in rows if row.mostly_c(slowdown)]
+    if found:
+        listed = ", ".join(
+            f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
+            for row in found
+        )
+        yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
 
 
 def headline(

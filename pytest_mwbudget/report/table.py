@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..model.changes import Change
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import (
     COUNTED,
@@ -28,7 +29,7 @@ class Column:
     """A figure that rows can have.
 
     `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title of a narrow column. `show` formats
-    a value.
+    a value. A `detail` is shown on request, or where it has a budget.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Column:
     meaning: str
     show: Callable[[float], str] = figure
     short: str = ""
+    detail: bool = False
 
     @property
     def counted(self) -> bool:
@@ -59,10 +61,18 @@ COUNTS = (
     Column("retained", "retained", "objects still alive afterwards", _whole),
     Column("tasks", "tasks", "tasks spawned", _whole),
     Column("threads", "threads", "calls handed to worker threads", _whole),
-    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
-    Column("sent", "send", "messages sent through its outer boundary", _whole),
+    Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
+    Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
+    Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
+    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv", detail=True),
+    Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
 )
+
+
+# Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
+# (docs/decisions/0027). Layers of less processor time than this are left alone.
+NS_OF_C, LEAST_US_OF_C = 100.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,7 @@ class Row:
     """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
     `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
-    reason for each figure that is null in the JSON.
+    reason for each figure that is null in the JSON. `changes` has what figures changed by, by quantity.
     """
 
     name: str
@@ -117,6 +127,7 @@ class Row:
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[Quantity, RecordedLimit] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -186,13 +197,31 @@ class Row:
             [*over, *(self.figures[one.quantity].value / max(one.limit, 0.5) for one in self.over_limits)], default=0.0
         )
 
+    def mostly_c(self, slowdown: float) -> bool | None:
+        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
+
+        `slowdown` is at least 1; layers may be slowed down by up to its square.
+        """
+        cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
+        if cpu is None or bytecodes is None:
+            return None
+        us = cpu.value / slowdown**2
+        return us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
+
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
         return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
 
 
 def rows(result: Result) -> Iterator[Row]:
-    """Yield the rows of a result, outermost first; the last one is `(total)`."""
+    """Yield the rows of a result with their changes, outermost first; the last one is `(total)`."""
+    changes: dict[str, dict[str, Change]] = {}
+    for change in result.changes:
+        changes.setdefault(change.row, {})[change.quantity] = change
+    yield from (replace(row, changes=changes[row.name]) if row.name in changes else row for row in _rows(result))
+
+
+def _rows(result: Result) -> Iterator[Row]:
     books, ledger, total = result.books, result.ledger, result.total_verdict
     judged: dict[Quantity, Judged] = {}
     if total is not None and result.total_budget_us is not None:

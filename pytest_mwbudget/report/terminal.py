@@ -9,6 +9,7 @@ from typing import TypeAlias
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
+from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .table import COUNTS, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
@@ -20,7 +21,7 @@ STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecide
 
 MAX_WIDTH = 120
 # The least widths of the columns of times, so that successive tables are aligned.
-ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
+ESTIMATE, INTERVAL, CHANGE, BUDGET, VERDICT = 10, 19, 8, 8, 11
 # Names are not cut below this width; a narrower terminal wraps the line.
 MIN_NAME = 12
 # The share of the width for names, if the columns need several blocks.
@@ -198,15 +199,19 @@ class _Cells:
 
 def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     """Lay out the times in one block, whatever the width of the terminal."""
-    cells = [_Cells("layer", ("µs/request", "interval", "budget"), "verdict", "bold")]
+    since = any("us" in row.changes for row in shown.rows)
+    heads = ("µs/request", "interval", *(["change"] if since else []), "budget")
+    cells = [_Cells("layer", heads, "verdict", "bold")]
     for row in shown.rows:
         us, judged = row.figures.get("us"), row.judged.get("us")
-        figures = (us.text if us else "-", us.span if us else "", bound(judged.bound) if judged else "")
+        change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
+        figures = (us.text if us else "-", us.span if us else "", *change, bound(judged.bound) if judged else "")
         verdict = row.verdicts.get("us")
         below = (*_remarks(row, width), *(_origin(row, width, timed=True) if verbose else ()))
         cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
     # The least widths have room for the headings.
-    widths = [max(least, used) for least, used in zip((ESTIMATE, INTERVAL, BUDGET), _widths(cells[1:]), strict=True)]
+    least = (ESTIMATE, INTERVAL, *([CHANGE] if since else []), BUDGET)
+    widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]), strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 
 
@@ -253,11 +258,12 @@ def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
 
 
 def _cell(row: Row, column: Column) -> str:
-    """Return the text of a figure; a dash for a count in a row without counts."""
+    """Return the text of a figure; a dash for a count in a row without counts, `?` for one that is not known."""
     found = row.figures.get(column.key)
     if found is not None:
-        return found.text
-    return "-" if column.counted and not row.counted else ""
+        change = row.changes.get(column.key)
+        return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
+    return ("?" if row.counted else "-") if column.counted else ""
 
 
 def _shows(column: Column, shown: View, verbose: bool) -> bool:
@@ -270,8 +276,8 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
-    some = any(one.value if column.key == "retained" else one.high for one in found)
-    return column.key in shown.total.figures and (verbose or column.key in budgets or some)
+    some = not column.detail and any(one.value if column.key == "retained" else one.high for one in found)
+    return bool(found) and (verbose or column.key in budgets or some)
 
 
 def _remarks(row: Row, width: int) -> Iterator[str]:
@@ -310,6 +316,8 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
         yield f"{shown.counted} requests counted{'; ~ varies from request to request' if varies else ''}"
     for why, quantities in shown.uncounted.items():
         yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
+    for sentence in shown.changed:
+        yield from wrapped(f"changed: {sentence}", width)
     for note in shown.notes:
         yield from wrapped(f"note: {note}", width)
     for advice in shown.advice:

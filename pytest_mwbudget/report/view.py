@@ -14,7 +14,8 @@ from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
 from ..model.stack import Origin
 from .advice import advise
-from .findings import Finding, exceeded, headline, missing, next_step, next_step_uncountable, undecided
+from .changes import of_rows
+from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
 from .table import Row, rows
 from .text import figure, has_id
 
@@ -31,9 +32,9 @@ class View:
     Both are None if no layer qualifies. `unattributed` is the sum of the rows less the total. `detection_limit`,
     `unattributed` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
-    `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `place` is
-    where a budget of this request can stand. `accept` is the command that writes the figures into the file of limits,
-    empty if there is nothing to accept.
+    `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
+    which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
+    writes the figures into the file of limits, empty if there is nothing to accept.
     """
 
     request: str
@@ -55,7 +56,8 @@ class View:
     advice: tuple[Advice, ...]
     profile: Profile | None
     place: BudgetPlace
-    accept: str
+    accept: str = ""
+    changed: tuple[str, ...] = ()
 
     @property
     def layers(self) -> list[Row]:
@@ -138,17 +140,18 @@ def view(result: Result) -> View:
             *missing(result.recorded),
             *undecided(found),
         ),
-        notes=(*result.notes, *_changed(result)),
+        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_other_versions(result)),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
         accept=result.recorded.command
         if result.recorded and (result.recorded.broken or result.recorded.missing)
         else "",
+        changed=tuple(of_rows(result.changes, timed=True)),
     )
 
 
-def _changed(result: Result) -> Iterator[str]:
+def _other_versions(result: Result) -> Iterator[str]:
     """Say what differs from what the limits were recorded with, where this may explain the verdict."""
     recorded = result.recorded
     if recorded is not None and recorded.changed and recorded.verdict != "pass":

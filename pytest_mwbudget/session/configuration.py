@@ -90,11 +90,14 @@ def check_flamegraphs(config: pytest.Config) -> None:
         if value is not None and setting.name == "dir":
             from .profiles import check as check_folder
 
-            check_folder(flamegraph_folder(config), said)
+            check_folder(plugin_folder(config), said)
 
 
-def flamegraph_folder(config: pytest.Config) -> Path:
-    """Return the directory of flamegraphs: the option's is relative to the working directory, else to rootdir."""
+def plugin_folder(config: pytest.Config) -> Path:
+    """Return the directory of flamegraphs and saved runs.
+
+    The option's is relative to the working directory, else to rootdir.
+    """
     said: str | None = config.getoption("mw_budget_dir")
     if said is not None:
         return config.invocation_params.dir / said
@@ -103,9 +106,10 @@ def flamegraph_folder(config: pytest.Config) -> Path:
 
 def figures_read(config: pytest.Config) -> bool:
     """Whether the terminal or a file will show the figures of requests within their budgets."""
+    kept = [config.getoption(f"mw_budget_{name}") for name in ("save", "compare", "history")]
     files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
     junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
-    return verbosity(config) > 0 or any([*files, junit]) or configured(config)["flamegraph"] == "always"
+    return verbosity(config) > 0 or any([*files, *kept, junit]) or configured(config)["flamegraph"] == "always"
 
 
 def verbosity(config: pytest.Config) -> int:

@@ -19,7 +19,7 @@ from .configuration import (
     configured,
     enforced,
     figures_read,
-    flamegraph_folder,
+    plugin_folder,
     settings_of,
     verbosity,
 )
@@ -112,7 +112,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
-    publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
+    publisher = Publisher(plugin_folder(config), item.nodeid, config.invocation_params.dir)
     client = MwBudget(app, settings, enforced(config), environment_of(config), publisher, lambda: settings_of(item))
     if isinstance(item, RequestItem):
         client = hosted(request, client)
@@ -132,7 +132,7 @@ def _recording(item: pytest.Item) -> AbstractContextManager[None]:
     from .own_requests import OwnRequests
     from .profiles import Publisher
 
-    publisher = Publisher(flamegraph_folder(config), item.nodeid, config.invocation_params.dir)
+    publisher = Publisher(plugin_folder(config), item.nodeid, config.invocation_params.dir)
     requests = OwnRequests(
         settings,
         environment_of(config),

@@ -128,8 +128,8 @@ class RunLimits:
     """The file of limits as a run uses it.
 
     `name` is the path as the user wrote it. `modes` are what an update may do, empty without one. `required` is whether
-    a missing limit is a failure. `options` are those that a command to accept figures repeats, as a shell takes them. `recounting` is whether
-    this run only counts for another one, and judges nothing.
+    a missing limit is a failure. `options` are those that a command to accept figures repeats, as a shell takes them.
+    `recounting` is whether this run only counts for another one, and judges nothing.
     """
 
     path: Path

@@ -1,0 +1,99 @@
+"""How much a quantity may grow before a comparison fails, such as `us:10%,tasks:0`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..config.checks import count, size
+from ..errors import SettingError, near_miss
+from ..model.results import QUANTITIES, Quantity
+
+# `total_us` is the time of the whole request, the other quantities are those of a layer.
+Compared: TypeAlias = Quantity | Literal["total_us"]
+COMPARED: tuple[Compared, ...] = (*QUANTITIES, "total_us")
+TIMES: tuple[Compared, ...] = ("us", "busy_us", "total_us")
+EXAMPLE = "us:10%,tasks:0"
+
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|μs|ms)?", re.IGNORECASE)
+_PERCENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much a quantity may grow: by `percent` of what it was, or by `amount` in its own unit.
+
+    Exactly one of the two is set. The unit is microseconds for times, a number for counts. `said` is the amount as the
+    user wrote it.
+    """
+
+    said: str
+    percent: float | None = None
+    amount: float | None = None
+
+    def most(self, before: float) -> float:
+        """Return the largest growth that is allowed for a figure that was `before`."""
+        if self.amount is not None:
+            return self.amount
+        assert self.percent is not None
+        return max(0.0, before) * self.percent / 100
+
+
+Allowed: TypeAlias = Mapping[Compared, Growth]
+
+
+def parsed(text: str, where: str) -> Allowed:
+    """Read pairs of a quantity and its growth, separated by commas: `us:10%,total_us:20us,bytes:1 KiB,tasks:0`.
+
+    A growth is a percentage, or an amount: microseconds for times (also with `us`, `µs`, `ms`), a whole number for
+    counts, a size for `bytes`. `where` is the option with its value, which begins the error message. Raises
+    SettingError if the text has an unknown quantity, the same quantity twice, or an amount that is not one.
+    """
+    found: dict[Compared, Growth] = {}
+    for part in text.split(","):
+        name, colon, said = (piece.strip() for piece in part.partition(":"))
+        if not (name and colon and said):
+            raise SettingError(
+                f"{where} has the part {part.strip()!r}; write QUANTITY:GROWTH, several of them separated by commas,"
+                f" for example {EXAMPLE}. The quantities are: {', '.join(COMPARED)}"
+            )
+        quantity = next((one for one in COMPARED if one == name), None)
+        if quantity is None:
+            raise SettingError(
+                f"{where} has the quantity {name!r}.{near_miss(name, COMPARED)} The quantities are:"
+                f" {', '.join(COMPARED)}"
+            )
+        if quantity in found:
+            raise SettingError(f"{where} has {name} twice; give each quantity once, for example {EXAMPLE}")
+        found[quantity] = _growth(quantity, said, f"{where}: {name}")
+    return found
+
+
+def _growth(quantity: Compared, said: str, where: str) -> Growth:
+    percent = _PERCENT.fullmatch(said)
+    if percent is not None:
+        return Growth(said, percent=_finite(percent[1], said, where))
+    if quantity in TIMES:
+        time = _TIME.fullmatch(said)
+        if time is None:
+            raise SettingError(
+                f"{where} is {said!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
+            )
+        return Growth(said, amount=_finite(time[1], said, where) * (1000 if (time[2] or "").lower() == "ms" else 1))
+    try:
+        return Growth(said, amount=size(said, where) if quantity == "bytes" else count(said, where))
+    except SettingError:
+        example = "10% or 1 KiB" if quantity == "bytes" else "10% or 0"
+        raise SettingError(
+            f"{where} is {said!r}; give a percentage or a whole number, 0 or more, for example {example}"
+        ) from None
+
+
+def _finite(digits: str, said: str, where: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise SettingError(f"{where} is {said!r}, which is too large; give a smaller number")
+    return number

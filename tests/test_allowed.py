@@ -1,0 +1,79 @@
+"""How much a comparison allows quantities to grow, as users write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_mwbudget.comparison.allowed import COMPARED, EXAMPLE, parsed
+from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.model.results import QUANTITIES
+
+
+def test_percentages_are_of_what_the_figure_was():
+    allowed = parsed("us:10%, objects : 2.5 %", "--fail")
+    assert allowed["us"].most(80.0) == pytest.approx(8.0)
+    assert allowed["objects"].most(200) == pytest.approx(5.0)
+
+
+def test_a_percentage_of_nothing_and_of_a_negative_reading_is_nothing():
+    assert parsed("us:10%", "--fail")["us"].most(-0.3) == parsed("tasks:50%", "--fail")["tasks"].most(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "amount"),
+    [
+        ("us:5", "us", 5.0),
+        ("us:5us", "us", 5.0),
+        ("busy_us:.5 µs", "busy_us", 0.5),
+        ("total_us:1.5ms", "total_us", 1500.0),
+        ("tasks:0", "tasks", 0),
+        ("bytes:2 KiB", "bytes", 2048),
+        ("bytes:100", "bytes", 100),
+    ],
+)
+def test_amounts_are_in_the_unit_of_the_quantity(text, quantity, amount):
+    assert parsed(text, "--fail")[quantity].most(1e9) == amount
+
+
+def test_what_the_user_wrote_is_kept():
+    assert parsed("us:10 %,tasks:0", "--fail")["us"].said == "10 %"
+
+
+@pytest.mark.parametrize("quantity", [*QUANTITIES, "total_us"])
+def test_every_quantity_that_can_have_a_budget_can_be_allowed_to_grow(quantity):
+    assert list(parsed(f"{quantity}:0", "--fail")) == list(parsed(f"{quantity}:3%", "--fail")) == [quantity]
+
+
+def test_the_example_of_the_messages_is_valid():
+    assert parsed(EXAMPLE, "--fail")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has the part ''; write QUANTITY:GROWTH"),
+        ("us", "has the part 'us'; write QUANTITY:GROWTH"),
+        ("us:10%,", "has the part ''"),
+        ("us:", "has the part 'us:'"),
+        ("object:3", "has the quantity 'object'. Did you mean 'objects'?"),
+        ("us:10%,us:5", "has us twice"),
+        ("us:ten", "us is 'ten'; give a percentage or microseconds"),
+        ("us:-5", "us is '-5'"),
+        ("us:nan", "us is 'nan'"),
+        ("tasks:1.5", "tasks is '1.5'; give a percentage or a whole number, 0 or more, for example 10% or 0"),
+        ("tasks:-1%", "tasks is '-1%'"),
+        ("bytes:1 KX", "bytes is '1 KX'; give a percentage or a whole number, 0 or more, for example 10% or 1 KiB"),
+        (f"us:{'9' * 400}", "which is too large"),
+    ],
+)
+def test_errors_name_the_value_and_the_remedy(text, says):
+    with pytest.raises(SettingError) as caught:
+        parsed(text, f"--fail={text!r}")
+    assert str(caught.value).startswith(f"--fail={text!r}")
+    assert says in str(caught.value)
+
+
+def test_an_unknown_quantity_names_all_of_them():
+    with pytest.raises(SettingError) as caught:
+        parsed("cost:3", "--fail")
+    assert all(quantity in str(caught.value) for quantity in COMPARED)
