@@ -450,6 +450,13 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
     assert {place.section for place in found} == {other.section, HERE.section}
 
 
+def test_a_run_that_is_interrupted_writes_nothing(project: Project) -> None:
+    project.pytester.makepyfile(test_app=TESTS.replace('mw_budget.get("/two")', "pytest.exit('enough')"))
+    project.run(*UPDATE)
+    assert project.recounts == []
+    assert not project.file.exists()
+
+
 def test_reports_say_which_limit_was_broken(project: Project) -> None:
     pytest.importorskip("jinja2")
     project.run(*UPDATE)

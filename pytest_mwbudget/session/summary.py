@@ -181,8 +181,9 @@ class Summary:
             self._add_to(Path(step_summary))
 
     def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
-        """Update the file of limits, if there is one. What cannot be updated fails the run."""
-        if self.config.stash.get(LIMITS, None) is None:
+        """Update the file of limits, if there is one and the run came to its end. A refused update fails the run."""
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if self.config.stash.get(LIMITS, None) is None or not ended:
             return
         from ..report.json import from_json
         from .limits_update import finish
