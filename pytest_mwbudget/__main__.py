@@ -1,4 +1,4 @@
-"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, render, explain."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, merge limits, render, explain."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from . import compare_command
 
             status = compare_command.main(vars(said))
+        elif said.command == "budgets":
+            from . import budgets_command
+
+            budgets_command.merge(said.file, said.output, said.base)
         elif said.command == "explain":
             _explain(said.id)
         else:
@@ -88,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     history = "the file of --mw-budget-history; with --html, the page draws every row over time"
     render.add_argument("--history", metavar="PATH", help=history)
     _add_compare(commands.add_parser("compare", help="say what changed between stored results"))
+    _add_budgets(commands.add_parser("budgets", help="work with files of recorded limits"))
     return parser
 
 
@@ -98,6 +103,16 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     growth = "exit with status 1 if a figure certainly grew by more, for example us:10%%,tasks:0"
     compare.add_argument("--fail", metavar="QUANTITY:GROWTH", help=growth)
     compare.add_argument("--markdown", metavar="PATH", help="write to PATH, for a comment on a pull request")
+
+
+def _add_budgets(budgets: argparse.ArgumentParser) -> None:
+    merge = budgets.add_subparsers(required=True, metavar="merge").add_parser(
+        "merge", help="join files of limits that several jobs wrote"
+    )
+    merge.add_argument("file", nargs="+", metavar="FILE", help="a file that --mw-budget-update wrote")
+    merge.add_argument("-o", "--output", metavar="PATH", help="write to PATH, which is also the default of --base")
+    base = "what the files were made of: a change by one file wins over what the others left as it was"
+    merge.add_argument("--base", metavar="PATH", help=base)
 
 
 def _add_measure(measure: argparse.ArgumentParser) -> None:

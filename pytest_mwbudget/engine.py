@@ -160,6 +160,8 @@ async def _measured(
     chosen = choose(stack, settings)
     if chosen is None:
         return None
+    if chosen.limits is not None and chosen.limits.timed:
+        environment = replace(environment, precise=True)
     with _turn(chosen, environment) as environment:
         executed = await _executed(caller, stack, chosen, environment, foreign_tools)
         run = await _prepared(caller, stack, chosen, environment, foreign_tools)
@@ -168,13 +170,15 @@ async def _measured(
             findings = await run.timed(findings)
         result = findings.result(caller.template.line, caller.status, caller.loop.name)
         result = replace(result, place=chosen.place)
+        if chosen.limits is not None:
+            result = chosen.limits.judged(result, environment.turn.crowded)
         if publish is None or not _profile_wanted(chosen, result):
             return result
         return await run.profiled(result, publish)
 
 
 def _profile_wanted(settings: Settings, result: Result) -> bool:
-    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and result.verdict == "fail")
+    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and result.over)
 
 
 @contextmanager

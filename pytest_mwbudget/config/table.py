@@ -96,6 +96,22 @@ SETTINGS = {
         ),
         Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; several times"),
         Setting("requests", "FILE", (INI,), "TOML file with the requests to measure without a test"),
+        Setting("file", "FILE", IN_A_RUN, "file of recorded limits, by which marked tests are judged too"),
+        Setting(
+            "record",
+            "QUANTITIES",
+            (INI,),
+            "quantities whose limits are recorded in the file, separated by commas; unless set, the counts objects,"
+            " bytecodes, tasks and threads, as far as this version counts them",
+        ),
+        Setting(
+            "update_mode",
+            "MODES",
+            (OPTION,),
+            "what --mw-budget-update may do, separated by commas: create limits, trim high ones, fix broken ones",
+            "create,trim",
+        ),
+        Setting("reason", "TEXT", (OPTION,), "why --mw-budget-update raises limits, stored beside them; fix needs it"),
         Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
         Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),

@@ -22,6 +22,7 @@ from ..model.request_keys import keyed
 from ..model.results import Quantity, Verdict
 from .changes import about, cell, span
 from .charts import charts
+from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .matrix import matrices
 from .picture import picture
@@ -64,6 +65,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
         left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in found),
         explain=explain_command("ID"),
+        accept=ACCEPT,
         figure=figure,
     )
 
@@ -133,6 +135,9 @@ def _first(row: Row) -> str:
     if row.exceeded:
         quantity = max(row.exceeded, key=row.times_its_budget)
         return f"{amount(quantity, row.figures[quantity].value)}, over budget"
+    if row.over_limits:
+        worst = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
+        return f"{amount(worst.quantity, worst.value or 0)}, over its recorded limit"
     us = f"{row.figures['us'].text} µs" if "us" in row.figures else ""
     return ", ".join(filter(None, [us, "undecided" if row.verdict == "undecided" else ""]))
 
@@ -207,9 +212,12 @@ class _Cell:
 
 def _cell(row: Row, column: Column) -> _Cell:
     """Show the figure of a row, with its budget if it has one."""
-    found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
-    budget = f"of {column.show(judged.bound) if column.counted else bound(judged.bound)}" if judged else ""
-    verdict = judged.verdict if judged else None
+    quantity = cast("Quantity", column.key)
+    found, judged, limit = row.figures.get(column.key), row.judged.get(quantity), row.limits.get(quantity)
+    shown = column.show if column.counted else bound
+    budgets = [f"of {shown(judged.bound)}"] if judged else []
+    budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
+    budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
         return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.key, ""))
     change = row.changes.get(column.key) if column.counted else None

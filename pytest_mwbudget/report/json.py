@@ -26,6 +26,8 @@ from ..model.results import (
     Ledger,
     Occupation,
     Profile,
+    Recorded,
+    RecordedLimit,
     RepeatedTest,
     RequestLine,
     Result,
@@ -179,6 +181,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
             "total": _counts(ledger.total),
             "why": ledger.why,
         },
+        "recorded": result.recorded and asdict(result.recorded),
         "notes": result.notes,
         "disturbed": result.disturbed,
         "profile": result.profile and asdict(result.profile),
@@ -296,6 +299,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
         total_reason=data["total_reason"],
+        recorded=_read_recorded(data["recorded"]) if data.get("recorded") else None,
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
         disturbed=data.get("disturbed"),
@@ -307,6 +311,11 @@ def from_json(data: Mapping[str, Any]) -> Result:
 def _read_change(data: Mapping[str, Any]) -> Change:
     estimates = {key: data[key] and _read_estimate(data[key]) for key in ("before", "after", "change")}
     return Change(**{**data, **estimates})
+
+
+def _read_recorded(data: Mapping[str, Any]) -> Recorded:
+    limits = tuple(RecordedLimit(**one) for one in data["limits"])
+    return Recorded(**{**data, "limits": limits, "changed": tuple(data["changed"])})
 
 
 def _read_profile(data: Mapping[str, Any]) -> Profile:

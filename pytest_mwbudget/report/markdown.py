@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import explain_command
 from ..model.results import Profile, RequestLine, Verdict
 from .changes import about, cell, span
+from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
@@ -167,6 +168,8 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     yield ""
     yield from _findings(shown)
     yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
+    if shown.accept:
+        yield f"- {ACCEPT} {code(shown.accept)}"
     yield from (f"- note: {plain(note)}" for note in shown.notes)
     yield from (f"- advice: {plain(advice.text)} ({code(advice.page)})" for advice in shown.advice)
     if shown.profile is not None:

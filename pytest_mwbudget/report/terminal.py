@@ -10,7 +10,7 @@ from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
 from .changes import cell
-from .findings import Finding, exceeded
+from .findings import ACCEPT, Finding, exceeded, missing
 from .table import COUNTS, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
@@ -118,20 +118,33 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
     # Without the flamegraph, which a line near the end names.
     lines += [line.text for line in _table(replace(shown, profile=None), width, verbose)]
     lines.append("")
-    over = [row for row in shown.rows if row.exceeded]
+    over = [row for row in shown.rows if row.exceeded or row.over_limits]
     for row in over:
         lines += _findings(exceeded(row), width)
-        lines += [*_hottest(row, shown, width), *wrapped(shown.next_step(row), width)]
+        lines += _hottest(row, shown, width)
+        lines += wrapped(shown.next_step(row), width) if row.exceeded else []
+    lines += _findings(missing(result.recorded), width)
     if undecided_fails or any(row.report for row in over):
         lines += _findings(shown.undecided, width)
     if undecided_fails:
         lines += wrapped(shown.next_step_uncountable, width)
+    if shown.accept:
+        lines += [*wrapped(ACCEPT, width), f"{ITEM}{printable(shown.accept)}"]
     if shown.profile is not None:
         lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
     has_ids = any(map(has_id, lines))
-    more = more_about("over-budget" if result.verdict == "fail" else "undecided")
+    more = _more(result, shown)
     lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
     return "\n".join(lines)
+
+
+def _more(result: Result, shown: View) -> str:
+    """Return the line that names the page on the failure."""
+    if any(row.exceeded for row in shown.rows):
+        return more_about("over-budget")
+    if result.recorded is not None and result.recorded.broken:
+        return more_about("over-limit")
+    return more_about("no-limit" if shown.accept else "undecided")
 
 
 def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
@@ -193,7 +206,7 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
         us, judged = row.figures.get("us"), row.judged.get("us")
         change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
         figures = (us.text if us else "-", us.span if us else "", *change, bound(judged.bound) if judged else "")
-        verdict = judged.verdict if judged else None
+        verdict = row.verdicts.get("us")
         below = (*_remarks(row, width), *(_origin(row, width, timed=True) if verbose else ()))
         cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
     # The least widths have room for the headings.
@@ -207,12 +220,12 @@ def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -
     alone = shown.effort is None
     cells = [_Cells("per request", [column.short or column.title for column in columns], "verdict", "bold")]
     for row in shown.rows:
-        verdict = worst(judged.verdict for quantity, judged in row.judged.items() if quantity != "us")
+        verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_origin(row, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
         cells.append(_Cells(row.name, [_cell(row, one) for one in columns], verdict or "", STYLES[verdict], below))
-    room = VERDICT if any(row.judged.keys() - {"us"} for row in shown.rows) else 0
+    room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.rows) else 0
     widths = _widths(cells)
     for part in _parts(widths, width, room):
         if part.start:
@@ -257,6 +270,7 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
     """Whether to show a column: it has a budget or, in any row, a figure that is not zero."""
     found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
     budgets = {quantity for row in shown.rows for quantity in row.judged}
+    budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
     if not column.counted:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,12 @@ from ..model.estimate import Seconds
 from .artifacts import JSON, RENDERED
 from .markers import closest_first
 
+if TYPE_CHECKING:
+    from .limits import RunLimits
+
 _app: pytest.StashKey[NamedApp] = pytest.StashKey()
+# The recorded limits of a run that measures, None without a file of limits.
+LIMITS: pytest.StashKey[RunLimits | None] = pytest.StashKey()
 
 
 def enforced(config: pytest.Config) -> bool:
@@ -70,7 +75,9 @@ def settings_of(item: pytest.Item) -> Settings:
                 f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
                 f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
             )
-    return merge([marker.kwargs for marker in markers], configured(item.config))
+    settings = merge([marker.kwargs for marker in markers], configured(item.config))
+    limits = item.config.stash.get(LIMITS, None)
+    return settings if limits is None else limits.of(item.nodeid, settings)
 
 
 def check_flamegraphs(config: pytest.Config) -> None:

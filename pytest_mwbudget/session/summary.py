@@ -12,13 +12,14 @@ import pytest
 
 from ..errors import MwBudgetError, SettingError, report_of, tagged
 from .artifacts import HISTORY, JSON, RENDERED, SAVE, Output, check_distinct
-from .configuration import enforced, plugin_folder, surveying
+from .configuration import LIMITS, enforced, plugin_folder, surveying
 from .provenance import provenance
 
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
     from ..report.terminal import Line
     from .comparison import Baseline
+    from .limits_update import Outcome
 
 # The outcomes that pytest itself reports; plugins that repeat tests have others.
 OUTCOMES = ("passed", "failed", "skipped")
@@ -100,6 +101,9 @@ class Summary:
         # The latest of each test, by its id and the worker that ran it; and the tests that failed.
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
+        # Tests of which no limit is recorded: they failed or were skipped.
+        self.unfinished: set[str] = set()
+        self.limits: Outcome | None = None
         self.remarks: list[str] = []
         # The whole JSON document, made after the tests. It is no property, because pytest before 8.3.3 reads every
         # attribute of a plugin and would make the document before the first test.
@@ -121,6 +125,8 @@ class Summary:
         self.left_out += [one for one in getattr(report, "mw_budget_left_out", ()) if one not in self.left_out]
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
+        if report.outcome != "passed" and report.outcome in OUTCOMES:
+            self.unfinished.add(report.nodeid)
         # With subtests the failure is in another report than the measurement. An expected failure is not a failure.
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
@@ -159,6 +165,7 @@ class Summary:
             if self.document["comparison"]["grown"]:
                 _fail(session)
         history: Sequence[HistoryRun] = ()
+        self._finish_limits(session, lasting)
         for output, path in self.files.items():
             try:
                 if output is HISTORY:
@@ -192,6 +199,18 @@ class Summary:
         for request in self.requests:
             request.measurement = changed.get(id(request.measurement), request.measurement)
 
+    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
+        """Update the file of limits, if there is one. What cannot be updated fails the run."""
+        if self.config.stash.get(LIMITS, None) is None:
+            return
+        from ..report.json import from_json
+        from .limits_update import finish
+
+        measured = [(one["nodeid"], from_json(one)) for one in measurements]
+        self.limits = finish(self.config, measured, self.unfinished)
+        if self.limits.failed:
+            _fail(session)
+
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
         from ..report.github import MAX_SUMMARY
@@ -212,6 +231,8 @@ class Summary:
             self._print_requests(terminalreporter)
         self._print_together(terminalreporter)
         self._print_comparison(terminalreporter)
+        if self.limits is not None:
+            _write(terminalreporter, self.limits.lines)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
