@@ -116,8 +116,8 @@ class Row:
     """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
     `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
-    reason for each figure that is null in the JSON. `changes` has what figures changed by, and `limits` the recorded limits, by
-    quantity.
+    reason for each figure that is null in the JSON. `changes` has what figures changed by, and `limits` the recorded
+    limits, by quantity.
     """
 
     name: str
