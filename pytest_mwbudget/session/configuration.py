@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from .artifacts import JSON, RENDERED
 from .markers import closest_first
 
 _app: pytest.StashKey[NamedApp] = pytest.StashKey()
+# What a plugin puts here changes the merged settings of every test.
+CHANGED: pytest.StashKey[Callable[[Settings], Settings]] = pytest.StashKey()
 
 
 def enforced(config: pytest.Config) -> bool:
@@ -70,7 +73,9 @@ def settings_of(item: pytest.Item) -> Settings:
                 f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
                 f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
             )
-    return merge([marker.kwargs for marker in markers], configured(item.config))
+    found = merge([marker.kwargs for marker in markers], configured(item.config))
+    change = item.config.stash.get(CHANGED, None)
+    return found if change is None else change(found)
 
 
 def check_flamegraphs(config: pytest.Config) -> None:

@@ -1,0 +1,139 @@
+"""What `mwbudget versus` found, as lines for a terminal and as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..comparison.pairs import Change, Changes, RowKey
+from ..model.request_keys import RequestKey
+from .table import COUNTS
+from .terminal import Line
+from .text import bound, figure, printable, shortened
+
+# With more requests only the rows are shown in which something changed or a limit is not kept.
+FEW_REQUESTS = 3
+NAME_WIDTH = 30
+STYLES = {"fail": "red", "undecided": "yellow"}
+TITLES = {column.key: column.title for column in COUNTS}
+SIZES = {column.key: column.show for column in COUNTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """A finished comparison of two sides with these `names`.
+
+    `heading` says what was compared, and `remarks` what the figures do not cover.
+    """
+
+    heading: Sequence[str]
+    changes: Changes
+    remarks: Sequence[str] = ()
+    names: tuple[str, str] = ("base", "HEAD")
+
+    @property
+    def failures(self) -> list[Change]:
+        """The changes that are larger than allowed."""
+        return [change for change in self.changes.all if change.verdict == "fail"]
+
+    @property
+    def undecided(self) -> list[Change]:
+        """The changes of which it is not known whether they are allowed."""
+        return [change for change in self.changes.all if change.verdict == "undecided"]
+
+    def requests(self) -> Iterator[tuple[RequestKey, list[Change], list[Change]]]:
+        """Yield each request with the changes to show: those of times, then those of counts."""
+        keys = list(dict.fromkeys(change.row.request for change in self.changes.all))
+        for key in keys:
+            times = [one for one in self.changes.times if one.row.request == key]
+            counts = [one for one in self.changes.counts if one.row.request == key and _changed(one)]
+            yield key, times if len(keys) <= FEW_REQUESTS else [one for one in times if _changed(one)], counts
+
+    def sentences(self) -> Iterator[str]:
+        """Say which limits are broken or undecided, and how many rows changed."""
+        for change in (*self.failures, *self.undecided):
+            assert change.most is not None
+            allowed = f"--fail allows {_amount(change, change.most)} more"
+            yield f"{change.verdict}: {_row(change.row)}: {told(change)}; {allowed}"
+        words = [change.word for change in self.changes.times]
+        if words:
+            names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
+            counted = [f"{words.count(word)} {name}" for word, name in names if word in words]
+            yield f"of {len(words)} times, {', '.join(counted)}"
+        changed = sum(_changed(one) for one in self.changes.counts)
+        yield f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
+
+
+def told(change: Change) -> str:
+    """Say in words what changed."""
+    word, by = change.word, change.by
+    if word in ("new", "gone"):
+        value = change.after if change.before is None else change.before
+        assert value is not None
+        return f"{word}: {_amount(change, value)}"
+    if not change.timed:
+        return _told_count(change)
+    if word in ("more", "less"):
+        ends = (by.low, by.high) if word == "more" else (-by.high, -by.low)
+        share = f", {abs(by.estimate) / change.before:.1%}" if change.before and change.before > 1 else ""
+        name = "slower" if word == "more" else "faster"
+        return f"{name} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share.replace('%', ' %')})"
+    if word == "same":
+        return f"same within {figure(change.within)} µs"
+    return f"undecided: {figure(by.low)} to {figure(by.high)} µs"
+
+
+def _told_count(change: Change) -> str:
+    low, high = (int(end) for end in (change.by.low, change.by.high))
+    if change.word == "undecided":
+        return f"between {_amount(change, -low)} less and {_amount(change, high)} more"
+    ends = sorted((abs(low), abs(high)))
+    span = _amount(change, ends[0]) if low == high else f"{_amount(change, ends[0])} to {_amount(change, ends[1])}"
+    return f"{span} {change.word}" if change.word != "same" else "same"
+
+
+def _changed(change: Change) -> bool:
+    """Whether a change is worth a line."""
+    if change.verdict in ("fail", "undecided") or change.word in ("more", "less"):
+        return True
+    return change.word in ("new", "gone") and (change.timed or change.by.high > 0 or change.by.low < 0)
+
+
+def _amount(change: Change, value: float) -> str:
+    if change.timed:
+        return f"{figure(value)} µs"
+    return SIZES[change.quantity](value) if change.quantity in SIZES else bound(value)
+
+
+def _row(row: RowKey) -> str:
+    return f"{row.name} in {row.request.request}"
+
+
+def terminal(found: Versus, width: int) -> Iterator[Line]:
+    """Lay the comparison out for a terminal."""
+    for line in found.heading:
+        yield Line(printable(line))
+    for key, times, counts in found.requests():
+        if not times and not counts:
+            continue
+        yield Line("")
+        yield Line(shortened(f"{key.request}, {key.nodeid}", width))
+        if times:
+            titles = " ".join(f"{f'{name} µs':>9}" for name in found.names)
+            yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
+        for change in times:
+            cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
+            yield Line(f"{shortened(change.row.name, NAME_WIDTH):{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
+        for change in counts:
+            ends = " → ".join("-" if end is None else _amount(change, end) for end in (change.before, change.after))
+            name = f"{shortened(change.row.name, NAME_WIDTH)} {TITLES.get(change.quantity, change.quantity)}"
+            yield Line(f"{name}: {ends}, {told(change)}", _style(change))
+    yield Line("")
+    for sentence in found.sentences():
+        yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
+    for remark in found.remarks:
+        yield Line(printable(f"note: {remark}"))
+
+
+def _style(change: Change) -> str:
+    return STYLES.get(change.verdict or "", "")
