@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ..analysis.intervals import spend
 from ..analysis.paired import paired
-from ..model.estimate import Estimate, Microseconds
+from ..model.estimate import Estimate, Microseconds, independent_sum
 from ..model.request_keys import RequestKey
-from ..model.results import COUNTED, Count, CountedQuantity, Counts, Result, Verdict
+from ..model.results import COUNTED, Count, CountedQuantity, Counts, Method, Result, Verdict
 from .allowed import TIMES, Allowed, Compared
 
 Word: TypeAlias = Literal["more", "less", "same", "undecided", "new", "gone"]
@@ -20,9 +20,9 @@ Word: TypeAlias = Literal["more", "less", "same", "undecided", "new", "gone"]
 # The intervals of all rows hold jointly, over all looks, with this probability of an error.
 ALPHA = 0.01
 # Times do not tell a smaller change from none, neither as a failure nor as a success (docs/decisions/0030).
-LEAST_US: Microseconds = 0.3
+LEAST_US: Microseconds = 0.5
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
-NARROW_SHARE = 0.03
+NARROW_SHARE = 0.05
 OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 
 
@@ -170,8 +170,9 @@ class _Series:
         if not self.before or not self.after:
             known = self.after or self.before
             by = paired(known, alpha)
-            ends = (None, median(known)) if self.after else (median(known), None)
-            return Change(self.row, self.quantity, *ends, by if self.after else -by)
+            if self.after:
+                return Change(self.row, self.quantity, None, median(known), by)
+            return Change(self.row, self.quantity, median(known), None, -by)
         by = paired([after - before for before, after in zip(self.before, self.after, strict=True)], alpha)
         before = median(self.before)
         return Change(self.row, self.quantity, before, before + by.estimate, by)
@@ -197,7 +198,7 @@ def _series(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterato
 
 class _Time(NamedTuple):
     us: Microseconds
-    method: str | None
+    method: Method | None
 
 
 def _times(process: Process, key: RequestKey, best_ns: float, allowed: Allowed) -> dict[tuple[str, Compared], _Time]:
@@ -211,19 +212,22 @@ def _times(process: Process, key: RequestKey, best_ns: float, allowed: Allowed) 
     }
 
 
-def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Compared, Estimate, str | None]]:
+def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Compared, Estimate, Method | None]]:
+    """Yield the rows. The total is their sum, which varies far less from process to process than whole requests do."""
     books = result.books
     if books is None:
         return
-    yield OUTSIDE, "us", books.outside, None
-    for report in result.layers:
-        if report.us is not None:
-            yield report.name, "us", report.us, report.method
-        if report.occupation is not None and "busy_us" in allowed:
-            yield report.name, "busy_us", report.occupation.busy, report.method
+    rows: dict[str, tuple[Estimate, Method | None]] = {OUTSIDE: (books.outside, None)}
+    rows |= {report.name: (report.us, report.method) for report in result.layers if report.us is not None}
     if books.endpoint is not None:
-        yield ENDPOINT, "us", books.endpoint, None
-    yield TOTAL, "total_us", books.total, None
+        rows[ENDPOINT] = (books.endpoint, None)
+    for name, (us, method) in rows.items():
+        yield name, "us", us, method
+    yield TOTAL, "total_us", independent_sum(*(us for us, _ in rows.values())), None
+    if "busy_us" in allowed:
+        for report in result.layers:
+            if report.occupation is not None:
+                yield report.name, "busy_us", report.occupation.busy, report.method
 
 
 # ---- counts ---------------------------------------------------------------------------------------------------------
@@ -252,8 +256,8 @@ def _count_change(
         return None
     before, after = (median(one.count for one in side) for side in zip(*known, strict=True))
     low, high = min(b.low - a.high for a, b in known), max(b.high - a.low for a, b in known)
-    ends = (None if absent[0] else before, None if absent[1] else after)
-    return Change(row, quantity, *ends, Estimate(after - before, low, high))
+    by = Estimate(after - before, low, high)
+    return Change(row, quantity, None if absent[0] else before, None if absent[1] else after, by)
 
 
 def _of(counts: Counts | None, quantity: CountedQuantity, absent: bool) -> Count | None:

@@ -14,6 +14,8 @@ from .text import bound, figure, printable, shortened
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
 NAME_WIDTH = 30
+# The most undecided limits that have a sentence each.
+MOST_UNDECIDED = 5
 STYLES = {"fail": "red", "undecided": "yellow"}
 TITLES = {column.key: column.title for column in COUNTS}
 SIZES = {column.key: column.show for column in COUNTS}
@@ -51,10 +53,12 @@ class Versus:
 
     def sentences(self) -> Iterator[str]:
         """Say which limits are broken or undecided, and how many rows changed."""
-        for change in (*self.failures, *self.undecided):
+        for change in (*self.failures, *self.undecided[:MOST_UNDECIDED]):
             assert change.most is not None
-            allowed = f"--fail allows {_amount(change, change.most)} more"
-            yield f"{change.verdict}: {_row(change.row)}: {told(change)}; {allowed}"
+            said = told(change).removeprefix("undecided: ")
+            yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_amount(change, change.most)} more"
+        if len(self.undecided) > MOST_UNDECIDED:
+            yield f"undecided: {len(self.undecided) - MOST_UNDECIDED} more limits; a longer --max-time decides more"
         words = [change.word for change in self.changes.times]
         if words:
             names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
@@ -75,18 +79,18 @@ def told(change: Change) -> str:
         return _told_count(change)
     if word in ("more", "less"):
         ends = (by.low, by.high) if word == "more" else (-by.high, -by.low)
-        share = f", {abs(by.estimate) / change.before:.1%}" if change.before and change.before > 1 else ""
+        share = f", {100 * abs(by.estimate) / change.before:.1f} %" if change.before and change.before > 1 else ""
         name = "slower" if word == "more" else "faster"
-        return f"{name} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share.replace('%', ' %')})"
+        return f"{name} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share})"
     if word == "same":
         return f"same within {figure(change.within)} µs"
-    return f"undecided: {figure(by.low)} to {figure(by.high)} µs"
+    return f"undecided: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
 
 
 def _told_count(change: Change) -> str:
     low, high = (int(end) for end in (change.by.low, change.by.high))
     if change.word == "undecided":
-        return f"between {_amount(change, -low)} less and {_amount(change, high)} more"
+        return f"undecided: between {_amount(change, -low)} less and {_amount(change, high)} more"
     ends = sorted((abs(low), abs(high)))
     span = _amount(change, ends[0]) if low == high else f"{_amount(change, ends[0])} to {_amount(change, ends[1])}"
     return f"{span} {change.word}" if change.word != "same" else "same"

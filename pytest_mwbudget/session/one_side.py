@@ -26,7 +26,7 @@ CAUSE = 300
 
 
 class EachSpeed(Machine):
-    """Keeps the speed of the machine in each measurement. Nothing is known from earlier ones, as in the other process."""
+    """Keeps the speed of the machine in each measurement. Nothing is known from earlier processes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +79,11 @@ class OneSide:
             self.machine.fresh_ns.clear()
         return report
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Take what could not be collected."""
+        if report.failed:
+            self.failed.setdefault(report.nodeid, _cause(report))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the outcome of a test, also of one in a worker."""
         self.tests[report.nodeid] = None
@@ -105,7 +110,7 @@ class OneSide:
         return real.relative_to(self.worktree.root).as_posix() if self.worktree.root in real.parents else None
 
 
-def _cause(report: pytest.TestReport) -> str:
+def _cause(report: pytest.TestReport | pytest.CollectReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash is not None else report.longreprtext).strip().partition("\n")[0][:CAUSE]
 

@@ -12,14 +12,14 @@ from ..comparison.pairs import Changes, Pair, changes
 from ..errors import VersusError
 from ..model.estimate import Seconds
 from .order import Told
-from .processes import Ran, Side, TimeOver, run
+from .processes import Ran, Side, TimeOverError, run
 
 # How long each request is timed in each process. Many short processes tell more than few long ones.
-TIME_S: Seconds = 0.25
+TIME_S: Seconds = 0.5
 # Pairs with different seeds of hashes that are enough for counts.
 PAIRS_OF_COUNTS = 3
 # The pairs are evaluated whenever there are so many times as many as at the last look.
-LOOK_FACTOR = 1.2
+LOOK_FACTOR = 1.5
 # A pair is begun if there is time for one that takes this much longer than the longest so far.
 SLOWER = 1.1
 # The most tests or modules that a message names.
@@ -78,7 +78,7 @@ class Comparing:
                 self.told(self._progress(found))
                 if found.known:
                     return found
-        except TimeOver:
+        except TimeOverError:
             pass
         except KeyboardInterrupt:
             if not self.pairs:

@@ -1,4 +1,4 @@
-"""Check after each process that it measured the side that it was started for, and lay the tests of HEAD over the base."""
+"""Lay the tests of HEAD over the base, and check after each process that it measured its own side."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Origin:
             raise VersusError(
                 f"modules of this project were not imported from the checkout of {side.name}, so both sides could be"
                 f" the same code:{names}{more}\nInstall the project as editable (pip install -e .), and build"
-                " extensions in each checkout with --prepare, for example --prepare 'python setup.py build_ext --inplace'",
+                " extensions in each checkout, for example with --prepare 'python setup.py build_ext --inplace'",
                 message_id="versus-origin",
             )
         if not set(ran.told.own) - self.laid_over:

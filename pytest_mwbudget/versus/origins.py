@@ -41,7 +41,10 @@ class Worktree:
     def __post_init__(self) -> None:
         self.root, self.checkout = _real(self.root), _real(self.checkout)
         paths = sysconfig.get_paths()
-        self._installed = tuple({_real(paths[name]) for name in ("purelib", "platlib", "stdlib", "platstdlib")})
+        installed = {_real(paths[name]) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+        if self.checkout in _real(sys.prefix).parents:
+            installed.add(_real(sys.prefix))
+        self._installed = tuple(installed)
 
     def enter(self) -> None:
         """Let imports find this worktree before installed packages, and before import hooks of editable installs."""
@@ -53,7 +56,7 @@ class Worktree:
         self.roots = list(dict.fromkeys(self.roots))
         others = [entry for entry in sys.path if entry and self.mapped(entry) is None and entry not in self.roots]
         sys.path[:] = [*self.roots, *others]
-        sys.meta_path.insert(0, Finder(self))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Finder(self))
 
     def mapped(self, path: str | Path) -> Path | None:
         """Return the path in this worktree for one in the user's clone, None for any other path."""

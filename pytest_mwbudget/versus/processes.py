@@ -55,7 +55,7 @@ class Ran:
     left_out: Sequence[str] = field(default_factory=tuple)
 
 
-class TimeOver(Exception):
+class TimeOverError(Exception):
     """The time for a process was over."""
 
 
@@ -63,13 +63,15 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
     """Measure a side in a fresh process.
 
     Each request is timed for `time_s`, and only counted if that is 0. `seed` is that of the hashes of strings. Raises
-    TimeOver if the process does not end within `limit_s`, and VersusError if pytest did not run the tests.
+    TimeOverError if the process does not end within `limit_s`, and VersusError if pytest did not run the tests.
     """
     with TemporaryDirectory(prefix="mwbudget-side-") as folder:
         order = Order(str(side.root), str(side.checkout), folder, time_s)
         written = Path(folder, "results.json")
         command = [
-            *(sys.executable, "-m", "pytest", "-p", PLUGIN, "--mw-budget", *side.arguments),
+            *(sys.executable, "-m", "pytest", "-p", PLUGIN, "--mw-budget"),
+            # The user may name other markers. Tests of what the base does not have must not end its run.
+            *("-m", "mw_budget", "--continue-on-collection-errors", *side.arguments),
             # The last one counts: a cache of its own, so that no process knows what another one saw.
             *("-o", f"cache_dir={Path(folder, 'cache')}", f"--mw-budget-json={written}"),
         ]
@@ -104,7 +106,7 @@ def _left_out(data: Mapping[str, Any]) -> str:
 
 
 def _output(command: Sequence[str], place: Path, environment: Mapping[str, str], limit_s: Seconds) -> tuple[int, str]:
-    """Return the exit status of a command and the end of its output. The command ends with this function in any case."""
+    """Return the exit status of a command and the end of its output. No process of it outlives this function."""
     # In a session of its own: Ctrl-C reaches only this process, which then ends that one with all its children.
     process = subprocess.Popen(  # noqa: S603
         command,
@@ -118,7 +120,7 @@ def _output(command: Sequence[str], place: Path, environment: Mapping[str, str],
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise TimeOver from None
+        raise TimeOverError from None
     finally:
         _end(process)
     return process.returncode, output.decode(errors="replace").rstrip()[-SHOWN_CHARACTERS:]

@@ -76,7 +76,7 @@ class Repository:
         environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", *CONFIG, *arguments]
         try:
-            return subprocess.run(
+            return subprocess.run(  # noqa: S603
                 command,
                 cwd=place or self.root,
                 env=environment,
