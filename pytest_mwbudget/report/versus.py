@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from ..comparison.pairs import Change, Changes, RowKey
 from ..model.request_keys import RequestKey
-from .table import COUNTS
+from ..model.results import Quantity
 from .terminal import Line
-from .text import bound, figure, printable, shortened
+from .text import amount, figure, printable, shortened
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
@@ -17,8 +18,6 @@ NAME_WIDTH = 30
 # The most undecided limits that have a sentence each.
 MOST_UNDECIDED = 5
 STYLES = {"fail": "red", "undecided": "yellow"}
-TITLES = {column.key: column.title for column in COUNTS}
-SIZES = {column.key: column.show for column in COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,11 @@ def _told_count(change: Change) -> str:
     low, high = (int(end) for end in (change.by.low, change.by.high))
     if change.word == "undecided":
         return f"undecided: between {_amount(change, -low)} less and {_amount(change, high)} more"
-    ends = sorted((abs(low), abs(high)))
-    span = _amount(change, ends[0]) if low == high else f"{_amount(change, ends[0])} to {_amount(change, ends[1])}"
-    return f"{span} {change.word}" if change.word != "same" else "same"
+    if change.word == "same":
+        return "same"
+    least, most = sorted((abs(low), abs(high)))
+    span = _amount(change, most) if least == most else f"{_amount(change, least)} to {_amount(change, most)}"
+    return f"{span} {change.word}"
 
 
 def _changed(change: Change) -> bool:
@@ -104,9 +105,17 @@ def _changed(change: Change) -> bool:
 
 
 def _amount(change: Change, value: float) -> str:
+    """Return a number with its unit."""
     if change.timed:
         return f"{figure(value)} µs"
-    return SIZES[change.quantity](value) if change.quantity in SIZES else bound(value)
+    return amount(cast("Quantity", change.quantity), value)
+
+
+def _ends(change: Change) -> str:
+    """Return what a count was and is, if both sides have it."""
+    if change.before is None or change.after is None:
+        return ""
+    return f"{_amount(change, change.before)} → {_amount(change, change.after)}, "
 
 
 def _row(row: RowKey) -> str:
@@ -129,9 +138,8 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
             cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
             yield Line(f"{shortened(change.row.name, NAME_WIDTH):{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
         for change in counts:
-            ends = " → ".join("-" if end is None else _amount(change, end) for end in (change.before, change.after))
-            name = f"{shortened(change.row.name, NAME_WIDTH)} {TITLES.get(change.quantity, change.quantity)}"
-            yield Line(f"{name}: {ends}, {told(change)}", _style(change))
+            name = shortened(change.row.name, NAME_WIDTH)
+            yield Line(f"{name}: {_ends(change)}{told(change)}", _style(change))
     yield Line("")
     for sentence in found.sentences():
         yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
