@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import VersusError
 from .order import Told
 from .processes import Ran, Side
-from .worktrees import Tests, Worktrees
+from .worktrees import OfTests, Worktrees
 
 # The most modules that a message names.
 MOST_NAMES = 3
@@ -24,7 +24,7 @@ class Origin:
 
     def lay_over(self, told: Told) -> None:
         """Give the base the tests and the configuration of HEAD, after a process of HEAD has told what these are."""
-        tests = Tests(told.patterns, [*self._directories(told), *self._files()])
+        tests = OfTests(told.patterns, [*self._directories(told), *self._files()])
         self.laid_over = frozenset(self.worktrees.lay_over(tests))
         self.worktrees.compile(self.worktrees.base)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
+from compileall import compile_dir
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -27,7 +27,7 @@ SHOWN_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class OfTests:
     """What belongs to the tests: the patterns of their files' names, and paths of files and directories."""
 
     patterns: Sequence[str] = ("test_*.py", "*_test.py")
@@ -58,7 +58,7 @@ class Worktrees:
         place.mkdir(parents=True, exist_ok=True)  # the base may not have it
         return place
 
-    def lay_over(self, tests: Tests) -> list[str]:
+    def lay_over(self, tests: OfTests) -> list[str]:
         """Replace tests and configuration of the base by those of HEAD. Returns their paths in the repository."""
         of_head = [name for name in self.repository.files(self.head) if tests.own(name)]
         for name in self.repository.files(self.base):
@@ -70,8 +70,7 @@ class Worktrees:
     def compile(self, place: Path) -> None:
         """Compile all modules of a worktree, so that no process finds less compiled than another."""
         # A file that is no valid Python fails where a test imports it.
-        command = [sys.executable, "-m", "compileall", "-q", "-j", "0", str(place)]
-        subprocess.run(command, cwd=place, capture_output=True, check=False)  # noqa: S603
+        compile_dir(place, quiet=2)
 
     def prepare(self, command: str) -> None:
         """Run the user's command in both. Raises VersusError, with the end of its output, if it fails."""
