@@ -17,9 +17,13 @@ CONFIG = (
     "init.defaultBranch=main",
 )
 
-# An ASGI app without a framework, with one layer that creates OBJECTS lists.
+# An ASGI app without a framework, whose layer spawns TASKS tasks and spins for SPIN_US microseconds.
 APP = """
-OBJECTS = {objects}
+import asyncio
+from time import perf_counter_ns
+
+TASKS = {tasks}
+SPIN_US = {spin_us}
 
 
 async def endpoint(scope, receive, send):
@@ -28,18 +32,22 @@ async def endpoint(scope, receive, send):
 
 
 class Work:
-    def __init__(self, app, objects=OBJECTS):
+    def __init__(self, app, tasks=TASKS, spin_us=SPIN_US):
         self.app = app
-        self.objects = objects
+        self.tasks = tasks
+        self.spin_us = spin_us
 
     async def __call__(self, scope, receive, send):
-        kept = [[] for _ in range(self.objects)]
+        end = perf_counter_ns() + 1000 * self.spin_us
+        while perf_counter_ns() < end:
+            pass
+        for _ in range(self.tasks):
+            await asyncio.ensure_future(asyncio.sleep(0))
         await self.app(scope, receive, send)
-        del kept
 
 
-def create_app(objects=OBJECTS):
-    return Work(endpoint, objects)
+def create_app(**of_layer):
+    return Work(endpoint, **of_layer)
 """
 TEST = """
 import pytest
@@ -51,7 +59,7 @@ def mw_budget_app():
     return create_app()
 
 
-@pytest.mark.mw_budget(objects=5, lifespan=False)
+@pytest.mark.mw_budget(tasks=0, lifespan=False)
 def test_health(mw_budget):
     mw_budget.get("/health")
 """
@@ -81,11 +89,16 @@ class Project:
         return self.git("rev-parse", "HEAD")
 
 
-def shop(root: Path, objects: int = 3) -> Project:
+def app(tasks: int = 0, spin_us: int = 0) -> str:
+    """The source of the app."""
+    return APP.format(tasks=tasks, spin_us=spin_us)
+
+
+def shop(root: Path) -> Project:
     """A repository of an app in `src`, with a marked test, on a branch `change` of `main`."""
     project = Project(root)
     project.put("src/shop/__init__.py", "")
-    project.put("src/shop/app.py", APP.format(objects=objects))
+    project.put("src/shop/app.py", app())
     project.put("tests/test_shop.py", TEST)
     project.put("pytest.ini", PYTEST_INI)
     project.put(".gitignore", "__pycache__/\n")

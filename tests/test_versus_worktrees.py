@@ -49,7 +49,7 @@ def test_head_is_the_working_tree(both: Worktrees) -> None:
 
 
 def test_the_base_is_the_commit(both: Worktrees) -> None:
-    assert "OBJECTS = 3" in (both.base / "src/shop/app.py").read_text()
+    assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
     assert not (both.base / "src/shop/unknown.py").exists()
     assert not (both.base / "src/shop/committed.py").exists()
 
@@ -82,7 +82,7 @@ def test_tests_and_configuration_are_those_of_head(project: Project) -> None:
     with worktrees(repository, repository.base(None, {})) as both:
         taken = both.lay_over(OfTests(("check_*.py",), ("scripts/bench.py",)))
         names = {path.relative_to(both.base).as_posix() for path in both.base.rglob("*.*") if path.is_file()}
-        assert "OBJECTS = 3" in (both.base / "src/shop/app.py").read_text()
+        assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
     assert {"tests/data/new.json", "tests/helpers.py", "src/shop/check_shop.py", "conftest.py"} <= names
     assert {"pyproject.toml", "scripts/bench.py", "pytest.ini"} <= names
     assert not names & {"tests/test_old.py"}
