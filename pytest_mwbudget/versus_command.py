@@ -70,7 +70,7 @@ def _apps(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Vers
     comparing = Comparing(first, second, allowed, end_s, lambda side, ran: None, lambda told: None, _progress)
     found = comparing.changes()
     heading = [f"A: {said['app_a']}", f"B: {said['app_b']}", _effort(comparing)]
-    return Versus(heading, found, comparing.remarks(), names=("A", "B")), comparing.interrupted
+    return Versus(heading, found, comparing.remarks(), names=("A", "B"), limited=bool(allowed)), comparing.interrupted
 
 
 # ---- two commits --------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[V
         found = comparing.changes()
         told = {name: ran.told for name, ran in comparing.ran.items()}
         remarks = [*comparing.remarks(), *origin.remarks(told), *repository.remarks(base)]
-    return Versus([*heading, _effort(comparing)], found, remarks), comparing.interrupted
+    return Versus([*heading, _effort(comparing)], found, remarks, limited=bool(allowed)), comparing.interrupted
 
 
 def _head(repository: Repository) -> str:

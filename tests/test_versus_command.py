@@ -212,3 +212,12 @@ def test_many_undecided_limits_are_counted() -> None:
     shown = [line.text for line in terminal(Versus([], Changes(times)), 80)]
     assert sum(line.startswith("undecided: Work") for line in shown) == 5
     assert "undecided: 3 more limits; a longer --max-time decides more" in shown
+
+
+def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
+    only = [RequestKey("t", f"GET /{number}") for number in range(7)]
+    found = Changes([change(-1, 1)], only_base=only[:1], only_head=only)
+    notes = [line.text for line in terminal(Versus([], found, limited=True), 80) if line.text.startswith("note:")]
+    assert notes[0] == "note: measured with base only: GET /0 (t)"
+    assert notes[1].endswith("GET /4 (t) and 2 more")
+    assert notes[2].startswith("note: no limit of --fail is of anything")

@@ -172,3 +172,26 @@ def test_tests_of_one_side_are_named() -> None:
     assert "t::new (no such route)" in failed
     assert base == "run with base only: t::old"
     assert head == "run with HEAD only: t::0, t::1, t::2, t::3, t::4 and 3 more"
+
+
+def test_without_a_request_on_both_sides_nothing_is_compared() -> None:
+    world = World()
+
+    def run(side: Side, time_s: float, seed: int, limit_s: float) -> Ran:
+        if side is HEAD:
+            return world.run(side, time_s, seed, limit_s)
+        world.now_s += 1
+        return Ran(Process({}), Told(failed={"t::a": "no such route"}), "output")
+
+    comparing = world.comparing(end_s=9.0)
+    comparing.run = run
+    with pytest.raises(VersusError, match=r"nothing was compared: t::a \(no such route\)"):
+        comparing.changes()
+
+
+def test_requests_that_are_left_out_are_named() -> None:
+    world = World(after=150.0)
+    comparing = world.comparing()
+    comparing.changes()
+    comparing.ran["HEAD"] = replace(comparing.ran["HEAD"], left_out=["t::a GET /b: it answered 500"])
+    assert comparing.remarks() == ["not measured with HEAD: t::a GET /b: it answered 500"]

@@ -15,8 +15,8 @@ from .text import amount, figure, printable, shortened
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
 NAME_WIDTH = 30
-# The most undecided limits that have a sentence each.
-MOST_UNDECIDED = 5
+# The most undecided limits that have a sentence each, and the most requests that a sentence names.
+MOST = 5
 STYLES = {"fail": "red", "undecided": "yellow"}
 
 
@@ -24,13 +24,14 @@ STYLES = {"fail": "red", "undecided": "yellow"}
 class Versus:
     """A finished comparison of two sides with these `names`.
 
-    `heading` says what was compared, and `remarks` what the figures do not cover.
+    `heading` says what was compared, `remarks` what the figures do not cover, and `limited` whether there are limits.
     """
 
     heading: Sequence[str]
     changes: Changes
     remarks: Sequence[str] = ()
     names: tuple[str, str] = ("base", "HEAD")
+    limited: bool = False
 
     @property
     def failures(self) -> list[Change]:
@@ -52,12 +53,12 @@ class Versus:
 
     def sentences(self) -> Iterator[str]:
         """Say which limits are broken or undecided, and how many rows changed."""
-        for change in (*self.failures, *self.undecided[:MOST_UNDECIDED]):
+        for change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
             said = told(change).removeprefix("undecided: ")
             yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_amount(change, change.most)} more"
-        if len(self.undecided) > MOST_UNDECIDED:
-            yield f"undecided: {len(self.undecided) - MOST_UNDECIDED} more limits; a longer --max-time decides more"
+        if len(self.undecided) > MOST:
+            yield f"undecided: {len(self.undecided) - MOST} more limits; a longer --max-time decides more"
         words = [change.word for change in self.changes.times]
         if words:
             names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
@@ -65,6 +66,16 @@ class Versus:
             yield f"of {len(words)} times, {', '.join(counted)}"
         changed = sum(_changed(one) for one in self.changes.counts)
         yield f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
+
+    def one_sided(self) -> Iterator[str]:
+        """Say which requests only one side has, and that no limit is of anything that was measured."""
+        for name, keys in zip(self.names, (self.changes.only_base, self.changes.only_head), strict=True):
+            if keys:
+                requests = [f"{key.request} ({key.nodeid})" for key in keys[:MOST]]
+                more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
+                yield f"measured with {name} only: {', '.join(requests)}{more}"
+        if self.limited and not any(change.verdict for change in self.changes.all):
+            yield "no limit of --fail is of anything that was measured; limits are of layers, total_us of requests"
 
 
 def told(change: Change) -> str:
@@ -143,7 +154,7 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
     yield Line("")
     for sentence in found.sentences():
         yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
-    for remark in found.remarks:
+    for remark in (*found.one_sided(), *found.remarks):
         yield Line(printable(f"note: {remark}"))
 
 

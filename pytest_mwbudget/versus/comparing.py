@@ -77,7 +77,7 @@ class Comparing:
                 found = changes(self.pairs, look, self.allowed)
                 self.told(self._progress(found))
                 if found.known:
-                    return found
+                    return self._compared(found)
         except TimeOverError:
             pass
         except KeyboardInterrupt:
@@ -89,7 +89,18 @@ class Comparing:
                 "the time was over before both sides had run once; raise --max-time, or name fewer tests behind --",
                 message_id="versus-side",
             )
-        return changes(self.pairs, look + 1, self.allowed, last=True)
+        return self._compared(changes(self.pairs, look + 1, self.allowed, last=True))
+
+    def _compared(self, found: Changes) -> Changes:
+        """Return the changes. Raises VersusError if there are none to judge: such a gate would always be open."""
+        if any(found.all):
+            return found
+        failed = self.ran[self.base.name].told.failed
+        why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
+        raise VersusError(
+            f"no request was measured with {self.base.name} and with {self.head.name}, so nothing was compared{why}",
+            message_id="versus-side",
+        )
 
     def _time_for_a_pair(self) -> bool:
         return not self.pairs or self.clock() + SLOWER * self.longest_s <= self.end_s
@@ -120,7 +131,11 @@ class Comparing:
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""
         base, head = (self.ran[side.name].told for side in (self.base, self.head))
-        found = []
+        found = [
+            f"not measured with {side.name}: {named(ran.left_out)}"
+            for side in (self.base, self.head)
+            if (ran := self.ran[side.name]).left_out
+        ]
         if failed := [test for test in base.failed if test not in head.failed]:
             found.append(
                 f"failed with {self.base.name}, so not compared in full: {named(failed)} ({base.failed[failed[0]]})"

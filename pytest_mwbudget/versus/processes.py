@@ -72,8 +72,7 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
             *(sys.executable, "-m", "pytest", "-p", PLUGIN, "--mw-budget"),
             # The user may name other markers. Tests of what the base does not have must not end its run.
             *("-m", "mw_budget", "--continue-on-collection-errors", *side.arguments),
-            # The last one counts: a cache of its own, so that no process knows what another one saw.
-            *("-o", f"cache_dir={Path(folder, 'cache')}", f"--mw-budget-json={written}"),
+            f"--mw-budget-json={written}",
         ]
         environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
         environment |= {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
