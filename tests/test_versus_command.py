@@ -58,8 +58,8 @@ def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: 
     lines = out.splitlines()
     assert lines[0].endswith("(merge base with main)")
     assert lines[1].endswith("and 1 file not committed")
-    assert "Work: 0 tasks → 2 tasks, 2 tasks more" in lines
-    assert "fail: Work in GET /health: 2 tasks more; --fail allows 1 task more" in lines
+    assert "Work tasks: 0 → 2, 2 more tasks" in lines
+    assert "fail: Work in GET /health: 2 more tasks; --fail allows 1 more" in lines
     assert nothing_left(project)
 
 
@@ -83,7 +83,7 @@ def test_two_apps_of_a_checkout_are_compared(project: Project, versus: Run, monk
     status, out, err = versus("/", "--app-a", a, "--app-b", b, "--fail", "tasks:0", *LEAN)
     assert status == 1, err
     assert out.splitlines()[:2] == [f"A: {a}", f"B: {b}"]
-    assert "fail: Work in GET /: 1 task more; --fail allows 0 tasks more" in out
+    assert "fail: Work in GET /: 1 more tasks; --fail allows 0 more" in out
 
 
 def test_a_failing_test_of_head_is_an_error_with_its_output(project: Project, versus: Run) -> None:
@@ -162,7 +162,7 @@ def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) 
     project.put("src/shop/app.py", app(tasks=2))
     status, out, err = versus("--fail", "tasks:1", *LEAN, "-p", "xdist", "-n", "2")
     assert status == 1, err
-    assert "Work: 0 tasks → 2 tasks, 2 tasks more" in out
+    assert "Work tasks: 0 → 2, 2 more tasks" in out
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -184,11 +184,13 @@ def change(
         (change(-10, 20), "undecided: between 10.0 µs faster and 20.0 µs slower"),
         (change(4, 6, before=None), "new: 105.0 µs"),
         (change(4, 6, after=None), "gone: 100.0 µs"),
-        (change(2, 2, quantity="tasks"), "2 tasks more"),
-        (change(1, 2, quantity="objects"), "1 object to 2 objects more"),
-        (change(-3, -1, quantity="objects"), "1 object to 3 objects less"),
-        (change(-1, 1, quantity="objects"), "undecided: between 1 object less and 1 object more"),
+        (change(2, 2, quantity="tasks"), "2 more tasks"),
+        (change(1, 2, quantity="objects"), "1 to 2 more objects"),
+        (change(-3, -1, quantity="objects"), "1 to 3 fewer objects"),
+        (change(-1, 1, quantity="objects"), "undecided: between 1 fewer objects and 1 more objects"),
         (change(0, 0, quantity="objects"), "same"),
+        (change(1024, 2048, quantity="bytes"), "1.0 KiB to 2.0 KiB more"),
+        (change(1, 1, before=None, quantity="retained"), "new: 105"),
     ],
 )
 def test_changes_in_words(one: Change, text: str) -> None:

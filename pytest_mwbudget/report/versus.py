@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from ..comparison.pairs import Change, Changes, RowKey
 from ..model.request_keys import RequestKey
-from ..model.results import Quantity
 from .terminal import Line
-from .text import amount, figure, printable, shortened
+from .text import figure, printable, shortened, size
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
@@ -56,7 +54,7 @@ class Versus:
         for change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
             said = told(change).removeprefix("undecided: ")
-            yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_amount(change, change.most)} more"
+            yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_number(change, change.most)} more"
         if len(self.undecided) > MOST:
             yield f"undecided: {len(self.undecided) - MOST} more limits; a longer --max-time decides more"
         words = [change.word for change in self.changes.times]
@@ -84,7 +82,7 @@ def told(change: Change) -> str:
     if word in ("new", "gone"):
         value = change.after if change.before is None else change.before
         assert value is not None
-        return f"{word}: {_amount(change, value)}"
+        return f"{word}: {_number(change, value)}"
     if not change.timed:
         return _told_count(change)
     if word in ("more", "less"):
@@ -98,14 +96,20 @@ def told(change: Change) -> str:
 
 
 def _told_count(change: Change) -> str:
-    low, high = (int(end) for end in (change.by.low, change.by.high))
+    low, high = change.by.low, change.by.high
     if change.word == "undecided":
-        return f"undecided: between {_amount(change, -low)} less and {_amount(change, high)} more"
+        return f"undecided: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
     if change.word == "same":
         return "same"
-    least, most = sorted((abs(low), abs(high)))
-    span = _amount(change, most) if least == most else f"{_amount(change, least)} to {_amount(change, most)}"
-    return f"{span} {change.word}"
+    return _more(change, *sorted((abs(low), abs(high))), less=change.word == "less")
+
+
+def _more(change: Change, least: float, most: float, *, less: bool = False) -> str:
+    """Say how many more there are: `40 to 41 more objects`."""
+    span = " to ".join(dict.fromkeys(_number(change, end) for end in (least, most)))
+    if change.quantity == "bytes":
+        return f"{span} {'less' if less else 'more'}"
+    return f"{span} {'fewer' if less else 'more'} {change.quantity}"
 
 
 def _changed(change: Change) -> bool:
@@ -115,18 +119,18 @@ def _changed(change: Change) -> bool:
     return change.word in ("new", "gone") and (change.timed or change.by.high > 0 or change.by.low < 0)
 
 
-def _amount(change: Change, value: float) -> str:
-    """Return a number with its unit."""
+def _number(change: Change, value: float) -> str:
+    """Return a number; of times and sizes with its unit."""
     if change.timed:
         return f"{figure(value)} µs"
-    return amount(cast("Quantity", change.quantity), value)
+    return size(value) if change.quantity == "bytes" else f"{value:.0f}"
 
 
 def _ends(change: Change) -> str:
     """Return what a count was and is, if both sides have it."""
     if change.before is None or change.after is None:
         return ""
-    return f"{_amount(change, change.before)} → {_amount(change, change.after)}, "
+    return f"{_number(change, change.before)} → {_number(change, change.after)}, "
 
 
 def _row(row: RowKey) -> str:
@@ -149,7 +153,7 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
             cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
             yield Line(f"{shortened(change.row.name, NAME_WIDTH):{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
         for change in counts:
-            name = shortened(change.row.name, NAME_WIDTH)
+            name = f"{shortened(change.row.name, NAME_WIDTH)} {change.quantity}"
             yield Line(f"{name}: {_ends(change)}{told(change)}", _style(change))
     yield Line("")
     for sentence in found.sentences():
