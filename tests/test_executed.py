@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import dis
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from pytest_mwbudget.counting.executed import Executed, ExecutedRun, Pace
 from pytest_mwbudget.counting.rows import DIFFERS, same_number
 from pytest_mwbudget.interpreter.clocks import perf_counter_ns
 from pytest_mwbudget.interpreter.code_patching import PROBE_FILE
+from pytest_mwbudget.interpreter.monitoring import free_tool, tool_at_work
 from pytest_mwbudget.model.results import EXECUTED, Counts, LoopName
 from pytest_mwbudget.model.stack import HARNESS
 
@@ -442,6 +444,21 @@ def test_a_tool_that_watches_some_code_only_leaves_no_number() -> None:
 
 
 @needs_executed
+def test_events_that_an_earlier_tool_of_the_same_id_switched_off_are_counted() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+    before, tool = executed_by(hello), free_tool()
+    assert tool is not None
+    for event in (monitoring.events.INSTRUCTION, monitoring.events.CALL, monitoring.events.PY_START):
+        with tool_at_work(tool, {event: lambda *arguments: monitoring.DISABLE}):
+            events._known(events._inside)
+            asyncio.run(hello({}, None, ignore_message))
+    assert executed_by(hello) == before
+
+
+async def ignore_message(message: Any) -> None: ...
+
+
+@needs_executed
 def test_without_a_free_tool_id_the_reason_is_given() -> None:
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
     taken = [tool for tool in range(6) if monitoring.get_tool(tool) is None]
@@ -483,3 +500,84 @@ def test_python_3_11_says_why_nothing_is_counted() -> None:
     found = counted(hello)
     assert found.ledger is not None
     assert found.ledger.why["bytecodes"] == "executed code can be seen from Python 3.12 on, this is 3.11"
+
+
+# ---- the core in C ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def core() -> Iterator[Any]:
+    """The core in C without a counting run; a run that the test opens is stopped at the end."""
+    core: Any = counting_backend().core
+    yield core
+    with suppress(RuntimeError):
+        core.stop()
+
+
+@needs_executed
+def test_callbacks_count_for_the_charged_owner_and_only_code(core: Any) -> None:
+    core.start(3, ())
+    code = nothing.__code__
+    for owner in (0, 2):
+        core.run(owner, core.on_instruction, code, 0)
+        core.run(owner, core.on_call, code, 0, nothing, None)
+    core.run(2, core.on_start, code, 0)
+    for arguments in ((), (nothing, 0), (None,)):
+        assert core.run(1, core.on_instruction, *arguments) is None
+    core.on_instruction(code, 0)  # aside
+    assert core.take_executed() == [(1, 1, 0), (0, 0, 0), (1, 1, 1), (0, 0, 0), (0, 0, 0)]
+    assert core.take_executed() == [(0, 0, 0)] * 5
+    assert core.known_codes() == [code]
+
+
+@needs_executed
+def test_code_of_skipped_files_is_not_counted(core: Any) -> None:
+    core.start(1, ("/nowhere/", __file__[:-5]))
+    core.run(0, core.on_instruction, nothing.__code__, 0)
+    core.run(0, core.on_instruction, respond.__code__, 0)
+    assert core.take_executed()[0] == (1, 0, 0)
+    assert core.known_codes() == [respond.__code__]
+
+
+@needs_executed
+def test_many_codes_are_kept_apart_and_alive_until_the_end(core: Any) -> None:
+    core.start(1, ("skipped",))
+    for index in range(5000):
+        code = nothing.__code__.replace(co_filename="skipped" if index % 2 else "counted")
+        core.run(0, core.on_instruction, code, 0)
+    assert core.take_executed()[0] == (2500, 0, 0)
+    assert len(core.known_codes()) == 2500
+    gone = weakref.ref(core.known_codes()[0])
+    assert gone() is not None
+    core.stop()
+    assert gone() is None
+
+
+@needs_executed
+def test_a_run_counts_memory_or_executed_code(core: Any) -> None:
+    for function in (core.take_executed, core.known_codes):
+        with pytest.raises(RuntimeError, match="no counting run is under way"):
+            function()
+    core.start(1)
+    core.run(0, core.on_instruction, nothing.__code__, 0)
+    for function in (core.take_executed, core.known_codes):
+        with pytest.raises(RuntimeError, match="counts memory"):
+            function()
+    core.stop()
+    core.start(1, ())
+    core.run(0, lambda: [object() for _ in range(100)])
+    core.discount(0, {})
+    assert core.take() == ([(0, 0, 0, 0)] * 3, [])
+    assert core.stop() == (False, False)
+    assert core.on_instruction(nothing.__code__, 0) is None
+
+
+@needs_executed
+def test_the_core_refuses_other_arguments(core: Any) -> None:
+    with pytest.raises(TypeError):
+        core.start(1, ["a list"])
+    with pytest.raises(TypeError, match="takes code"):
+        core.instrumentation(nothing)
+    core.start(1, (3,))
+    core.run(0, core.on_instruction, nothing.__code__, 0)
+    assert core.take_executed()[0][0] == 0

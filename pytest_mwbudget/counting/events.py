@@ -37,6 +37,9 @@ def counting_events(core: Any) -> Iterator[None]:
     tool, events = monitoring.free_tool(), _monitoring().events
     assert tool is not None
     callbacks = {events.INSTRUCTION: core.on_instruction, events.CALL: core.on_call, events.PY_START: core.on_start}
+    # An earlier tool with this id may have switched events off for single instructions. That ends when the code runs
+    # without the tool, as the code of requests has.
+    _known(_inside)
     with monitoring.tool_at_work(tool, callbacks):
         yield
 

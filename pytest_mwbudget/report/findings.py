@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..errors import tagged
 from ..model.remedies import BudgetPlace
 from ..model.results import COUNTED, Quantity, Verdict
 from .table import Figure, Row
@@ -98,6 +99,17 @@ def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         subject = listed if quantity == "us" else f"{quantity} of {listed}"
         yield Finding(subject, f"{'are' if len(names) > 1 else 'is'} undecided: {reason}.", "undecided")
+
+
+def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
+    """Name the rows whose work the counts of executed code do not see."""
+    found = [row for row in rows if row.mostly_c(slowdown)]
+    if found:
+        listed = ", ".join(
+            f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
+            for row in found
+        )
+        yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
 
 
 def headline(rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity]) -> str:

@@ -167,7 +167,11 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "outside_us": books and asdict(books.outside),
         "endpoint_us": books and books.endpoint and asdict(books.endpoint),
         "residue_us": books and books.residue_us,
-        "layers": [_layer(row.report, row.why) for row in shown.rows if row.report],
+        "layers": [
+            _layer(row.report, row.why) | {"mostly_c": row.mostly_c(result.slowdown or 1.0)}
+            for row in shown.rows
+            if row.report
+        ],
         "ledger": {
             "requests": ledger.requests,
             "outside": _counts(ledger.outside),

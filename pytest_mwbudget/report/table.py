@@ -53,10 +53,15 @@ COUNTS = (
     Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
     Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
     Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
-    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
-    Column("sent", "send", "messages sent through its outer boundary", _whole),
+    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv", detail=True),
+    Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
 )
+
+
+# Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
+# (docs/decisions/0027). Layers of less processor time than this are left alone.
+NS_OF_C, LEAST_US_OF_C = 100.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,17 @@ class Row:
     def exceeded(self) -> list[Quantity]:
         """The quantities over their budgets."""
         return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
+
+    def mostly_c(self, slowdown: float) -> bool | None:
+        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
+
+        `slowdown` is at least 1; layers may be slowed down by up to its square.
+        """
+        cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
+        if cpu is None or bytecodes is None:
+            return None
+        us = cpu.value / slowdown**2
+        return us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
 
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""

@@ -14,7 +14,7 @@ from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Resu
 from ..model.stack import Origin
 from .advice import advise
 from .changes import of_rows
-from .findings import Finding, exceeded, headline, next_step, next_step_uncountable, undecided
+from .findings import Finding, exceeded, headline, mostly_c, next_step, next_step_uncountable, undecided
 from .table import Row, rows
 from .text import figure, has_id
 
@@ -133,7 +133,7 @@ def view(result: Result) -> View:
         uncountable=result.uncountable,
         headline=headline(found, first, result.uncountable),
         findings=(*(finding for row in found for finding in exceeded(row)), *undecided(found)),
-        notes=result.notes,
+        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0)),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
