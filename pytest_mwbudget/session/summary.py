@@ -279,12 +279,15 @@ class Summary:
     def _print_comparison(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print what the run was compared with, and which figures grew by more than is allowed."""
         from ..report.comparison import compared_run
-        from ..report.json import compared
+        from ..report.json import compared, from_json
 
         since = compared(self.document)
         if since is not None:
             terminalreporter.write_sep("=", "mw-budget compare")
-            _write(terminalreporter, compared_run(since, self.config.get_terminal_writer().fullwidth))
+            # The table of a failure was made before anything was compared.
+            told = [request.measurement for request in self._lasting() if request.told]
+            measured = [(measurement["nodeid"], from_json(measurement)) for measurement in told]
+            _write(terminalreporter, compared_run(since, measured, self.config.get_terminal_writer().fullwidth))
 
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level
