@@ -160,6 +160,7 @@ class Summary:
             broken = any(measurement["verdict"] == "fail" for measurement in survey.measurements)
             if broken:
                 _fail(session)
+        self._finish_limits(session, lasting)
         if self.baseline is not None:
             self._compare(self.baseline)
             if self.document["comparison"]["grown"]:
