@@ -148,17 +148,6 @@ def missing(recorded: Recorded | None) -> Iterator[Finding]:
         yield Finding("", recorded.missing, "fail" if recorded.required else "undecided")
 
 
-def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
-    """Name the rows whose work the counts of executed code do not see."""
-    found = [row for row in rows if row.mostly_c(slowdown)]
-    if found:
-        listed = ", ".join(
-            f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
-            for row in found
-        )
-        yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
-
-
 def headline(
     rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity], recorded: Recorded | None = None
 ) -> str:

@@ -140,7 +140,7 @@ def view(result: Result) -> View:
             *missing(result.recorded),
             *undecided(found),
         ),
-        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_changed(result)),
+        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_other_versions(result)),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,

@@ -166,7 +166,6 @@ class Summary:
             if self.document["comparison"]["grown"]:
                 _fail(session)
         history: Sequence[HistoryRun] = ()
-        self._finish_limits(session, lasting)
         for output, path in self.files.items():
             try:
                 if output is HISTORY:
