@@ -1,34 +1,34 @@
-"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure an app, explain a message, render a result."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, merge limits, render, explain."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from .errors import MwBudgetError, report_of
+from .comparison.history import HistoryRun
+from .errors import MwBudgetError, SettingError, report_of
 from .messages import pages
-from .report.json import SCHEMA, encodable, left_out, measured, surveyed, to_json
+from .report.json import left_out, measured, surveyed
 from .report.overview import together
 from .report.terminal import run
-from .session.artifacts import RENDERED, STORED, check_distinct, put
+from .report.text import printable
+from .session.artifacts import HTML, RENDERED, STORED, check_distinct, put
+from .session.history import read as read_history
+from .session.stored import MISSHAPEN, files_in, misshapen, together_of
 
-ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
 # The exit status of a program that the user has interrupted, as shells report it.
 INTERRUPTED = 130
 # Wider text is hard to read.
 MOST_COLUMNS = 100
-# The errors that reading and rendering raise for data of another shape.
-MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 2 after an error; `measure` has others, too."""
+    """Run a command and return the exit status: 2 after an error; `measure` and `compare` have others, too."""
     said = _said(arguments)
     status = 0
     try:
@@ -36,6 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from . import measure_command
 
             status = measure_command.main(vars(said))
+        elif said.command == "compare":
+            from . import compare_command
+
+            status = compare_command.main(vars(said))
+        elif said.command == "budgets":
+            from . import budgets_command
+
+            budgets_command.merge(said.file, said.output, said.base)
         elif said.command == "versus":
             from . import versus_command
 
@@ -43,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif said.command == "explain":
             _explain(said.id)
         else:
-            _render(Path(said.result), {name: path for name, path in vars(said).items() if path is not None})
+            files = {name: path for name, path in vars(said).items() if path is not None}
+            _render([Path(source) for source in said.result], files)
         sys.stdout.flush()
     except MwBudgetError as error:
         print(f"error: {report_of(error)}", file=sys.stderr)
@@ -82,7 +91,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mwbudget",
-        description="Measure the middleware layers of an app, explain messages, and render stored results.",
+        description="Measure the middleware layers of an app, compare and render stored results, and explain messages.",
     )
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _add_measure(commands.add_parser("measure", help="measure an app without a test"))
@@ -92,10 +101,34 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="say what a message means and what to do")
     explain.add_argument("id", nargs="?", metavar="ID", help="the id of a message; without it all ids are listed")
     render = commands.add_parser("render", help="make files of a stored result, or print its tables")
-    render.add_argument("result", metavar="RESULT.json", help="a file that --mw-budget-json wrote")
+    several = "files that --mw-budget-json wrote, such as the shards of a CI matrix, or directories with such files"
+    render.add_argument("result", nargs="+", metavar="RESULT.json", help=several)
     for output in RENDERED:
         render.add_argument(f"--{output.name}", dest=output.name, metavar="PATH", help="write to PATH")
+    history = "the file of --mw-budget-history; with --html, the page draws every row over time"
+    render.add_argument("--history", metavar="PATH", help=history)
+    _add_compare(commands.add_parser("compare", help="say what changed between stored results"))
+    _add_budgets(commands.add_parser("budgets", help="work with files of recorded limits"))
     return parser
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    stored = "a file that --mw-budget-json wrote, a directory with such files, or a name of --mw-budget-save"
+    compare.add_argument("before", metavar="BEFORE", help=stored)
+    compare.add_argument("after", metavar="AFTER", help="the same for the later run")
+    growth = "exit with status 1 if a figure certainly grew by more, for example us:10%%,tasks:0"
+    compare.add_argument("--fail", metavar="QUANTITY:GROWTH", help=growth)
+    compare.add_argument("--markdown", metavar="PATH", help="write to PATH, for a comment on a pull request")
+
+
+def _add_budgets(budgets: argparse.ArgumentParser) -> None:
+    merge = budgets.add_subparsers(required=True, metavar="merge").add_parser(
+        "merge", help="join files of limits that several jobs wrote"
+    )
+    merge.add_argument("file", nargs="+", metavar="FILE", help="a file that --mw-budget-update wrote")
+    merge.add_argument("-o", "--output", metavar="PATH", help="write to PATH, which is also the default of --base")
+    base = "what the files were made of: a change by one file wins over what the others left as it was"
+    merge.add_argument("--base", metavar="PATH", help=base)
 
 
 def _add_measure(measure: argparse.ArgumentParser) -> None:
@@ -143,30 +176,44 @@ def _explain(message_id: str | None) -> None:
     print(pages.shown(message_id, width), end="")
 
 
-def _render(source: Path, said: Mapping[str, str]) -> None:
+def _render(sources: Sequence[Path], said: Mapping[str, str]) -> None:
     """Write the files, or print the tables, after everything has been rendered."""
     options = {output: f"--{output.name}={said[output.name]!r}" for output in RENDERED if output.name in said}
     paths = {output: Path(said[output.name]) for output in options}
-    check_distinct({repr(str(source)): source} | {options[output]: path for output, path in paths.items()})
+    files = [file for source in sources for file in files_in(source)]
+    check_distinct(
+        {repr(str(file)): file for file in files} | {options[output]: path for output, path in paths.items()}
+    )
     for output, option in options.items():
         output.check_package(option)
-    stored = _stored(source)
+    document, notes = together_of(files)
+    history, broken = _history(said.get("history"), drawn=HTML in paths)
     try:
-        document = _whole(stored)
-        texts = {output: output.render(document, path) for output, path in paths.items()}
+        texts = {output: output.render(document, path, history) for output, path in paths.items()}
         tables = [] if texts else _tables(document)
     except MISSHAPEN as error:
-        raise MwBudgetError(
-            f"{str(source)!r} is not a whole result ({type(error).__name__}: {error}); give a file as --mw-budget-json"
-            f" wrote it",
-            message_id="file",
-        ) from None
+        raise misshapen(sources[0], error) from None
     for output, path in paths.items():
         output.check(path, options[output])
     for output, text in texts.items():
         put(paths[output], text)
+    for note in (*notes, *broken):
+        print(f"note: {printable(note)}", file=sys.stderr)
     for line in tables:
         print(line)
+
+
+def _history(said: str | None, *, drawn: bool) -> tuple[Sequence[HistoryRun], Sequence[str]]:
+    """Read the history for the page, and say which of its lines are broken."""
+    if said is None:
+        return (), ()
+    if not drawn:
+        raise SettingError(f"--history={said!r} is drawn on the HTML page; add --html=PATH", message_id="file")
+    try:
+        return read_history(Path(said))
+    except OSError as error:
+        remedy = "give a file that --mw-budget-history wrote"
+        raise SettingError(f"--history={said!r} cannot be read: {error}; {remedy}", message_id="file") from None
 
 
 def _tables(document: Mapping[str, Any]) -> list[str]:
@@ -176,32 +223,6 @@ def _tables(document: Mapping[str, Any]) -> list[str]:
     lines = [*run([(nodeid, result) for nodeid, result in found if not result.surveyed], python, width)]
     lines += together(surveyed(document), [result for _, result in found], left_out(document), width)
     return [line.text for line in lines]
-
-
-def _stored(source: Path) -> Mapping[str, Any]:
-    """Read the document in a file; MwBudgetError if this version cannot read it."""
-    remedy = "give a file that --mw-budget-json wrote"
-    try:
-        found = json.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MwBudgetError(f"{str(source)!r} cannot be read: {error}; {remedy}", message_id="file") from None
-    except (RecursionError, ValueError) as error:
-        raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; {remedy}", message_id="file") from None
-    schema = found.get("schema") if isinstance(found, dict) else None
-    if schema != SCHEMA:
-        raise MwBudgetError(
-            f"{str(source)!r} has the schema {schema!r}, and this version reads {SCHEMA!r}; {remedy}, and render it"
-            f" with the version of pytest-mwbudget that wrote it",
-            message_id="file",
-        )
-    return cast("Mapping[str, Any]", found)
-
-
-def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document as this version writes it; raises an error of MISSHAPEN if parts are missing."""
-    environment = {key: found["environment"][key] for key in ENVIRONMENT}
-    measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
-    return cast("dict[str, Any]", encodable({**found, "environment": environment, "measurements": measurements}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from .analysis.slowdown import Hops
 from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
-from .counting.rows import row_counts, with_own_types
+from .counting.executed import Executed
+from .counting.rows import DIFFERS, row_counts, with_own_types
 from .counting.run import RequestCharges
 from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
@@ -30,7 +31,7 @@ from .model.results import (
     Result,
     worst,
 )
-from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, owner_of, parts_of
+from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, nearest_probed, owner_of, parts_of
 from .timing.run import Timed
 
 # ---- budgets ----------------------------------------------------------------------------------------------------
@@ -101,15 +102,16 @@ def counted(
     charges: list[RequestCharges],
     why_not: Mapping[str, str],
     too_low: Mapping[Owner, str],
+    executed: Executed,
     notes: Sequence[str],
 ) -> Counted:
     """Return the typical counts of a request.
 
-    `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little memory.
+    `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little.
     """
 
     def row(owners: Iterable[Owner]) -> Counts:
-        return row_counts(charges, owners, why_not, too_low)
+        return row_counts(charges, owners, why_not, too_low, executed)
 
     def parts(entry: EntryIndex) -> Iterator[Owner]:
         return map(owner_of, parts_of(stack.entries, entry))
@@ -137,13 +139,17 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
     names = {layer.index: layer.name for _, layer in stack.layers}
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for index, counts in found.items():
-        for why in dict.fromkeys(counts.why.values()):
-            quantities = tuple(quantity for quantity in counts.why if counts.why[quantity] == why)
+        steady = {quantity: why for quantity, why in counts.why.items() if not why.startswith(DIFFERS)}
+        for why in dict.fromkeys(steady.values()):
+            quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
             rows.setdefault((why, quantities), []).append(names.get(index, f"({index})"))
     for (why, quantities), named in rows.items():
         of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])
         missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
         yield tagged(missing, "uncountable")
+    unsteady = {key: None for counts in found.values() for key, why in counts.why.items() if why.startswith(DIFFERS)}
+    if unsteady:
+        yield tagged(f"{', '.join(unsteady)} of some rows are not counted: {DIFFERS}.", "uncountable")
 
 
 def hops(stack: Stack, found: Counted) -> Hops:
@@ -155,7 +161,8 @@ def hops(stack: Stack, found: Counted) -> Hops:
     for entry in stack.entries:
         for parent in entry.parents:
             if entry.elsewhere != (parent is not None and stack.entries[parent].elsewhere):
-                crossings[_nearest_probed(stack, parent)] += 1
+                outer = nearest_probed(stack.entries, parent, stack.probeable)
+                crossings[None if outer is None else first_part(stack.entries, outer)] += 1
     rows = {
         entry: found.layers[layer.index].threads.count
         for entry, layer in stack.layers
@@ -166,13 +173,6 @@ def hops(stack: Stack, found: Counted) -> Hops:
     rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
     whole = max(found.report.total.threads.count, sum(crossings.values()))
     return Hops({entry: count for entry, count in rows.items() if count}, whole)
-
-
-def _nearest_probed(stack: Stack, index: EntryIndex | None) -> EntryIndex | None:
-    """Return the first entry of the row that an entry's time is in; None for the server side."""
-    while index is not None and index not in stack.probeable:
-        index = stack.entries[index].parent
-    return None if index is None else first_part(stack.entries, index)
 
 
 # ---- the record -------------------------------------------------------------------------------------------------
@@ -212,6 +212,7 @@ class Findings:
             books=timed.books if timed else None,
             floor_us=timed.floor_us if timed else None,
             slowdown=timed.slowdown if timed else None,
+            reference_ns=timed.reference_ns if timed else None,
             effort=timed.effort if timed else None,
             total_budget_us=self.budgets.total_us,
             total_verdict=total.verdict if total else None,

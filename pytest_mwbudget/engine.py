@@ -22,6 +22,8 @@ from .asgi.stack import Stack
 from .assembly import Counted, Findings, bounded_layers, counted, hops
 from .config.settings import Settings
 from .counting.backend import counting_backend
+from .counting.executed import Executed, ExecutedRun
+from .counting.executed import Pace as ExecutedPace
 from .counting.run import CountingRun
 from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
@@ -30,7 +32,7 @@ from .interpreter.tracers import Hooks, threads_untraced
 from .model.estimate import Seconds
 from .model.results import (
     COUNTED,
-    IN_MEMORY,
+    PROCESS_WIDE,
     Measurement,
     Profile,
     Result,
@@ -158,20 +160,25 @@ async def _measured(
     chosen = choose(stack, settings)
     if chosen is None:
         return None
+    if chosen.limits is not None and chosen.limits.timed:
+        environment = replace(environment, precise=True)
     with _turn(chosen, environment) as environment:
+        executed = await _executed(caller, stack, chosen, environment, foreign_tools)
         run = await _prepared(caller, stack, chosen, environment, foreign_tools)
-        findings = await run.counted()
+        findings = await run.counted(executed)
         if chosen.need_clock and not foreign_tools.distorting:
             findings = await run.timed(findings)
         result = findings.result(caller.template.line, caller.status, caller.loop.name)
         result = replace(result, place=chosen.place)
+        if chosen.limits is not None:
+            result = chosen.limits.judged(result, environment.turn.crowded)
         if publish is None or not _profile_wanted(chosen, result):
             return result
         return await run.profiled(result, publish)
 
 
 def _profile_wanted(settings: Settings, result: Result) -> bool:
-    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and result.verdict == "fail")
+    return settings.flamegraph == "always" or (settings.flamegraph == "failing" and result.over)
 
 
 @contextmanager
@@ -227,6 +234,29 @@ async def _first_call(caller: server.Caller, settings: Settings, hosting: Hostin
         return await caller()
 
 
+async def _executed(
+    caller: server.Caller,
+    stack: Stack,
+    settings: Settings,
+    environment: Environment,
+    foreign_tools: ForeignTools,
+) -> Executed:
+    """Count the code that requests execute, before the app is warm: counted code loses its specialisation."""
+    __tracebackhide__ = True
+    if foreign_tools.distorting:
+        return Executed.unknown(foreign_tools.why_no_figures)
+    schedule = environment.schedule
+    run = ExecutedRun(stack, counting_backend(), caller.loop.library)
+    pace = ExecutedPace(schedule.agreeing_requests, schedule.executed_requests, schedule.executed_ns)
+    async with _called_again(caller, settings) as again:
+
+        async def call(observer: Observer) -> None:
+            await again(observer)
+            await caller.loop.settle()
+
+        return await run.count(call, pace, environment.clock)
+
+
 async def _prepared(
     caller: server.Caller,
     stack: Stack,
@@ -267,7 +297,7 @@ class _Run:
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
-    async def counted(self) -> Findings:
+    async def counted(self, executed: Executed) -> Findings:
         """Count in some requests what each layer causes."""
         __tracebackhide__ = True
         schedule = self.environment.schedule
@@ -292,9 +322,10 @@ class _Run:
         # An active tool creates objects.
         distorted: dict[str, str] = {}
         if self.foreign_tools.distorting:
-            distorted = dict.fromkeys(IN_MEMORY, self.foreign_tools.why_no_figures)
-        why_not = {**self.environment.uncounted, **distorted, **run.why_not}
-        found = counted(self.stack, charges, why_not, run.too_low, list(run.notes()))
+            distorted = dict.fromkeys(PROCESS_WIDE, self.foreign_tools.why_no_figures)
+        why_not = {**self.environment.uncounted, **distorted, **run.why_not, **executed.why_not}
+        too_low = {**executed.too_low, **run.too_low}
+        found = counted(self.stack, charges, why_not, too_low, executed, list(run.notes()))
         return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
 
     def _codes(self) -> list[CodeType]:

@@ -33,6 +33,7 @@ from .report.overview import together
 from .report.terminal import run
 from .report.text import printable, shortened
 from .session.artifacts import STORED, Output, check_distinct
+from .session.provenance import provenance
 from .session.turns import Turns
 from .timing.run import NS_PER_S, Environment
 from .timing.schedule import Schedule
@@ -372,6 +373,7 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
         left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
         for place, why in sorted(measuring.left_out.items())
     ]
-    stored = document([to_json(result, app) for app, result in results], left_out)
+    made = provenance(Path.cwd()) if files else None
+    stored = document([to_json(result, app) for app, result in results], left_out, provenance=made)
     for output, path in files.items():
         output.write(path, stored)

@@ -23,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("mw_budget", switch, type="bool")
     survey = "measure each distinct request that the tests make with clients of their own, marked or not, and sum it up"
     group.addoption("--mw-budget-survey", action="store_true", default=None, help=survey)
+    update = "write the figures of this run to the file of limits, as --mw-budget-update-mode says"
+    group.addoption("--mw-budget-update", action="store_true", default=None, help=update)
     for setting in table.SETTINGS.values():
         if table.OPTION in setting.places:
             action = "append" if setting.kind in table.REPEATED else "store"

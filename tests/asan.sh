@@ -40,7 +40,7 @@ run_tests() {
     LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libubsan.so)" \
         "$python" -m pytest -q -p no:cacheprovider "$@"
 }
-core_tests=(tests/test_c_core.py tests/test_cores.py tests/test_retained.py tests/test_foreign_tools.py)
+core_tests=(tests/test_c_core.py tests/test_cores.py tests/test_retained.py tests/test_foreign_tools.py tests/test_executed.py)
 if [ "${LEAKS:-0}" = 1 ]; then
     ASAN_OPTIONS=exitcode=0:log_path=report run_tests "${core_tests[@]}" -k "not (process or interpreter or tracer)" "$@"
     ls report.* >/dev/null  # without a report there was no search: the interpreter always leaves something behind

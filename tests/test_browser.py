@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.comparison.changes import Comparable, changes
+from pytest_mwbudget.comparison.figures import figures_of
+from pytest_mwbudget.comparison.history import history_run
+from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.report.html import render
 from pytest_mwbudget.report.json import document, to_json
 
 from .browser import DESKTOP, PHONE, Browser
+from .test_comparison import RUN, layer, result
 from .test_report_html import HOSTILE, everything, spoiled, stacked
 from .test_report_survey import DATA as SURVEY
 
@@ -324,3 +329,35 @@ def test_on_a_phone_the_tables_of_a_survey_scroll_in_their_boxes_beside_the_name
     assert opened.run(f"{box}.scrollLeft = 999; return {box}.scrollLeft") > 0
     at = opened.run("return document.querySelector('table.matrix tbody th').getBoundingClientRect().left")
     assert 0 <= at < PHONE[0] / 4
+
+
+# ---- comparison and history --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Path:
+    """A report of a run that was compared with another one, with a history of three runs."""
+    before, after = (result(layer("Auth", us), layer("Cors", 8.0)) for us in (50.0, 90.0))
+    runs = [history_run(RUN, [("test_it", found)]) for found in (before, before, after)]
+    changed = replace(after, changes=changes(figures_of(before), figures_of(after), Comparable()))
+    since = Since("main", grown=("Auth grew",), differences=("starlette 1 → 2",))
+    path = tmp_path / "compared.html"
+    path.write_text(render(document([to_json(changed, "test_it")], since=since), history=runs), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_changes_and_charts_can_be_read(page: Opener, compared: Path, scheme: str, size: tuple[int, int]) -> None:
+    opened = page(compared, scheme=scheme, size=size)
+    ratio, where = opened.run(CONTRAST)
+    assert ratio >= 4.5, where
+    assert opened.overflow() <= 0
+    assert "+40.0 slower" in " ".join(opened.texts("#m1-time + .scroll td"))
+    (auth,) = [text for text in opened.texts(".past li") if text.startswith("Auth")]
+    assert "+40.0 slower" in auth
+    widths = opened.run(
+        "return [...document.querySelectorAll('.chart')].map((one) => one.getBoundingClientRect().width)"
+    )
+    assert min(widths) > 150
+    assert opened.run("return document.querySelectorAll('.chart circle.worse').length") == 1

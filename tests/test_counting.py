@@ -26,7 +26,7 @@ from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import MeasurementError, of_the_app
-from pytest_mwbudget.model.results import Count, LoopName, Measurement
+from pytest_mwbudget.model.results import PROCESS_WIDE, Count, LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -182,7 +182,9 @@ def test_a_probed_layer_still_passes_for_a_coroutine(monkeypatch: pytest.MonkeyP
 
     app = Noop(AwaitsCoroutinesOnly(Noop(AwaitsCoroutinesOnly(hello))))
     assert counts(counted(app), "Noop#2").sent.count == 2
-    monkeypatch.setattr(engine, "counting_backend", lambda: Backend(PythonCore(), {}))
+    monkeypatch.setattr(
+        engine, "counting_backend", lambda: Backend(PythonCore(), dict.fromkeys(PROCESS_WIDE, "not built"))
+    )
     assert counts(counted(app), "Noop#2").sent.count == 2
 
 
@@ -505,12 +507,12 @@ def test_without_the_extension_tasks_threads_and_messages_are_counted_all_the_sa
 ) -> None:
     from pytest_mwbudget.counting.backend import Backend, PythonCore
 
-    why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "it was not built")
+    why = dict.fromkeys(PROCESS_WIDE, "it was not built")
     monkeypatch.setattr(engine, "counting_backend", lambda: Backend(PythonCore(), why))
     for loop in LOOPS:
         measurement = counted(basic(PassThrough, SpawnsInAGroup, PassThrough), loop=loop)
         own = counts(measurement, "SpawnsInAGroup")
-        assert (own.objects, own.allocations, own.bytes, own.retained) == (None, None, None, None)
+        assert [own.of(quantity) for quantity in PROCESS_WIDE] == [None] * len(PROCESS_WIDE)
         assert own.tasks.count == 3
         assert dict(counts(measurement, "PassThrough#2").tasks.kinds) == {COROUTINE: 1}
         assert counts(measurement, "PassThrough#1").sent.count == 3

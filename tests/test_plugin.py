@@ -35,7 +35,7 @@ import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.counting.backend import Backend, PythonCore
-from pytest_mwbudget.model.results import QUANTITIES
+from pytest_mwbudget.model.results import PROCESS_WIDE, QUANTITIES
 
 from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, needs
 from .test_report_github import read
@@ -1006,7 +1006,7 @@ def test_every_quantity_can_be_given_in_the_configuration_and_the_marker_wins(sh
 @pytest.fixture
 def no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without a C compiler."""
-    why = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "there is no extension")
+    why = dict.fromkeys(PROCESS_WIDE, "there is no extension")
     monkeypatch.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), why))
 
 
@@ -1019,7 +1019,7 @@ def test_a_budget_of_what_cannot_be_counted_here_fails_the_test_with_the_remedy(
         [
             "GET /health: objects cannot be counted here",
             "Spin * undecided",
-            "not counted: objects, retained, allocations, bytes (there is no extension)",
+            f"not counted: {', '.join(PROCESS_WIDE)}",
             "objects of Spin is undecided: objects cannot be counted here: there is no",
             "Next: run this test where objects can be counted, *",
         ]

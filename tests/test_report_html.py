@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
+from pytest_mwbudget.model.results import PROCESS_WIDE, Books, Effort, Judged, LayerReport, Result
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.html import _template, render
@@ -166,7 +166,18 @@ def numbers_of(layer: dict[str, Any]) -> Iterator[float]:
     if layer["us"]:
         yield from (layer["us"]["estimate"], layer["us"]["low"])
     yield from (layer[key] for key in ("busy_us", "wait_us", "cpu_us", "budget_us") if layer[key] is not None)
-    counts = ("objects", "allocations", "bytes", "tasks", "threads", "retained", "suspensions")
+    counts = (
+        "objects",
+        "allocations",
+        "bytes",
+        "tasks",
+        "threads",
+        "retained",
+        "bytecodes",
+        "calls",
+        "py_calls",
+        "suspensions",
+    )
     yield from (layer[key]["count"] for key in counts if layer[key])
     yield from layer["messages"].values() if layer["messages"] else ()
 
@@ -188,7 +199,7 @@ def test_the_tables_show_figures_intervals_budgets_and_ranges() -> None:
     assert time == ["17.9", "17.5 … 18.2", "7.3%", "50", "✓ pass", "7.90 of 9 ✓pass", "10.0", "6.50", "split"]
     counts = [cell.text for cell in rows(page, "counts")["GZipMiddleware"].all("td")]
     assert counts[:3] == ["~5 4 … 9", "30", "~2.0 KiB 2.0 KiB … 4.0 KiB"]
-    assert counts[3:] == ["1", "1 of 0 ✗fail", "2", "3", "4", "~2 2 … 6"]
+    assert counts[3:] == ["1", "1 of 0 ✗fail", "2", "6410", "529", "327", "3", "4", "~2 2 … 6"]
 
 
 def test_the_total_stands_below_the_rows_that_are_sorted() -> None:
@@ -210,7 +221,7 @@ def test_a_layer_without_figures_says_why() -> None:
 def test_what_cannot_be_counted_is_said_once_with_its_reason() -> None:
     notes = [item.text for item in page_of(RESULTS["uncountable"]).all("li")]
     (counted,) = [note for note in notes if "the extension was not built" in note]
-    assert counted.startswith("Not known: objects; retained; allocations; bytes; own_types of GZipMiddleware")
+    assert counted.startswith(f"Not known: {'; '.join(PROCESS_WIDE)}; own_types of GZipMiddleware")
     assert any(note.startswith("Not known: cpu_us of GZipMiddleware") for note in notes)
 
 

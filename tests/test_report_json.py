@@ -14,6 +14,8 @@ import pytest
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import (
     COUNTED,
+    EXECUTED,
+    PROCESS_WIDE,
     Books,
     Count,
     Counts,
@@ -27,6 +29,7 @@ from pytest_mwbudget.model.results import (
     RequestLine,
     Result,
 )
+from pytest_mwbudget.model.runs import Provenance
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
@@ -41,7 +44,7 @@ def exact(number: int, **kinds: int) -> Count:
     return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
 
 
-NOTHING = Counts(*[exact(0)] * 9)
+NOTHING = Counts(*[exact(0)] * 12)
 GZIP_COUNTS = Counts(
     objects=Count(5, 4, 9, {"builtins.dict": 3, "shop.Token": 2}),
     allocations=exact(30),
@@ -52,6 +55,9 @@ GZIP_COUNTS = Counts(
     received=exact(3),
     sent=exact(4),
     suspensions=Count(2, 2, 6),
+    bytecodes=exact(6410),
+    calls=exact(529),
+    py_calls=exact(327),
     own_types=("shop.Token",),
 )
 LEDGER = Ledger(outside=NOTHING, endpoint=replace(NOTHING, sent=exact(4)), total=GZIP_COUNTS, requests=21)
@@ -107,8 +113,8 @@ UNTIMED = replace(
     total_verdict=None,
     verdict="fail",
 )
-WHY = dict.fromkeys(("objects", "retained", "allocations", "bytes"), "the extension was not built")
-UNCOUNTED = replace(GZIP_COUNTS, objects=None, allocations=None, bytes=None, retained=None, own_types=())
+WHY = dict.fromkeys(PROCESS_WIDE, "the extension was not built")
+UNCOUNTED = replace(GZIP_COUNTS, **dict.fromkeys(PROCESS_WIDE), own_types=())
 # Counted without the extension, on a platform whose CPU clock is too coarse.
 UNCOUNTABLE = replace(
     RESULT,
@@ -142,6 +148,7 @@ COUNTS = {
     "threads": COUNT | {"names": dict},
     "retained": COUNT | {"types": dict},
     "suspensions": COUNT,
+    **dict.fromkeys(EXECUTED, COUNT),
     "messages": {"receive": int, "send": int},
     "own_types": list,
 }
@@ -385,7 +392,7 @@ def test_the_failure_is_the_same_after_the_way_back(result: Result) -> None:
 
 
 def test_the_environment_names_interpreter_loop_and_installed_packages() -> None:
-    found = environment("asyncio")
+    found = environment("asyncio", Provenance())
     assert found["python"] == platform.python_version()
     assert found["loop"] == "asyncio"
     assert found["packages"]["pytest"] == pytest.__version__

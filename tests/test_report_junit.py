@@ -34,6 +34,9 @@ def test_a_request_has_its_verdict_and_its_worst_layer_with_what_was_measured() 
         "mw_budget.worst_layer_tasks": 3,
         "mw_budget.worst_layer_threads": 2,
         "mw_budget.worst_layer_retained": 1,
+        "mw_budget.worst_layer_bytecodes": 6410,
+        "mw_budget.worst_layer_calls": 529,
+        "mw_budget.worst_layer_py_calls": 327,
     }
 
 

@@ -139,7 +139,9 @@ def test_a_layer_that_was_not_entered_or_is_merged_says_so() -> None:
 
 
 def test_notes_advice_and_effort_come_last() -> None:
-    blocking = replace(PASSING, counts=NONE, occupation=Occupation(us(260.0), 0.0, 20.0, blocking=True))
+    blocking = replace(
+        PASSING, counts=replace(NONE, bytecodes=same(900)), occupation=Occupation(us(260.0), 0.0, 20.0, blocking=True)
+    )
     found = replace(timed(counted(blocking), blocking), notes=("A tracer was suspended.",))
     (advice,) = advise(found)
     assert items(found) == [

@@ -21,6 +21,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.remedies import BudgetPlace
 from pytest_mwbudget.model.results import (
     COUNTED,
+    EXECUTED,
     Books,
     Count,
     CountedQuantity,
@@ -88,7 +89,7 @@ def same(number: int, **kinds: int) -> Count:
     return Count(number, number, number, {f"shop.{kind}": many for kind, many in kinds.items()})
 
 
-NONE = Counts(*[same(0)] * 9)
+NONE = Counts(*[same(0)] * 12)
 
 
 def counted(
@@ -281,6 +282,9 @@ MUCH = Counts(
     received=same(1),
     sent=same(2),
     suspensions=same(4),
+    bytecodes=same(6410),
+    calls=same(529),
+    py_calls=same(327),
     own_types=("shop.Token",),
 )
 
@@ -299,14 +303,14 @@ def heading(found: Result, *, verbose: bool = False) -> list[str]:
 
 def test_counts_stand_outermost_first_between_outside_and_endpoint_and_total() -> None:
     found = counted(
-        layer_row("A", counts=replace(NONE, sent=same(2))),
-        layer_row("B", 1, counts=replace(NONE, sent=same(3))),
-        outside=replace(NONE, sent=same(1)),
-        endpoint=replace(NONE, sent=same(4)),
-        total=replace(NONE, sent=same(5)),
+        layer_row("A", counts=replace(NONE, threads=same(2))),
+        layer_row("B", 1, counts=replace(NONE, threads=same(3))),
+        outside=replace(NONE, threads=same(1)),
+        endpoint=replace(NONE, threads=same(4)),
+        total=replace(NONE, threads=same(5)),
     )
     assert [line.split() for line in second(found)] == [
-        ["per", "request", "send"],
+        ["per", "request", "threads"],
         ["(outside)", "1"],
         ["A", "2"],
         ["B", "3"],
@@ -330,11 +334,12 @@ def test_an_app_that_answers_from_a_layer_has_no_endpoint_in_either_part() -> No
 
 
 def test_a_column_of_zeros_folds_away_and_is_there_when_asked() -> None:
-    found = counted(layer_row(counts=replace(NONE, sent=same(2))))
-    assert heading(found) == ["per request", "send"]
+    found = counted(layer_row(counts=replace(NONE, threads=same(2))))
+    assert heading(found) == ["per request", "threads"]
     assert heading(found, verbose=True) == [
         "per request",
-        *("objects", "allocs", "bytes", "retained", "tasks", "threads", "recv", "send"),
+        *("objects", "allocs", "bytes", "retained", "tasks", "threads"),
+        *("bytecodes", "calls", "py calls", "recv", "send"),
     ]
 
 
@@ -342,7 +347,7 @@ def test_a_column_of_zeros_folds_away_and_is_there_when_asked() -> None:
     ("field", "title"),
     [
         *(("objects", "objects"), ("allocations", "allocs"), ("bytes", "bytes"), ("retained", "retained")),
-        *(("tasks", "tasks"), ("threads", "threads"), ("received", "recv"), ("sent", "send")),
+        *(("tasks", "tasks"), ("threads", "threads"), ("bytecodes", "bytecodes")),
     ],
 )
 def test_a_column_with_something_in_any_row_is_there(field: str, title: str) -> None:
@@ -351,20 +356,30 @@ def test_a_column_with_something_in_any_row_is_there(field: str, title: str) -> 
         assert heading(found) == ["per request", title]
 
 
+@pytest.mark.parametrize("field", ["calls", "py_calls", "received", "sent"])
+def test_a_detail_is_there_when_asked(field: str) -> None:
+    found = counted(layer_row(counts=replace(NONE, tasks=same(1), **{field: same(7)})))  # type: ignore[arg-type]
+    assert heading(found) == ["per request", "tasks"]
+    assert len(heading(found, verbose=True)) == 12
+
+
 def test_a_row_may_have_something_in_one_request_of_many() -> None:
     seldom = Count(0, 0, 3)
     found = counted(layer_row(counts=replace(NONE, tasks=seldom)))
     assert heading(found) == ["per request", "tasks"]
     assert second(found)[2].split() == ["Auth", "~0"]
     # Objects retained by some requests may be a growing cache; only a typical count is a leak.
-    assert heading(counted(layer_row(counts=replace(NONE, retained=seldom, sent=same(2))))) == ["per request", "send"]
+    assert heading(counted(layer_row(counts=replace(NONE, retained=seldom, threads=same(2))))) == [
+        "per request",
+        "threads",
+    ]
 
 
 def test_a_count_that_varies_is_marked_and_its_range_is_there_when_asked() -> None:
     total = replace(MUCH, objects=Count(500, 480, 540))
     found = counted(layer_row(counts=replace(MUCH, retained=same(0))), total=total)
     auth = second(found, 120)[2].split()
-    assert auth == ["Auth", "~478", "1200", "~64.0", "KiB", "0", "3", "2", "1", "2"]
+    assert auth == ["Auth", "~478", "1200", "~64.0", "KiB", "0", "3", "2", "6410"]
     assert "21 requests counted; ~ varies from request to request" in lines(found)
     assert not any("…" in line for line in lines(found))
     verbose = lines(found, verbose=True)
@@ -372,7 +387,7 @@ def test_a_count_that_varies_is_marked_and_its_range_is_there_when_asked() -> No
 
 
 def test_where_nothing_varies_nothing_is_said_of_it() -> None:
-    found = counted(layer_row(counts=replace(NONE, sent=same(2))), total=replace(NONE, sent=same(2)))
+    found = counted(layer_row(counts=replace(NONE, threads=same(2))), total=replace(NONE, threads=same(2)))
     assert "21 requests counted" in lines(found)
     assert "~" not in "\n".join(lines(found, verbose=True))
 
@@ -391,7 +406,7 @@ def test_sizes_stand_with_their_unit() -> None:
 def test_a_layer_without_counts_has_dashes() -> None:
     merged = LayerReport(replace(layer_row("Proxy", 1).layer, merged_with="Auth"))
     absent = LayerReport(replace(layer_row("Inner", 2).layer, entered=False))
-    found = counted(layer_row(counts=replace(NONE, sent=same(2), tasks=same(1))), merged, absent)
+    found = counted(layer_row(counts=replace(NONE, threads=same(2), tasks=same(1))), merged, absent)
     shown = second(found)
     assert shown[3:7] == [shown[3], "  measured with Auth", shown[5], "  not entered: a layer outside it answered"]
     assert (shown[3].split(), shown[5].split()) == (["Proxy", "-", "-"], ["Inner", "-", "-"])
@@ -419,6 +434,8 @@ def test_what_cannot_be_counted_has_no_column_and_one_line_for_each_reason() -> 
     why = {"objects": WHY, "allocations": WHY, "bytes": WHY, "retained": "no such thing"}
     found = counted(layer_row(counts=cannot), outside=cannot, endpoint=cannot, total=cannot, why=why)
     assert heading(found) == ["per request", "tasks"]
+    own = replace(cannot, **dict.fromkeys(EXECUTED))
+    found = counted(layer_row(counts=own), outside=own, endpoint=own, total=own, why=why)
     assert heading(found, verbose=True) == ["per request", "tasks", "threads", "recv", "send"]
     assert [line for line in lines(found, 120) if "not counted" in line] == [
         f"not counted: objects, allocations, bytes ({WHY}) [uncountable]",
@@ -430,7 +447,8 @@ def test_times_have_columns_where_a_layer_waits_or_blocks_or_has_a_budget_for_it
     plain = replace(PASSING, counts=NONE, occupation=Occupation(us(17.9), 0.0, 17.0))
     times = ["busy µs", "wait µs", "cpu µs"]
     assert heading(timed(counted(plain))) == ["per request"]
-    assert heading(timed(counted(plain)), verbose=True)[-3:] == times
+    shown = lines(timed(counted(plain)), 120, verbose=True)
+    assert [re.split(r"\s{2,}", line)[-3:] for line in shown if line.startswith("per request")][-1] == times
     waits = replace(plain, occupation=BUSY)
     blocks = replace(plain, occupation=replace(BUSY, wait_us=0.0, blocking=True))
     judged = replace(plain, judged={"busy_us": Judged(50.0, "pass")})
@@ -470,7 +488,7 @@ def judged(report: LayerReport, **bounds: tuple[float, Verdict]) -> LayerReport:
 
 
 def test_the_worst_verdict_on_what_is_not_the_time_stands_in_the_second_part() -> None:
-    sent = replace(NONE, sent=same(2))
+    sent = replace(NONE, threads=same(2))
     rows = [
         judged(layer_row("A", counts=sent), tasks=(0, "pass"), objects=(5, "fail")),
         judged(layer_row("B", 1, counts=sent), us=(50, "fail"), tasks=(0, "pass")),
@@ -511,7 +529,7 @@ def test_a_table_with_something_in_every_column_fits_eighty_columns(with_times: 
 
 
 def test_columns_that_have_no_room_stand_below_with_the_same_names() -> None:
-    wide, narrow = full(140, with_times=True), full(80, with_times=True)
+    wide, narrow = full(140, with_times=False), full(100, with_times=True)
     assert sum(line.startswith("per request") for line in wide) == 1
     begins = [number for number, line in enumerate(narrow) if line.startswith("per request")]
     assert len(begins) == 2
@@ -524,7 +542,9 @@ def test_columns_that_have_no_room_stand_below_with_the_same_names() -> None:
     assert [narrow[begin + 2].endswith("undecided") for begin in begins] == [True, False]
 
 
-COUNTS_OF_MUCH = ["~478", "1200", "~64.0", "KiB", "1", "3", "2", "1", "2"]
+COUNTS_OF_MUCH = ["~478", "1200", "~64.0", "KiB", "1", "3", "2", "6410"]
+# Calls, Python functions entered, messages received and sent.
+DETAILS_OF_MUCH = ["529", "327", "1", "2"]
 
 
 @relaxed
@@ -537,10 +557,11 @@ def test_no_figure_is_lost_at_any_width(width: int, verbose: bool, with_times: b
         return [word for line in shown if line.startswith(start) for word in line.split()[1:]]
 
     times = ["7.90", "10.0", "6.50"] if with_times else []
+    counts = [*COUNTS_OF_MUCH, *(DETAILS_OF_MUCH if verbose else [])]
     found = figures("Base")
     assert found.count("undecided") == 1
-    assert [word for word in found if word != "undecided"] == [*COUNTS_OF_MUCH, *times]
-    assert figures("(total)") == COUNTS_OF_MUCH
+    assert [word for word in found if word != "undecided"] == [*counts, *times]
+    assert figures("(total)") == counts
 
 
 @pytest.mark.parametrize("width", range(40, 61))

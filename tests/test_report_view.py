@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import COUNTED, Books, Judged, LayerReport, Quantity, RequestLine, Result, worst
+from pytest_mwbudget.model.results import (
+    COUNTED,
+    Books,
+    Judged,
+    LayerReport,
+    Occupation,
+    Quantity,
+    RequestLine,
+    Result,
+    worst,
+)
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.github import annotation
 from pytest_mwbudget.report.html import render as html
@@ -258,3 +268,33 @@ def test_a_stored_failure_without_its_figure_is_still_shown() -> None:
     found = result(replace(FAILING, us=None), verdict="fail")
     assert view(found).findings == ()
     assert "AuthMiddleware" in failure(found, 79)
+
+
+# ---- executed code ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu_us", "bytecodes", "slowdown", "mostly"),
+    [
+        (153.0, 1111, 1.0, True),  # GZip of 7 kB
+        (29.9, 33, None, True),  # a regular expression
+        (316.6, 6309, 1.0, False),  # a BaseHTTPMiddleware
+        (64.1, 12035, 1.0, False),  # a loop
+        (153.0, 1111, 1.3, False),  # on a machine that may have slowed it down by 1.69
+        (9.0, 10, 1.0, False),
+        (None, 33, 1.0, None),
+        (29.9, None, 1.0, None),
+    ],
+)
+def test_a_layer_that_works_mostly_in_c_is_named(
+    cpu_us: float | None, bytecodes: int | None, slowdown: float | None, mostly: bool | None
+) -> None:
+    spent = Occupation(us(400.0), 0.0, cpu_us)
+    counts = replace(MUCH, bytecodes=None if bytecodes is None else same(bytecodes))
+    report = replace(layer_row(counts=counts), us=us(400.0), occupation=spent)
+    result = replace(timed(counted(report)), slowdown=slowdown)
+    (found,) = [row for row in view(result).rows if row.report]
+    assert found.mostly_c(slowdown or 1.0) is mostly
+    assert to_json(result, "t")["layers"][0]["mostly_c"] is mostly
+    named = "Mostly C code, which bytecodes, calls and py_calls do not see: Auth ("
+    assert [note.startswith(named) for note in view(result).notes if note.endswith("[in-c]")] == [True] * bool(mostly)

@@ -25,7 +25,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.charger import NOBODY
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.counting.unseen import busier, unseen_work
-from pytest_mwbudget.model.results import LoopName
+from pytest_mwbudget.model.results import PROCESS_WIDE, LoopName
 from pytest_mwbudget.model.stack import Owner
 from pytest_mwbudget.timing.run import Environment
 
@@ -526,7 +526,7 @@ def puts_into(source: Any, wait: bool = True) -> Any:
 
 
 def in_memory(row: Any) -> list[Any]:
-    return [row.objects, row.allocations, row.bytes, row.retained]
+    return [row.of(quantity) for quantity in PROCESS_WIDE]
 
 
 @needs_allocations
@@ -537,10 +537,10 @@ def test_a_layer_that_wakes_a_thread_which_works_for_requests_has_no_figures_of_
         measurement = counted(Noop(puts_into(source)(Noop(hello))), loop=loop)
     found, ledger = counts(measurement, "Puts"), measurement.ledger
     assert ledger is not None
-    assert in_memory(found) == in_memory(ledger.total) == [None] * 4
+    assert in_memory(found) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     why = "thread writer is woken here, and what it does is in no row"
     assert set(found.why.values()) == set(ledger.total.why.values()) == {why}
-    assert not set(found.why) - {"objects", "allocations", "bytes", "retained"}
+    assert not set(found.why) - set(PROCESS_WIDE)
     for other in (counts(measurement, "Noop#1"), counts(measurement, "Noop#2"), ledger.endpoint, ledger.outside):
         assert other is not None
         assert other.allocations is not None
@@ -556,7 +556,7 @@ def test_nothing_has_figures_of_memory_if_it_is_unknown_who_wakes_the_thread() -
         measurement = counted(Noop(puts_into(source)(hello)))
     ledger = measurement.ledger
     assert ledger is not None
-    assert in_memory(counts(measurement, "Puts")) == in_memory(ledger.total) == [None] * 4
+    assert in_memory(counts(measurement, "Puts")) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     why = "thread writer works for the request, and it was not seen which layer gave it the work"
     assert ledger.total.why["bytes"] == ledger.total.why["allocations"] == why
     assert number(counts(measurement, "Puts").threads) == 0
@@ -587,7 +587,7 @@ def test_a_row_that_a_thread_reports_back_to_has_no_figures_of_memory(loop: Loop
         measurement = counted(Noop(Asks(Noop(hello))), loop=loop)
     found, ledger = counts(measurement, "Asks"), measurement.ledger
     assert ledger is not None
-    assert in_memory(found) == in_memory(ledger.total) == [None] * 4
+    assert in_memory(found) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     assert set(found.why.values()) == {"thread database reports back here, and what it does is in no row"}
     assert counts(measurement, "Noop#1").allocations is not None
     assert ledger.endpoint is not None

@@ -69,6 +69,7 @@ class Estimates:
     - `outside`: the app object with the server's receive and send; it has an interval if anything was `probed`
     - `whole`: the app without probes
     - `least_us`: the part of `detection_limit_us` that more time does not lower
+    - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
     """
 
@@ -85,6 +86,7 @@ class Estimates:
     detection_limit_us: Microseconds
     least_us: Microseconds
     slowdowns: Slowdowns
+    best_ns: float
     probed: bool
     in_threads: bool
     waits: Waits = field(default_factory=Waits)
@@ -171,6 +173,7 @@ def estimate(
             split={index: slow[wall.level(owners[index])] for index in rows},
             bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
         ),
+        best_ns=best_ns,
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
         waits=Waits() if hops is None else _waits(samples, wall, hops, min(best_hop_ns, quick_hop_ns), owners),

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import QUANTITIES, LoopName
+from ..model.results import QUANTITIES, LoopName, Quantity
 from .budgets import LayerBounds
 from .table import SETTINGS
 
@@ -23,6 +23,8 @@ from .table import SETTINGS
 MOST_SECONDS = 86_400
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
+# What an update of recorded limits may do.
+MODES = ("create", "trim", "fix")
 # A token of RFC 9110.
 METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -194,6 +196,34 @@ def methods(value: object, where: str) -> tuple[str, ...]:
     return tuple(name.upper() for name in names)
 
 
+def quantities(value: object, where: str) -> tuple[Quantity, ...]:
+    """Check the names of quantities, separated by commas or spaces."""
+    found = dict.fromkeys(choice(QUANTITIES, name, where) for name in _words(value))
+    if not found:
+        raise SettingError(f"{where} names no quantity. The quantities are: {', '.join(QUANTITIES)}")
+    return tuple(quantity for quantity in QUANTITIES if quantity in found)
+
+
+def modes(value: object, where: str) -> frozenset[str]:
+    """Check what an update may do: some of `MODES`, separated by commas or spaces."""
+    found = frozenset(choice(MODES, name, where) for name in _words(value))
+    if not found:
+        raise SettingError(f"{where} names no mode. The modes are: {', '.join(MODES)}")
+    return found
+
+
+def _words(value: object) -> list[str]:
+    return str(value).replace(",", " ").split()
+
+
+def text(value: object, where: str) -> str:
+    """Check a text, which must not be blank."""
+    found = " ".join(str(value).split())
+    if not found:
+        raise SettingError(f"{where} is blank; write a sentence")
+    return found
+
+
 # Any other kind is a choice.
 KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "MICROSECONDS": microseconds,
@@ -203,6 +233,9 @@ KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "SECONDS": seconds,
     "LINES": layer_budgets,
     "METHODS": methods,
+    "QUANTITIES": quantities,
+    "MODES": modes,
+    "TEXT": text,
     "true|false": truth,
     "asyncio|uvloop|trio": loop_name,
 }

@@ -6,14 +6,14 @@ command line, the configuration, the default. `None` in a marker removes the val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
-from ..model.results import QUANTITIES, LoopName
+from ..model.results import QUANTITIES, LoopName, Result
 from .budgets import Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
@@ -22,6 +22,23 @@ WhenUndecided: TypeAlias = Literal["warn", "fail", "pass"]
 WhenProfiled: TypeAlias = Literal["failing", "always", "never"]
 
 MARKER_KEYS = tuple(name for name, setting in SETTINGS.items() if MARKER in setting.places)
+
+
+class Limits(Protocol):
+    """The recorded limits of a test."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether the limits need times."""
+
+    def following(self, results: Sequence[Result], route: str | None = None) -> Limits:
+        """Return the limits for the next request of the test, after these results."""
+
+    def judged(self, result: Result, crowded: str | None) -> Result:
+        """Return the result with the verdicts on its limits.
+
+        `crowded` is the reason why no failure of a time counts.
+        """
 
 
 def _of(name: str, **changed: Any) -> Any:
@@ -38,6 +55,7 @@ class Settings:
     the test's own clients, besides GET, HEAD and OPTIONS. `loop` None means asyncio's default loop; in an async
     test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
     for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
+    `limits` are the recorded limits of the test, None without a file of limits.
     `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them.
     `place` is where a budget of these requests can stand, `more_time` what gives a measurement more time, and
     `slow_answer` what the user can do about a request that takes longer than `startup_timeout_s`.
@@ -53,6 +71,7 @@ class Settings:
     when_undecided: WhenUndecided = _of("undecided")
     when_uncountable: WhenUndecided = _of("undecided", default="fail")
     flamegraph: WhenProfiled = _of("flamegraph")
+    limits: Limits | None = None
     timed: bool | None = None
     place: BudgetPlace = "marker"
     more_time: TimeOption = MAX_TIME
@@ -60,8 +79,12 @@ class Settings:
 
     @property
     def need_clock(self) -> bool:
-        """Whether to measure time."""
-        return self.budgets.need_clock if self.timed is None else self.timed
+        """Whether to measure time: recorded limits of counts take the place of a report without budgets."""
+        if self.timed is not None:
+            return self.timed
+        if self.limits is None:
+            return self.budgets.need_clock
+        return self.budgets.bound_time or self.limits.timed
 
 
 _FIELDS: dict[str, str] = {one.name: one.metadata["setting"] for one in fields(Settings) if one.metadata}

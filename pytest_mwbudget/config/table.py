@@ -61,6 +61,9 @@ SETTINGS = {
         Setting("tasks", "COUNT", IN_A_TEST, f"{_LAYER} tasks spawned"),
         Setting("threads", "COUNT", IN_A_TEST, f"{_LAYER} calls handed to worker threads"),
         Setting("retained", "COUNT", IN_A_TEST, f"{_LAYER} objects still alive afterwards"),
+        Setting("bytecodes", "COUNT", IN_A_TEST, f"{_LAYER} bytecode instructions executed"),
+        Setting("calls", "COUNT", IN_A_TEST, f"{_LAYER} calls made, of Python and C functions"),
+        Setting("py_calls", "COUNT", IN_A_TEST, f"{_LAYER} Python functions entered"),
         Setting("layers", "LINES", IN_A_TEST, "budgets by layer, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
         Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
@@ -82,7 +85,7 @@ SETTINGS = {
         ),
         Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
         Setting("flamegraph", "failing|always|never", IN_A_RUN, "which requests to draw a flamegraph of", "failing"),
-        Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs", ".mw-budget"),
+        Setting("dir", "PATH", IN_A_RUN, "directory of flamegraphs and saved runs", ".mw-budget"),
         Setting("survey_time", "SECONDS", IN_A_RUN, "longest time that --mw-budget-survey measures", 120),
         Setting(
             "app",
@@ -93,9 +96,41 @@ SETTINGS = {
         ),
         Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; several times"),
         Setting("requests", "FILE", (INI,), "TOML file with the requests to measure without a test"),
+        Setting("file", "FILE", IN_A_RUN, "file of recorded limits, by which marked tests are judged too"),
+        Setting(
+            "record",
+            "QUANTITIES",
+            (INI,),
+            "quantities whose limits are recorded in the file, separated by commas; unless set, the counts objects,"
+            " bytecodes, tasks and threads, as far as this version counts them",
+        ),
+        Setting(
+            "update_mode",
+            "MODES",
+            (OPTION,),
+            "what --mw-budget-update may do, separated by commas: create limits, trim high ones, fix broken ones",
+            "create,trim",
+        ),
+        Setting("reason", "TEXT", (OPTION,), "why --mw-budget-update raises limits, stored beside them; fix needs it"),
         Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
         Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),
         Setting("benchmark_json", "PATH", (OPTION,), "write the times to PATH in the JSON format of pytest-benchmark"),
+        Setting("save", "NAME", (OPTION,), "save all results under NAME, for --mw-budget-compare"),
+        Setting(
+            "compare",
+            "NAME|PATH",
+            (OPTION,),
+            "show what changed since the run saved under NAME, or since the results in PATH, a file or a directory",
+        ),
+        Setting(
+            "compare_fail",
+            "QUANTITY:GROWTH",
+            (OPTION,),
+            "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:10%,tasks:0",
+        ),
+        Setting(
+            "history", "PATH", (OPTION,), "append all figures to PATH as a line; the HTML page draws them over time"
+        ),
     )
 }

@@ -65,6 +65,11 @@ class Charging:
         self.received: list[Owner] = []
         self.sent: list[Owner] = []
 
+    @property
+    def owners(self) -> list[Owner]:
+        """Every owner of the stack, those outside of the request among them."""
+        return list(map(Owner, range(owner_count(self.stack))))
+
     @contextmanager
     def placed(self) -> Iterator[None]:
         """Place the probes in the block, and remove them at its end. The core must have been started."""

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import MeasurementError
 from ..interpreter.internals import self_check
+from ..model.results import EXECUTED, PROCESS_WIDE
 from ..model.stack import Owner
+from .events import why_no_executed
 from .python_core import PythonCore
 
 
@@ -34,11 +37,23 @@ def counting_backend() -> Backend:
     core: Any = _core
     if (why := why_no_counting()) is not None:
         return _without(why)
+    why_not: dict[str, str] = {}
     if not core.COUNTS_OBJECTS:
         version = f"this is {sys.version_info[0]}.{sys.version_info[1]}"
-        reason = f"creations can be seen from Python 3.13 on, {version}"
-        return Backend(core, {"objects": reason, "retained": reason})
-    return Backend(core, {})
+        why_not |= dict.fromkeys(("objects", "retained"), f"creations can be seen from Python 3.13 on, {version}")
+    if (unseen := why_no_executed()) is not None:
+        why_not |= dict.fromkeys(EXECUTED, unseen)
+    return Backend(core, why_not)
+
+
+def start(core: PythonCore, owners: int, *skipped: tuple[str, ...]) -> bool:
+    """Start the core, as `PythonCore.start` does. Raises MeasurementError if it counts already."""
+    try:
+        return core.start(owners, *skipped)
+    except RuntimeError as error:
+        raise MeasurementError(
+            f"nothing can be counted: {error}; measure one request at a time", message_id="one-at-a-time"
+        ) from error
 
 
 @self_check("the core in C does not count the objects that are made before it", "it is not used")
@@ -74,4 +89,4 @@ def why_no_counting() -> bool:
 
 
 def _without(reason: str) -> Backend:
-    return Backend(PythonCore(), dict.fromkeys(("objects", "retained", "allocations", "bytes"), reason))
+    return Backend(PythonCore(), dict.fromkeys(PROCESS_WIDE, reason))

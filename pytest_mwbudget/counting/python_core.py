@@ -40,8 +40,12 @@ class PythonCore(Charger):
         self.lane = _Lane()
         self.suspended: list[Owner] = []
 
-    def start(self, owners: int, /) -> bool:
-        """Start counting for this many owners; whether another reference tracer was there, which keeps its events."""
+    def start(self, owners: int, skipped: tuple[str, ...] = (), /) -> bool:
+        """Start counting for this many owners; whether another reference tracer was there, which keeps its events.
+
+        With `skipped` the core in C counts executed code in place of memory: see `executed`. It skips code whose file
+        name begins with one of these.
+        """
         if self.owners:
             raise RuntimeError("counting is under way already: there can be one counting run in a process")
         if not 1 <= owners <= MAX_OWNERS:

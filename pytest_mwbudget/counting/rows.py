@@ -8,12 +8,17 @@ from dataclasses import replace
 from statistics import median_low
 from typing import Any, TypeAlias
 
-from ..model.results import IN_MEMORY, Count, Counts
+from ..model.results import EXECUTED, PROCESS_WIDE, Count, CountedQuantity, Counts
 from ..model.stack import Owner
+from .executed import Executed
 from .run import RequestCharges
 
 Kinds: TypeAlias = Mapping[str, int]
 ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
+# One request in this many may execute something else than the others, as one in which a cache was renewed.
+STRAY_ONE_IN = 10
+NOTHING = Executed()
+DIFFERS = "the number differs from request to request"
 
 
 def row_counts(
@@ -21,17 +26,24 @@ def row_counts(
     owners: Iterable[Owner],
     why_not: Mapping[str, str],
     too_low: Mapping[Owner, str] = {},
+    executed: Executed = NOTHING,
 ) -> Counts:
     """Return the typical charges of a row, which is one owner or several. `charges` is not empty.
 
-    `why_not` says by quantity why it cannot be counted at all, `too_low` by owner why it was charged too little memory.
+    `why_not` says by quantity why it cannot be counted at all, `too_low` by owner why it was charged too little.
     """
     own = list(owners)
     reason = next((too_low[owner] for owner in own if owner in too_low), None)
     why: dict[str, str] = {}
     if reason is not None:
-        why = {quantity: reason for quantity in IN_MEMORY if quantity not in why_not}
+        why = {quantity: reason for quantity in PROCESS_WIDE if quantity not in why_not}
     why_not = {**why_not, **why}
+    ran: dict[str, Any] = {}
+    for quantity, values in _executed(executed, own).items():
+        if quantity not in why_not:
+            ran[quantity] = same_number(values)
+            if ran[quantity] is None:
+                why[quantity] = f"{DIFFERS}: {min(values)} to {max(values)}"
 
     def number(of: Callable[[RequestCharges, Owner], int]) -> Count:
         return _count([sum(of(one, owner) for owner in own) for one in charges])
@@ -50,7 +62,24 @@ def row_counts(
         sent=number(lambda one, owner: one.sent[owner]),
         suspensions=number(lambda one, owner: one.tallies[owner][SUSPENSIONS]),
         why=why,
+        **ran,
     )
+
+
+def _executed(executed: Executed, owners: Sequence[Owner]) -> dict[CountedQuantity, list[int]]:
+    """Return by quantity what a row executed in each request; nothing without requests."""
+    return {
+        quantity: [sum(request[owner][place] for owner in owners) for request in executed.requests]
+        for place, quantity in enumerate(EXECUTED)
+        if executed.requests
+    }
+
+
+def same_number(values: Sequence[int]) -> Count | None:
+    """Return the number that requests have in common; None if too many differ from it."""
+    usual, times = Counter(values).most_common(1)[0]
+    strays = len(values) - times
+    return Count(usual, min(values), max(values)) if strays * STRAY_ONE_IN <= len(values) else None
 
 
 def with_own_types(rows: Mapping[Any, Counts]) -> dict[Any, Counts]:

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 from ..asgi.loops import Library
 from ..asgi.stack import Stack
-from ..errors import MeasurementError, tagged
+from ..errors import tagged
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.stack import Owner
-from .attribution import Call, Charging, owner_count
-from .backend import Backend
+from .attribution import Call, Charging
+from .backend import Backend, start
 from .python_core import Tally
 from .retained import retained
-from .unseen import UnseenWork, unseen_work
+from .unseen import reasons, unseen_work
 
 # With fewer requests there is no typical request.
 FEWEST = 3
@@ -60,12 +60,7 @@ class CountingRun:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Count in the block, and restore everything at its end."""
-        try:
-            self.other_tracer = self.core.start(self.charging.aside)
-        except RuntimeError as error:
-            raise MeasurementError(
-                f"nothing can be counted: {error}; measure one request at a time", message_id="one-at-a-time"
-            ) from error
+        self.other_tracer = start(self.core, self.charging.aside)
         try:
             with self.charging.placed():
                 yield
@@ -78,11 +73,6 @@ class CountingRun:
             self.why_not |= dict.fromkeys(("objects", "retained"), reason)
         if allocations:
             self.why_not |= dict.fromkeys(("allocations", "bytes"), reason)
-
-    def _note_unseen(self, found: list[UnseenWork]) -> None:
-        every_owner = map(Owner, range(owner_count(self.charging.stack)))
-        for unseen in sorted(found, key=lambda one: not one.owners):
-            self.too_low = {**dict.fromkeys(unseen.owners or every_owner, unseen.why), **self.too_low}
 
     def notes(self) -> Iterator[str]:
         """Tell which other tools hook into the interpreter, and which tasks and threads were not seen."""
@@ -116,9 +106,8 @@ class CountingRun:
             self.core.period(-1)
             await self.charging.request(call)
             others, spawning = [one.others for one in charges], self.charging.spawning
-            self._note_unseen(
-                unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
-            )
+            unseen = unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
+            self.too_low = reasons(unseen, self.charging.owners)
             return self._with_retained(charges)
 
     def _with_retained(self, charges: list[RequestCharges]) -> list[RequestCharges]:
@@ -133,8 +122,7 @@ class CountingRun:
 
     def _others(self) -> dict[int, int]:
         """Return the events since the last call in threads that nobody was seen to hand work to."""
-        known = self.charging.spawning.known_threads
-        return {ident: events for ident, events in self.core.other_threads().items() if ident not in known}
+        return self.charging.spawning.strangers(self.core.other_threads())
 
     def _take(self) -> RequestCharges:
         """Return what was charged since the last call."""

@@ -14,7 +14,7 @@ import inspect
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
@@ -73,6 +73,10 @@ class Spawning:
         tasks, self.tasks = self.tasks, []
         threads, self.threads = self.threads, []
         return _by_owner(tasks), _by_owner(threads)
+
+    def strangers(self, events: Mapping[int, int]) -> dict[int, int]:
+        """Return the events, by thread, of the threads that nobody was seen to hand work to."""
+        return {ident: number for ident, number in events.items() if ident not in self.known_threads}
 
     @contextmanager
     def watched(self, library: Library) -> Iterator[None]:

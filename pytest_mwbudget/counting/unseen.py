@@ -81,6 +81,14 @@ def unseen_work(
     return found
 
 
+def reasons(found: Sequence[UnseenWork], every_owner: Sequence[Owner]) -> dict[Owner, str]:
+    """Return by owner why something is not counted for it. Pure. A thread that any owner may cause is told last."""
+    told: dict[Owner, str] = {}
+    for unseen in sorted(found, key=lambda one: not one.owners):
+        told = {**dict.fromkeys(unseen.owners or every_owner, unseen.why), **told}
+    return told
+
+
 def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seconds: Seconds) -> set[int]:
     """Return the threads that do much more per second during the requests than in the pause. Pure.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import (
@@ -22,6 +22,8 @@ from typing import Any
 from .internals import is_instrumented
 
 TOOLS = range(6)
+# In the order in which one is taken: CPython has given no meaning to the first two.
+_BY_CHOICE = (3, 4, 5, 2, 1, 0)
 _NOT_FOLLOWED = (FrameType, TracebackType, CoroutineType, GeneratorType, AsyncGeneratorType, ModuleType)
 
 
@@ -131,6 +133,32 @@ def _codes_on_stack(frame: FrameType | None) -> Iterator[CodeType]:
         frame = frame.f_back
 
 
+# ---- a tool of our own ----------------------------------------------------------------------------------------------
+
+
+def free_tool() -> int | None:
+    """Return the id of a tool that nobody uses, None if there is none. A suspended tool keeps its id."""
+    monitoring = _monitoring()
+    return next((tool for tool in _BY_CHOICE if monitoring.get_tool(tool) is None), None)
+
+
+@contextmanager
+def tool_at_work(tool: int, callbacks: Mapping[int, Any]) -> Iterator[None]:
+    """Call the callbacks, by event, for all code that runs in the block. The tool must be free."""
+    monitoring = _monitoring()
+    monitoring.use_tool_id(tool, "pytest-mwbudget")
+    try:
+        for event, callback in callbacks.items():
+            monitoring.register_callback(tool, event, callback)
+        monitoring.set_events(tool, sum(callbacks))
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        for event in callbacks:
+            monitoring.register_callback(tool, event, None)
+        monitoring.free_tool_id(tool)
+
+
 # ---- proof ------------------------------------------------------------------------------------------------------
 
 
@@ -140,6 +168,14 @@ def at_work() -> list[str]:
     if monitoring is None:
         return []
     return [monitoring.get_tool(tool) for tool in TOOLS if monitoring.get_tool(tool) and monitoring.get_events(tool)]
+
+
+def local_at_work(codes: Iterable[CodeType]) -> list[str]:
+    """Return the names of the tools that have events for some of this code."""
+    monitoring = _monitoring()
+    tools = {tool: name for tool in TOOLS if (name := monitoring.get_tool(tool)) is not None}
+    found = {tool for code in codes for tool in tools if monitoring.get_local_events(tool, code)} if tools else set()
+    return [tools[tool] for tool in sorted(found)]
 
 
 def instrumented(codes: Iterable[CodeType]) -> bool:

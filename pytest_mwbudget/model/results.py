@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
+from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
 from .remedies import BudgetPlace
 from .stack import Layer
@@ -20,12 +21,16 @@ LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
 # Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
-Quantity: TypeAlias = Literal["us", "busy_us", "objects", "allocations", "bytes", "tasks", "threads", "retained"]
-CountedQuantity: TypeAlias = Literal["objects", "allocations", "bytes", "tasks", "threads", "retained"]
-QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+CountedQuantity: TypeAlias = Literal[
+    "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
+]
+Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+# Quantities that are counted in requests of their own.
+EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
-IN_MEMORY: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained")
+PROCESS_WIDE: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained", *EXECUTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Counts:
     - `tasks`: by coroutine; `threads`: by function
     - `received` and `sent`: messages through the row's outer boundary
     - `suspensions`: of tasks in the row
+    - `bytecodes`: bytecode instructions executed; `calls`: made by them; `py_calls`: Python functions entered
     - `own_types`: types of objects that no other row created
     - `why`: the reason for each quantity that could be counted in other rows, but not in this one
     """
@@ -68,6 +74,9 @@ class Counts:
     received: Count
     sent: Count
     suspensions: Count
+    bytecodes: Count | None = None
+    calls: Count | None = None
+    py_calls: Count | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,6 +107,55 @@ class Judged:
     bound: float
     verdict: Verdict
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLimit:
+    """A limit of the file of limits, and the verdict on it. `row` is the name of a layer or, for example, `(total)`.
+
+    `value` is the typical count or the time, None if it is not known. `reason` explains an undecided verdict.
+    """
+
+    row: str
+    quantity: Quantity
+    value: float | None
+    limit: float
+    verdict: Verdict
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of the limits that the file of limits has for a request.
+
+    - `section`: the section that was used, None if the file has none for these surroundings
+    - `limits`: the limits of this request, with their verdicts
+    - `missing`: what has no limit, None if everything has one; `required` says that this is a failure
+    - `packages`: the versions of the distributions in the stack
+    - `changed`: versions that differ from those of the section
+    - `command`: accepts the figures of the test
+    """
+
+    section: str | None
+    limits: tuple[RecordedLimit, ...] = ()
+    missing: str | None = None
+    required: bool = False
+    packages: Mapping[str, str] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def broken(self) -> bool:
+        """Whether a figure is above its limit."""
+        return any(limit.verdict == "fail" for limit in self.limits)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict on the limits; a missing limit is undecided, or a failure if it is required."""
+        missing: list[Verdict] = []
+        if self.missing is not None:
+            missing = ["fail" if self.required else "undecided"]
+        return worst([*(limit.verdict for limit in self.limits), *missing])
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,15 +323,19 @@ class Result:
     """The result of one request of a test.
 
     Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
-    `books`, `floor_us`, `slowdown` and `effort` are None.
+    `books`, `floor_us`, `slowdown`, `reference_ns` and `effort` are None.
 
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `place`: where a budget of this request can stand
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
+    - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
+    - `recorded`: what came of the recorded limits, None if there is no file of limits or it does not judge this request
+    - `verdict`: the worst verdict on budgets and recorded limits
     - `notes`: how far the figures can be trusted
+    - `changes`: what the figures changed by since the run that this one was compared with
     - `disturbed`: the active tool that prevented figures of time and memory
     """
 
@@ -286,16 +348,19 @@ class Result:
     books: Books | None = None
     floor_us: Microseconds | None = None
     slowdown: float | None = None
+    reference_ns: float | None = None
     effort: Effort | None = None
     total_budget_us: Microseconds | None = None
     total_verdict: Verdict | None = None
     total_reason: str | None = None
+    recorded: Recorded | None = None
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     disturbed: str | None = None
     surveyed: bool = False
     place: BudgetPlace = "marker"
+    changes: tuple[Change, ...] = ()
 
     @property
     def label(self) -> str:
@@ -304,8 +369,19 @@ class Result:
         return place if self.status == 200 else f"{place} {self.status}"
 
     @property
+    def over(self) -> bool:
+        """Whether a figure is over its budget or its recorded limit."""
+        verdicts = (self.total_verdict, *(report.verdict for report in self.layers))
+        return "fail" in verdicts or (self.recorded is not None and self.recorded.broken)
+
+    def is_over(self, report: LayerReport) -> bool:
+        """Whether a layer is over a budget or a recorded limit."""
+        limits = self.recorded.limits if self.recorded else ()
+        return report.verdict == "fail" or any(one.row == report.name and one.verdict == "fail" for one in limits)
+
+    @property
     def uncountable(self) -> tuple[Quantity, ...]:
-        """The quantities that cannot be counted here and have a budget on an entered layer.
+        """The quantities that cannot be counted here and have a budget on an entered layer, or a recorded limit.
 
         Without quantities that only some rows lack, because a thread works unseen: such a budget is undecided.
         """
@@ -318,6 +394,8 @@ class Result:
             for quantity in report.judged
             if quantity in self.ledger.why
         }
+        if self.recorded is not None:
+            uncounted.update(limit.quantity for limit in self.recorded.limits if limit.quantity in self.ledger.why)
         return tuple(quantity for quantity in COUNTED if quantity in uncounted)
 
     def layer(self, name: str) -> LayerReport:

@@ -7,8 +7,9 @@ An *entry* is an ASGI callable that requests pass, numbered from the outermost, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal, NewType, TypeAlias
 
 Kind: TypeAlias = Literal["middleware", "routing"]
@@ -108,20 +109,31 @@ def parts_of(entries: Sequence[Boundary], index: EntryIndex) -> tuple[EntryIndex
     return (index, *(EntryIndex(i) for i, entry in enumerate(entries) if entry.part_of == index))
 
 
-def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> Counter[Owner]:
+def nearest_probed(
+    entries: Sequence[Boundary], index: EntryIndex | None, probed: Collection[EntryIndex]
+) -> EntryIndex | None:
+    """Return the entry if it has a probe, else the nearest one outside of it that has one; None for the server side."""
+    return next((one for one in _outwards(entries, index) if one in probed), None)
+
+
+def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Collection[EntryIndex]) -> Counter[Owner]:
     """Count the calls of an entry in a request by owner. A caller without a probe is replaced by its parent."""
-    found: Counter[Owner] = Counter()
-    for parent in entries[index].parents:
-        while parent is not None and parent not in probed:
-            parent = entries[parent].parent
-        found[HARNESS if parent is None else owner_of(parent)] += 1
-    return found
+    return Counter(_owner(nearest_probed(entries, parent, probed)) for parent in entries[index].parents)
 
 
-def probed_parent(entries: Sequence[Boundary], index: EntryIndex, probed: Sequence[EntryIndex]) -> tuple[Owner, bool]:
+def probed_parent(entries: Sequence[Boundary], index: EntryIndex, probed: Collection[EntryIndex]) -> tuple[Owner, bool]:
     """Return the next probed owner outside an entry, and whether both have the same `send`."""
-    parent, same_send = entries[index].parent, entries[index].same_send
-    while parent is not None and parent not in probed:
-        same_send = same_send and entries[parent].same_send
-        parent = entries[parent].parent
-    return (HARNESS, False) if parent is None else (owner_of(parent), same_send)
+    outer = nearest_probed(entries, entries[index].parent, probed)
+    inside = takewhile(lambda one: one != outer, _outwards(entries, index))
+    return _owner(outer), outer is not None and all(entries[one].same_send for one in inside)
+
+
+def _outwards(entries: Sequence[Boundary], index: EntryIndex | None) -> Iterator[EntryIndex]:
+    """Yield the entry, the one that calls it, and so on."""
+    while index is not None:
+        yield index
+        index = entries[index].parent
+
+
+def _owner(entry: EntryIndex | None) -> Owner:
+    return HARNESS if entry is None else owner_of(entry)

@@ -74,7 +74,7 @@ async def profile(
     markers, blocks = OwnerMarkers(owner_count(stack)), _blocks(stack)
     charging = Charging(stack, markers, caller.loop.library)
     profiler = Profiler(interval=INTERVAL_S, async_mode="disabled")
-    over = {report.layer.index for report in result.layers if report.verdict == "fail"}
+    over = {report.layer.index for report in result.layers if result.is_over(report)}
     wanted = [
         blocks.get(owner_of(entry), ()) for entry, layer in stack.layers if entry is not None and layer.index in over
     ]

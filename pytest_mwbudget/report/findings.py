@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..errors import tagged
 from ..model.remedies import BudgetPlace
-from ..model.results import COUNTED, Quantity, Verdict
+from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Verdict, worst
 from .table import Figure, Row
 from .text import amount, bound, figure
 
@@ -20,8 +21,12 @@ VERBS = {
     "tasks": "spawns",
     "threads": "hands to worker threads",
     "retained": "leaves behind",
+    "bytecodes": "executes",
+    "calls": "makes",
+    "py_calls": "enters",
 }
 IN_FILE = "in the table of the request in the file of requests"
+ACCEPT = "Next: if the cost is intended, this writes the figures into the file of limits:"
 # The most names in a list.
 MOST_KINDS = 10
 
@@ -42,17 +47,34 @@ class Finding:
 
 
 def exceeded(row: Row) -> Iterator[Finding]:
-    """Say by how much a row exceeds its budgets and, if a count is exceeded, which types it creates."""
+    """Say by how much a row exceeds its budgets and its recorded limits and, for counts, which types it creates."""
     for quantity in row.exceeded:
         found, most = row.figures[quantity], row.judged[quantity].bound
         kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if quantity in NAMED else []
         yield Finding(_subject(row), _excess(quantity, found, most), "fail", tuple(kinds[:MOST_KINDS]))
-    if set(COUNTED).intersection(row.exceeded):
+    if row.over_limits:
+        excesses = ", ".join(map(_over_limit, row.over_limits))
+        limits = "limit" if len(row.over_limits) == 1 else "limits"
+        yield Finding(_subject(row), f"is over its recorded {limits}: {excesses}.", "fail")
+    # Of a row that is no layer, another row's sentence names them.
+    over = [*row.exceeded, *(limit.quantity for limit in row.over_limits if row.report or row.name == "(endpoint)")]
+    if set(COUNTED).intersection(over):
         yield from _created(row)
 
 
 def _subject(row: Row) -> str:
-    return row.name if row.report else "The whole request"
+    return row.name if row.report or row.name != "(total)" else "The whole request"
+
+
+def _over_limit(limit: RecordedLimit) -> str:
+    assert limit.value is not None
+    most, more = (_short(limit.quantity, one) for one in (limit.limit, limit.value - limit.limit))
+    return f"{amount(limit.quantity, limit.value)}, limit {most} (+{more})"
+
+
+def _short(quantity: Quantity, value: float) -> str:
+    """Format a number, with its unit only if it is a time or a size."""
+    return f"{value:.0f}" if quantity in COUNTED and quantity != "bytes" else amount(quantity, value)
 
 
 # Quantities whose kinds are listed below the sentence. The types of objects have a sentence of their own.
@@ -95,15 +117,58 @@ def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         subject = listed if quantity == "us" else f"{quantity} of {listed}"
         yield Finding(subject, f"{'are' if len(names) > 1 else 'is'} undecided: {reason}.", "undecided")
+    yield from _undecided_limits(rows)
 
 
-def headline(rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity]) -> str:
-    """Sum up the failure: the greatest excess of the layer to look at first, and how many layers fail."""
+def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
+    """Name the rows whose work the counts of executed code do not see."""
+    found = [row for row in rows if row.mostly_c(slowdown)]
+    if found:
+        listed = ", ".join(
+            f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
+            for row in found
+        )
+        yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
+
+
+def _undecided_limits(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Say which recorded limits are undecided and why: a sentence for each reason."""
+    found: dict[str | None, list[str]] = {}
+    for row in rows:
+        for quantity, limit in row.limits.items():
+            if limit.verdict == "undecided":
+                found.setdefault(limit.reason, []).append(f"{quantity} of {_subject(row)}")
+    for reason, names in found.items():
+        yield Finding(", ".join(names), f"cannot be judged by the recorded limits: {reason}.", "undecided")
+
+
+def missing(recorded: Recorded | None) -> Iterator[Finding]:
+    """Say which recorded limits are missing."""
+    if recorded is not None and recorded.missing is not None:
+        yield Finding("", recorded.missing, "fail" if recorded.required else "undecided")
+
+
+def headline(
+    rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity], recorded: Recorded | None = None
+) -> str:
+    """Sum up the failure: the greatest excess of the layer to look at first, and how many layers fail.
+
+    A budget that is exceeded comes before a recorded limit.
+    """
     if first is not None and first.exceeded:
-        judged = [row.verdict for row in rows if row.report and row.judged]
+        judged = [worst(one.verdict for one in row.judged.values()) for row in rows if row.report and row.judged]
         return f"{_worst(first, first.name)} ({judged.count('fail')} of {len(judged)} layers over budget)"
     if rows[-1].exceeded:
         return _worst(rows[-1], "total")
+    over = [row for row in rows if row.over_limits]
+    if over:
+        row = first if first is not None and first.over_limits else max(over, key=lambda one: one.badness)
+        limit = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
+        number, most = (amount(limit.quantity, one) for one in (limit.value or 0, limit.limit))
+        rows_over = f"{len(over)} of {len(rows)} rows over recorded limits"
+        return f"{row.name} {number}, recorded limit {most} ({rows_over})"
+    if any(finding.verdict == "fail" for finding in missing(recorded)):
+        return "no recorded limit"
     return f"{' and '.join(uncountable)} cannot be counted here" if uncountable else "undecided"
 
 

@@ -84,7 +84,7 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
                     "name": report.name,
                     "us": report.us.estimate if report.us else None,
                     "budget_us": report.budget_us,
-                    "suspect": report.verdict == "fail",
+                    "suspect": result.is_over(report),
                 }
                 for report in result.layers
             ],

@@ -15,9 +15,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
+from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.request_keys import keyed
 from ..model.results import Quantity, Verdict
-from .json import left_out, measured, surveyed
+from .changes import about, cell, span
+from .charts import charts
+from .findings import ACCEPT
+from .json import compared, left_out, measured, surveyed
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
@@ -29,29 +35,37 @@ if TYPE_CHECKING:
     import jinja2
 
 
-def render(document: Mapping[str, Any], link: Callable[[str], str] = str) -> str:
+def render(document: Mapping[str, Any], link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
     """Render the page for a `document` of `report.json.document`.
 
-    `link` returns the path of a profile file relative to the page, unquoted. Raises ImportError if Jinja2 is not
-    installed.
+    `link` returns the path of a profile file relative to the page, unquoted. `history` has earlier runs and this one,
+    oldest first; the page draws its rows over time. Raises ImportError if Jinja2 is not installed.
     """
     style, script = _asset("report.css"), _asset("report.js")
     results = measured(document)
     found = [(nodeid, view(result)) for nodeid, result in results]
-    run = surveyed(document)
+    run, since, past = surveyed(document), compared(document), over_time(history)
+    pasts = [past.get(key) for key, _ in keyed(results)]
     return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
         script=script,
-        about=document["environment"],
+        surroundings=document["environment"],
+        commit=document.get("commit"),
         created=document.get("created"),
-        sections=[_section(number, nodeid, shown, link) for number, (nodeid, shown) in enumerate(found, 1)],
+        sections=[
+            _section(number, nodeid, shown, link, since) | {"past": past and charts(past)}
+            for number, ((nodeid, shown), past) in enumerate(zip(found, pasts, strict=True), 1)
+        ],
+        since=since,
+        about=[*about(since)] if since else [],
         survey=run and survey(run, [result for _, result in results], left_out(document)),
         matrices=matrices([result for _, result in results]),
         headline=_headline([shown.verdict for _, shown in found]),
         left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in found),
         explain=explain_command("ID"),
+        accept=ACCEPT,
         figure=figure,
     )
 
@@ -97,7 +111,7 @@ def _headline(verdicts: Sequence[Verdict | None]) -> str:
 # ---- one request -------------------------------------------------------------------------------------------------
 
 
-def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str]) -> dict[str, Any]:
+def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str], since: Since | None) -> dict[str, Any]:
     """Collect the template's variables for a request; `links` has title and address of each profile file."""
     titles = {"flamegraph": "flamegraph", "pyinstrument": "pyinstrument's own page", "speedscope": "for speedscope"}
     return {
@@ -106,7 +120,7 @@ def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str]) 
         "view": shown,
         "first": _first(shown.first) if shown.first else "",
         "picture": picture(shown.rows),
-        "tables": [*_tables(shown)],
+        "tables": [*_tables(shown, since.name if since else None)],
         "total": _cell(shown.total, US),
         "left": [*_left(shown.rows)],
         "sentences": [*_sentences(shown)],
@@ -121,6 +135,9 @@ def _first(row: Row) -> str:
     if row.exceeded:
         quantity = max(row.exceeded, key=row.times_its_budget)
         return f"{amount(quantity, row.figures[quantity].value)}, over budget"
+    if row.over_limits:
+        worst = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
+        return f"{amount(worst.quantity, worst.value or 0)}, over its recorded limit"
     us = f"{row.figures['us'].text} µs" if "us" in row.figures else ""
     return ", ".join(filter(None, [us, "undecided" if row.verdict == "undecided" else ""]))
 
@@ -178,7 +195,10 @@ def _facts(shown: View) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell of a table: its text and sort key, and the range and the budget below the text."""
+    """A cell of a table: its text and sort key, and below the text the range, the budget and the change.
+
+    `tone` is `worse` or `better` if the change is certain.
+    """
 
     text: str = "–"
     value: float | str | None = None
@@ -186,35 +206,65 @@ class _Cell:
     budget: str = ""
     verdict: Verdict | None = None
     why: str = ""
+    change: str = ""
+    tone: str = ""
 
 
 def _cell(row: Row, column: Column) -> _Cell:
     """Show the figure of a row, with its budget if it has one."""
-    found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
-    budget = f"of {column.show(judged.bound) if column.counted else bound(judged.bound)}" if judged else ""
-    verdict = judged.verdict if judged else None
+    quantity = cast("Quantity", column.key)
+    found, judged, limit = row.figures.get(column.key), row.judged.get(quantity), row.limits.get(quantity)
+    shown = column.show if column.counted else bound
+    budgets = [f"of {shown(judged.bound)}"] if judged else []
+    budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
+    budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
         return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.key, ""))
-    return _Cell(found.text, found.value, found.span if found.varies else "", budget, verdict)
+    change = row.changes.get(column.key) if column.counted else None
+    certain = change is not None and change.changed
+    return _Cell(
+        found.text,
+        found.value,
+        found.span if found.varies else "",
+        budget,
+        verdict,
+        change=cell(change) if change is not None and certain else "",
+        tone=_tone(change),
+    )
 
 
-def _tables(shown: View) -> Iterator[dict[str, Any]]:
+def _tone(change: Change | None) -> str:
+    return "" if change is None else "worse" if change.word in WORSE else "better" if change.word in BETTER else ""
+
+
+def _change(row: Row) -> _Cell:
+    """Show what the time of a row changed by, with the interval of the change."""
+    change = row.changes.get("us")
+    if change is None:
+        return _Cell("")
+    value = change.change.estimate if change.change else None
+    return _Cell(cell(change), value, why=change.reason or "", change=span(change), tone=_tone(change))
+
+
+def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
     """Yield the table of times and the table of counts. The last row is the total.
 
-    `columns` has the title of each column, its meaning, and the order that the first click sorts in.
+    `columns` has the title of each column, its meaning, and the order that the first click sorts in. `since` names the
+    run that this one was compared with.
     """
     if shown.effort is not None:
         spent, total = _known(SPENT, shown.rows), shown.total.figures.get("us")
         columns = [
             ("µs", "microseconds per request, the median", "descending"),
             ("interval", "the confidence interval of the median", "descending"),
+            *([("change", f"since {since}, with its interval", "descending")] if since else []),
             ("share", "of the whole request", "descending"),
             ("budget µs", "the most microseconds per request that are allowed", "descending"),
             ("verdict", "on the budget of time", "ascending"),
             *((column.title, column.meaning, "descending") for column in spent),
             ("method", "how it was measured", "ascending"),
         ]
-        lines = [(row, [*_time_cells(row, total, spent)]) for row in shown.rows]
+        lines = [(row, [*_time_cells(row, total, spent, since=since is not None)]) for row in shown.rows]
         yield {"id": "time", "title": "Time", "columns": columns, "lines": lines}
     counted = _known(COUNTS, shown.rows)
     if counted:
@@ -223,10 +273,12 @@ def _tables(shown: View) -> Iterator[dict[str, Any]]:
         yield {"id": "counts", "title": "Counts", "columns": columns, "lines": lines}
 
 
-def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column]) -> Iterator[_Cell]:
-    found, judged, cell = row.figures.get("us"), row.judged.get("us"), _cell(row, US)
-    yield _Cell(cell.text, cell.value, verdict=cell.verdict, why=cell.why)
-    yield _Cell(cell.range or "–", found.low if found else None)
+def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column], *, since: bool) -> Iterator[_Cell]:
+    found, judged, us = row.figures.get("us"), row.judged.get("us"), _cell(row, US)
+    yield _Cell(us.text, us.value, verdict=us.verdict, why=us.why)
+    yield _Cell(us.range or "–", found.low if found else None)
+    if since:
+        yield _change(row)
     share = found.value / total.value if found and total and total.value > 0 else None
     yield _Cell() if share is None else _Cell(f"{share:.1%}", share)
     yield _Cell(bound(judged.bound), judged.bound) if judged else _Cell("")

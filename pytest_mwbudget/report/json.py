@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, cast
 
+from ..model.changes import Change, Since
 from ..model.estimate import Estimate
 from ..model.results import (
-    IN_MEMORY,
+    EXECUTED,
+    PROCESS_WIDE,
     Books,
     Count,
     Counts,
@@ -24,11 +26,14 @@ from ..model.results import (
     Ledger,
     Occupation,
     Profile,
+    Recorded,
+    RecordedLimit,
     RepeatedTest,
     RequestLine,
     Result,
     SurveyRun,
 )
+from ..model.runs import Commit, Provenance, Run
 from ..model.stack import Layer, Origin
 from .view import view
 
@@ -39,7 +44,7 @@ PACKAGES = (
     *("uvloop", "pydantic"),
 )
 # The counts of a row, each with the key of its kinds in the JSON.
-KINDS = {
+KINDS: dict[str, str | None] = {
     "objects": "types",
     "allocations": None,
     "bytes": None,
@@ -47,7 +52,9 @@ KINDS = {
     "threads": "names",
     "retained": "types",
     "suspensions": None,
+    **dict.fromkeys(EXECUTED),
 }
+NOT_YET = "the file was written by a version that did not count it"
 # The fields of a layer that have the same name in the JSON.
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
@@ -56,20 +63,25 @@ def document(
     measurements: Sequence[Mapping[str, Any]],
     left_out: Sequence[Mapping[str, Any]] = (),
     survey: SurveyRun | None = None,
+    provenance: Provenance | None = None,
+    since: Since | None = None,
 ) -> dict[str, Any]:
     """Build the whole file, which `schema.json` beside this module describes.
 
     `measurements` come from `to_json`, requests that were `left_out` from `left_out_to_json`. `survey` is
-    what the run's survey did, None without one.
+    what the run's survey did, None without one. `since` says which run it was compared with.
     """
+    made = provenance or Provenance()
     loops = sorted({str(measurement["loop"]) for measurement in measurements})
     return {
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment(", ".join(loops) or "asyncio"),
+        "environment": environment(", ".join(loops) or "asyncio", made),
+        "commit": made.commit and asdict(made.commit),
         "measurements": [*measurements],
         "left_out": [*left_out],
         "survey": survey and encodable(asdict(survey)),
+        "comparison": since and since_to_json(since),
     }
 
 
@@ -78,13 +90,15 @@ def render(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def environment(loop: str) -> dict[str, Any]:
-    """Return interpreter, platform, event loop and the versions of `PACKAGES`."""
+def environment(loop: str, made: Provenance) -> dict[str, Any]:
+    """Return interpreter, platform, event loop, processor, seed of hashes and the versions of `PACKAGES`."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "loop": loop,
+        "processor": made.processor,
+        "hash_seed": made.hash_seed,
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
 
@@ -119,6 +133,16 @@ def left_out_to_json(nodeid: str, request: RequestLine, reason: str) -> dict[str
     return cast("dict[str, Any]", encodable({"nodeid": nodeid, "request": asdict(request), "reason": reason}))
 
 
+def change_to_json(change: Change) -> dict[str, Any]:
+    """Convert the change of a figure to plain data."""
+    return cast("dict[str, Any]", encodable(asdict(change)))
+
+
+def since_to_json(since: Since) -> dict[str, Any]:
+    """Convert what a run was compared with to plain data."""
+    return cast("dict[str, Any]", encodable(asdict(since)))
+
+
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     """Convert a measured result to plain data."""
     books, effort, ledger, shown = result.books, result.effort, result.ledger, view(result)
@@ -137,6 +161,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "seconds": effort and effort.seconds,
         "floor_us": result.floor_us,
         "slowdown": result.slowdown,
+        "reference_ns": result.reference_ns,
         "total_us": books and asdict(books.total),
         "total_budget_us": result.total_budget_us,
         "total_verdict": result.total_verdict,
@@ -144,7 +169,11 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "outside_us": books and asdict(books.outside),
         "endpoint_us": books and books.endpoint and asdict(books.endpoint),
         "residue_us": books and books.residue_us,
-        "layers": [_layer(row.report, row.why) for row in shown.rows if row.report],
+        "layers": [
+            _layer(row.report, row.why) | {"mostly_c": row.mostly_c(result.slowdown or 1.0)}
+            for row in shown.rows
+            if row.report
+        ],
         "ledger": {
             "requests": ledger.requests,
             "outside": _counts(ledger.outside),
@@ -152,10 +181,12 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
             "total": _counts(ledger.total),
             "why": ledger.why,
         },
+        "recorded": result.recorded and asdict(result.recorded),
         "notes": result.notes,
         "disturbed": result.disturbed,
         "profile": result.profile and asdict(result.profile),
         "advice": [asdict(one) for one in shown.advice],
+        "changes": [*map(change_to_json, result.changes)],
     }
     return cast("dict[str, Any]", encodable(data))
 
@@ -206,6 +237,28 @@ def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
     return [(data["nodeid"], from_json(data)) for data in document["measurements"]]
 
 
+def run_of(document: Mapping[str, Any]) -> Run:
+    """Read what the run was made of and where. Files of the first releases do not say processor, seed and commit."""
+    environment, commit = document["environment"], document.get("commit")
+    return Run(
+        created=document.get("created"),
+        **{key: environment[key] for key in ("python", "implementation", "platform", "loop", "packages")},
+        provenance=Provenance(
+            Commit(**commit) if commit else None, environment.get("processor"), environment.get("hash_seed")
+        ),
+    )
+
+
+def compared(document: Mapping[str, Any]) -> Since | None:
+    """Read which run a run was compared with, None if it was compared with none."""
+    data = document.get("comparison")
+    if data is None:
+        return None
+    commit = data["commit"]
+    lists = {key: tuple(found) for key, found in data.items() if isinstance(found, list)}
+    return Since(**{**data, **lists, "commit": Commit(**commit) if commit else None})
+
+
 def left_out(document: Mapping[str, Any]) -> list[tuple[str, RequestLine, str]]:
     """Read the requests that were not measured: the id of the test, the request, the reason."""
     return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document.get("left_out", ())]
@@ -223,6 +276,7 @@ def surveyed(document: Mapping[str, Any]) -> SurveyRun | None:
 def from_json(data: Mapping[str, Any]) -> Result:
     """Read the result that `to_json` wrote. Advice is not read but derived from the result again."""
     ledger, endpoint = data["ledger"], data["ledger"]["endpoint"]
+    why = {**dict.fromkeys([key for key in EXECUTED if key not in ledger["total"]], NOT_YET), **ledger["why"]}
     counts = (_read_counts(ledger["outside"]), endpoint and _read_counts(endpoint), _read_counts(ledger["total"]))
     books, timed = None, data["total_us"] is not None
     if timed:
@@ -235,20 +289,33 @@ def from_json(data: Mapping[str, Any]) -> Result:
         surveyed=data.get("surveyed", False),
         place=data.get("budget_place", "marker"),
         loop=data["loop"],
-        layers=tuple(_read_layer(layer, ledger["why"]) for layer in data["layers"]),
-        ledger=Ledger(*counts, ledger["requests"], ledger["why"]),
+        layers=tuple(_read_layer(layer, why) for layer in data["layers"]),
+        ledger=Ledger(*counts, ledger["requests"], why),
         books=books,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
         slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
+        reference_ns=data.get("reference_ns"),
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
         total_reason=data["total_reason"],
+        recorded=_read_recorded(data["recorded"]) if data.get("recorded") else None,
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
         disturbed=data.get("disturbed"),
         profile=_read_profile(data["profile"]) if data.get("profile") else None,
+        changes=tuple(map(_read_change, data.get("changes", ()))),
     )
+
+
+def _read_change(data: Mapping[str, Any]) -> Change:
+    estimates = {key: data[key] and _read_estimate(data[key]) for key in ("before", "after", "change")}
+    return Change(**{**data, **estimates})
+
+
+def _read_recorded(data: Mapping[str, Any]) -> Recorded:
+    limits = tuple(RecordedLimit(**one) for one in data["limits"])
+    return Recorded(**{**data, "limits": limits, "changed": tuple(data["changed"])})
 
 
 def _read_profile(data: Mapping[str, Any]) -> Profile:
@@ -262,7 +329,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
     if data["busy_interval_us"] is not None:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
-    own = {key: why for key, why in data["why"].items() if key in IN_MEMORY and key not in everywhere}
+    own = {key: why for key, why in data["why"].items() if key in PROCESS_WIDE and key not in everywhere}
     return LayerReport(
         Layer(
             **{key: data[key] for key in OF_LAYER},
@@ -278,7 +345,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:
-    counts: dict[str, Any] = {key: _read_count(data[key], kinds) for key, kinds in KINDS.items()}
+    counts: dict[str, Any] = {key: _read_count(data.get(key), kinds) for key, kinds in KINDS.items()}
     received, sent = (Count(*[data["messages"][key]] * 3) for key in ("receive", "send"))
     own_types = tuple(data["own_types"] or ())
     return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data.get("why", {}))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ..model.results import COUNTED, Result
+from ..model.results import COUNTED, RecordedLimit, Result
 from .table import Row
-from .text import printable
+from .text import amount, printable
 from .view import GRAVITY, View, view
 
 Property: TypeAlias = tuple[str, str | int | float]
@@ -37,11 +37,19 @@ def _of_request(shown: View, prefix: str) -> Iterator[Property]:
     yield f"{prefix}request", printable(shown.request)
     if shown.verdict is not None:
         yield f"{prefix}verdict", shown.verdict
+    over = [limit for row in shown.rows for limit in row.over_limits]
+    if over:
+        yield f"{prefix}over_recorded_limits", printable("; ".join(map(_over, over)))
     total_us = _us(shown.total)
     if total_us is not None:
         yield f"{prefix}total_us", total_us
     if shown.first is not None:
         yield from _of_layer(shown.first, f"{prefix}worst_layer")
+
+
+def _over(limit: RecordedLimit) -> str:
+    value, most = (amount(limit.quantity, one) for one in (limit.value or 0, limit.limit))
+    return f"{limit.row}: {value}, limit {most}"
 
 
 def _of_layer(row: Row, prefix: str) -> Iterator[Property]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from ..errors import explain_command
 from ..model.results import Profile, RequestLine, Verdict
-from .json import left_out, measured, surveyed
+from .changes import about, cell, span
+from .findings import ACCEPT
+from .json import compared, left_out, measured, surveyed
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
 from .table import Row
@@ -18,6 +20,7 @@ from .view import View, view
 
 COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "tasks")
 RULER = "|---|--:|--:|--:|---|--:|--:|"
+CHANGE = "change"
 UNKNOWN = "–"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # The most requests that are listed with the reason why they were not measured.
@@ -42,6 +45,10 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     verdicts = _head([one.verdict for _, one in shown])
     results, run = [result for _, result in found], surveyed(document)
     tables = ["\n".join(_matrix(one)) for one in matrices(results)]
+    since = compared(document)
+    if since is not None:
+        told = (*since.grown, *since.unjudged, *about(since))
+        tables.insert(0, "\n".join(f"- {plain(printable(one))}" for one in told))
     if run is not None:
         tables.insert(0, "\n".join(_survey(survey(run, results, left_out(document)))))
     head = _joined([verdicts, *tables]).rstrip("\n")
@@ -153,11 +160,16 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     verdict = "" if shown.verdict is None else f": {shown.verdict}"
     yield f"### {code(nodeid)} {code(shown.request)}{verdict}"
     yield ""
-    yield _line(COLUMNS)
-    yield RULER
-    yield from (_line(_cells(row)) for row in shown.rows)
+    since = any(row.changes for row in shown.rows)
+    yield _line((*COLUMNS, CHANGE) if since else COLUMNS)
+    yield f"{RULER}---|" if since else RULER
+    for row in shown.rows:
+        yield _line((*_cells(row), _change(row)) if since else _cells(row))
     yield ""
     yield from _findings(shown)
+    yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
+    if shown.accept:
+        yield f"- {ACCEPT} {code(shown.accept)}"
     yield from (f"- note: {plain(note)}" for note in shown.notes)
     yield from (f"- advice: {plain(advice.text)} ({code(advice.page)})" for advice in shown.advice)
     if shown.profile is not None:
@@ -177,6 +189,14 @@ def _cells(row: Row) -> Sequence[str]:
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
     name = code(row.name) if row.report else row.name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
+
+
+def _change(row: Row) -> str:
+    """Return what the time of a row changed by, with the interval of a certain change."""
+    change = row.changes.get("us")
+    if change is None:
+        return ""
+    return plain(f"{cell(change)} ({span(change)})" if change.changed and change.change else cell(change))
 
 
 def _findings(shown: View) -> Iterator[str]:

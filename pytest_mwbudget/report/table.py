@@ -6,8 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ..model.changes import Change
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
-from ..model.results import COUNTED, Counts, Judged, LayerReport, Occupation, Quantity, Result, Verdict, worst
+from ..model.results import (
+    COUNTED,
+    Counts,
+    Judged,
+    LayerReport,
+    Occupation,
+    Quantity,
+    RecordedLimit,
+    Result,
+    Verdict,
+    worst,
+)
 from ..model.stack import Origin
 from .text import figure, size
 
@@ -17,7 +29,7 @@ class Column:
     """A figure that rows can have.
 
     `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title of a narrow column. `show` formats
-    a value.
+    a value. A `detail` is shown on request, or where it has a budget.
     """
 
     key: str
@@ -25,6 +37,7 @@ class Column:
     meaning: str
     show: Callable[[float], str] = figure
     short: str = ""
+    detail: bool = False
 
     @property
     def counted(self) -> bool:
@@ -48,10 +61,18 @@ COUNTS = (
     Column("retained", "retained", "objects still alive afterwards", _whole),
     Column("tasks", "tasks", "tasks spawned", _whole),
     Column("threads", "threads", "calls handed to worker threads", _whole),
-    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
-    Column("sent", "send", "messages sent through its outer boundary", _whole),
+    Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
+    Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
+    Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
+    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv", detail=True),
+    Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
 )
+
+
+# Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
+# (docs/decisions/0027). Layers of less processor time than this are left alone.
+NS_OF_C, LEAST_US_OF_C = 100.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +116,8 @@ class Row:
     """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
     `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
-    reason for each figure that is null in the JSON.
+    reason for each figure that is null in the JSON. `changes` has what figures changed by, and `limits` the recorded
+    limits, by quantity.
     """
 
     name: str
@@ -105,11 +127,24 @@ class Row:
     report: LayerReport | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    limits: Mapping[Quantity, RecordedLimit] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict on the budgets of the row, None if it has none."""
-        return worst(judged.verdict for judged in self.judged.values())
+        """The worst verdict on the budgets and the recorded limits of the row, None if it has none."""
+        return worst(self.verdicts.values())
+
+    @property
+    def verdicts(self) -> dict[Quantity, Verdict]:
+        """The worst verdict on each quantity that has a budget or a recorded limit."""
+        found: dict[Quantity, Verdict] = {}
+        for quantity in {**self.judged, **self.limits}:
+            both = (one[quantity].verdict for one in (self.judged, self.limits) if quantity in one)
+            verdict = worst(both)
+            assert verdict is not None
+            found[quantity] = verdict
+        return found
 
     @property
     def kind(self) -> str:
@@ -150,38 +185,72 @@ class Row:
         """The quantities over their budgets."""
         return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
 
+    def mostly_c(self, slowdown: float) -> bool | None:
+        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
+
+        `slowdown` is at least 1; layers may be slowed down by up to its square.
+        """
+        cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
+        if cpu is None or bytecodes is None:
+            return None
+        us = cpu.value / slowdown**2
+        return us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
+
+    @property
+    def over_limits(self) -> list[RecordedLimit]:
+        """The recorded limits that the row is over."""
+        return [limit for limit in self.limits.values() if limit.verdict == "fail" and limit.quantity in self.figures]
+
+    @property
+    def badness(self) -> float:
+        """The largest ratio of a figure to the budget or the recorded limit that it is over; 0 if there is none."""
+        over = [self.times_its_budget(quantity) for quantity in self.exceeded]
+        return max(
+            [*over, *(self.figures[one.quantity].value / max(one.limit, 0.5) for one in self.over_limits)], default=0.0
+        )
+
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
         return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
 
 
 def rows(result: Result) -> Iterator[Row]:
-    """Yield the rows of a result, outermost first; the last one is `(total)`."""
+    """Yield the rows of a result with their limits and changes, outermost first; the last one is `(total)`."""
     books, ledger, total = result.books, result.ledger, result.total_verdict
     judged: dict[Quantity, Judged] = {}
     if total is not None and result.total_budget_us is not None:
         judged["us"] = Judged(result.total_budget_us, total, result.total_reason)
-    yield _row("(outside)", books.outside if books else None, None, ledger.outside if ledger else None)
+    yield _row(result, "(outside)", books.outside if books else None, None, ledger.outside if ledger else None)
     for report in result.layers:
-        yield _row(report.name, report.us, report.occupation, report.counts, report.judged, report, result)
+        yield _row(result, report.name, report.us, report.occupation, report.counts, report.judged, report)
     us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
     if us or counts:
-        yield _row("(endpoint)", us, None, counts)
-    yield _row("(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
+        yield _row(result, "(endpoint)", us, None, counts)
+    yield _row(result, "(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
 
 
 def _row(
+    result: Result,
     name: str,
     us: Estimate | None,
     occupation: Occupation | None,
     counts: Counts | None,
     judged: Mapping[Quantity, Judged] | None = None,
     report: LayerReport | None = None,
-    result: Result | None = None,
 ) -> Row:
     figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
-    why = _why(report, figures, result) if report and result else {}
-    return Row(name, figures, judged or {}, counts is not None, report, counts.own_types if counts else (), why)
+    recorded = result.recorded.limits if result.recorded else ()
+    return Row(
+        name,
+        figures,
+        judged or {},
+        counted=counts is not None,
+        report=report,
+        own_types=counts.own_types if counts else (),
+        why=_why(report, figures, result) if report else {},
+        changes={change.quantity: change for change in result.changes if change.row == name},
+        limits={limit.quantity: limit for limit in recorded if limit.row == name},
+    )
 
 
 def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts | None) -> Iterator[Figure]:

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
-from .findings import Finding, exceeded
+from .changes import cell
+from .findings import ACCEPT, Finding, exceeded, missing
 from .table import COUNTS, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
@@ -20,7 +21,7 @@ STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecide
 
 MAX_WIDTH = 120
 # The least widths of the columns of times, so that successive tables are aligned.
-ESTIMATE, INTERVAL, BUDGET, VERDICT = 10, 19, 8, 11
+ESTIMATE, INTERVAL, CHANGE, BUDGET, VERDICT = 10, 19, 8, 8, 11
 # Names are not cut below this width; a narrower terminal wraps the line.
 MIN_NAME = 12
 # The share of the width for names, if the columns need several blocks.
@@ -117,20 +118,33 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
     # Without the flamegraph, which a line near the end names.
     lines += [line.text for line in _table(replace(shown, profile=None), width, verbose)]
     lines.append("")
-    over = [row for row in shown.rows if row.exceeded]
+    over = [row for row in shown.rows if row.exceeded or row.over_limits]
     for row in over:
         lines += _findings(exceeded(row), width)
-        lines += [*_hottest(row, shown, width), *wrapped(shown.next_step(row), width)]
+        lines += _hottest(row, shown, width)
+        lines += wrapped(shown.next_step(row), width) if row.exceeded else []
+    lines += _findings(missing(result.recorded), width)
     if undecided_fails or any(row.report for row in over):
         lines += _findings(shown.undecided, width)
     if undecided_fails:
         lines += wrapped(shown.next_step_uncountable, width)
+    if shown.accept:
+        lines += [*wrapped(ACCEPT, width), f"{ITEM}{printable(shown.accept)}"]
     if shown.profile is not None:
         lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
     has_ids = any(map(has_id, lines))
-    more = more_about("over-budget" if result.verdict == "fail" else "undecided")
+    more = _more(result, shown)
     lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
     return "\n".join(lines)
+
+
+def _more(result: Result, shown: View) -> str:
+    """Return the line that names the page on the failure."""
+    if any(row.exceeded for row in shown.rows):
+        return more_about("over-budget")
+    if result.recorded is not None and result.recorded.broken:
+        return more_about("over-limit")
+    return more_about("no-limit" if shown.accept else "undecided")
 
 
 def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
@@ -185,15 +199,19 @@ class _Cells:
 
 def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     """Lay out the times in one block, whatever the width of the terminal."""
-    cells = [_Cells("layer", ("µs/request", "interval", "budget"), "verdict", "bold")]
+    since = any("us" in row.changes for row in shown.rows)
+    heads = ("µs/request", "interval", *(["change"] if since else []), "budget")
+    cells = [_Cells("layer", heads, "verdict", "bold")]
     for row in shown.rows:
         us, judged = row.figures.get("us"), row.judged.get("us")
-        figures = (us.text if us else "-", us.span if us else "", bound(judged.bound) if judged else "")
-        verdict = judged.verdict if judged else None
+        change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
+        figures = (us.text if us else "-", us.span if us else "", *change, bound(judged.bound) if judged else "")
+        verdict = row.verdicts.get("us")
         below = (*_remarks(row, width), *(_origin(row, width, timed=True) if verbose else ()))
         cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
     # The least widths have room for the headings.
-    widths = [max(least, used) for least, used in zip((ESTIMATE, INTERVAL, BUDGET), _widths(cells[1:]), strict=True)]
+    least = (ESTIMATE, INTERVAL, *([CHANGE] if since else []), BUDGET)
+    widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]), strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 
 
@@ -202,12 +220,12 @@ def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -
     alone = shown.effort is None
     cells = [_Cells("per request", [column.short or column.title for column in columns], "verdict", "bold")]
     for row in shown.rows:
-        verdict = worst(judged.verdict for quantity, judged in row.judged.items() if quantity != "us")
+        verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_origin(row, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
         cells.append(_Cells(row.name, [_cell(row, one) for one in columns], verdict or "", STYLES[verdict], below))
-    room = VERDICT if any(row.judged.keys() - {"us"} for row in shown.rows) else 0
+    room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.rows) else 0
     widths = _widths(cells)
     for part in _parts(widths, width, room):
         if part.start:
@@ -240,24 +258,26 @@ def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
 
 
 def _cell(row: Row, column: Column) -> str:
-    """Return the text of a figure; a dash for a count in a row without counts."""
+    """Return the text of a figure; a dash for a count in a row without counts, `?` for one that is not known."""
     found = row.figures.get(column.key)
     if found is not None:
-        return found.text
-    return "-" if column.counted and not row.counted else ""
+        change = row.changes.get(column.key)
+        return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
+    return ("?" if row.counted else "-") if column.counted else ""
 
 
 def _shows(column: Column, shown: View, verbose: bool) -> bool:
     """Whether to show a column: it has a budget or, in any row, a figure that is not zero."""
     found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
     budgets = {quantity for row in shown.rows for quantity in row.judged}
+    budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
     if not column.counted:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
-    some = any(one.value if column.key == "retained" else one.high for one in found)
-    return column.key in shown.total.figures and (verbose or column.key in budgets or some)
+    some = not column.detail and any(one.value if column.key == "retained" else one.high for one in found)
+    return bool(found) and (verbose or column.key in budgets or some)
 
 
 def _remarks(row: Row, width: int) -> Iterator[str]:
@@ -296,6 +316,8 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
         yield f"{shown.counted} requests counted{'; ~ varies from request to request' if varies else ''}"
     for why, quantities in shown.uncounted.items():
         yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
+    for sentence in shown.changed:
+        yield from wrapped(f"changed: {sentence}", width)
     for note in shown.notes:
         yield from wrapped(f"note: {note}", width)
     for advice in shown.advice:

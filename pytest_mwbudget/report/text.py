@@ -11,7 +11,13 @@ from ..model.results import Quantity
 # The id that `errors.tagged` appends to a message.
 ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
 # Singular and plural of a count's unit, if it differs from the name of the quantity.
-UNITS = {"tasks": ("task", "tasks"), "threads": ("call", "calls"), "retained": ("object", "objects")}
+UNITS = {
+    "tasks": ("task", "tasks"),
+    "threads": ("call", "calls"),
+    "retained": ("object", "objects"),
+    "bytecodes": ("bytecode instruction", "bytecode instructions"),
+    "py_calls": ("Python function", "Python functions"),
+}
 
 
 def figure(value: float | None) -> str:

@@ -6,14 +6,16 @@ Only this module and the modules it calls decide which layer to look at first, w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..errors import tagged
 from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
 from ..model.stack import Origin
 from .advice import advise
-from .findings import Finding, exceeded, headline, next_step, next_step_uncountable, undecided
+from .changes import of_rows
+from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
 from .table import Row, rows
 from .text import figure, has_id
 
@@ -30,7 +32,9 @@ class View:
     Both are None if no layer qualifies. `unattributed` is the sum of the rows less the total. `detection_limit`,
     `unattributed` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
-    `findings` has each budget that is exceeded or undecided. `place` is where a budget of this request can stand.
+    `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
+    which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
+    writes the figures into the file of limits, empty if there is nothing to accept.
     """
 
     request: str
@@ -52,6 +56,8 @@ class View:
     advice: tuple[Advice, ...]
     profile: Profile | None
     place: BudgetPlace
+    accept: str
+    changed: tuple[str, ...] = ()
 
     @property
     def layers(self) -> list[Row]:
@@ -128,13 +134,28 @@ def view(result: Result) -> View:
         counted=result.ledger.requests if result.ledger else None,
         uncounted=uncounted,
         uncountable=result.uncountable,
-        headline=headline(found, first, result.uncountable),
-        findings=(*(finding for row in found for finding in exceeded(row)), *undecided(found)),
-        notes=result.notes,
+        headline=headline(found, first, result.uncountable, result.recorded),
+        findings=(
+            *(finding for row in found for finding in exceeded(row)),
+            *missing(result.recorded),
+            *undecided(found),
+        ),
+        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_changed(result)),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
+        accept=result.recorded.command
+        if result.recorded and (result.recorded.broken or result.recorded.missing)
+        else "",
+        changed=tuple(of_rows(result.changes, timed=True)),
     )
+
+
+def _changed(result: Result) -> Iterator[str]:
+    """Say what differs from what the limits were recorded with, where this may explain the verdict."""
+    recorded = result.recorded
+    if recorded is not None and recorded.changed and recorded.verdict != "pass":
+        yield tagged(f"The limits were recorded with {'; '.join(recorded.changed)}.", "limits-changed")
 
 
 def _us(row: Row) -> float:
@@ -142,7 +163,7 @@ def _us(row: Row) -> float:
 
 
 def _badness(row: Row) -> tuple[int, float, float]:
-    return GRAVITY[row.verdict], max(map(row.times_its_budget, row.exceeded), default=0.0), _us(row)
+    return GRAVITY[row.verdict], row.badness, _us(row)
 
 
 def _unattributed(result: Result) -> str | None:

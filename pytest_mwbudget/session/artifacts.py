@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingError
+
+if TYPE_CHECKING:
+    from ..comparison.history import HistoryRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,14 @@ class Output:
     name: str
     package: str | None = None
 
-    def render(self, document: Mapping[str, Any], path: Path) -> str:
-        """Render the document as the text of a file that will be at `path`."""
+    def render(self, document: Mapping[str, Any], path: Path, history: Sequence[HistoryRun] = ()) -> str:
+        """Render the document as the text of a file that will be at `path`; the HTML page draws the history."""
         from ..report import benchmark, html, json, markdown
 
         if self.name == "html":
-            return html.render(document, lambda file: _seen_from(path, file))
-        renderers = {"json": json.render, "markdown": markdown.render, "benchmark-json": benchmark.render}
-        return renderers[self.name](document)
+            return html.render(document, lambda file: _seen_from(path, file), history)
+        renderers = {"markdown": markdown.render, "benchmark-json": benchmark.render}
+        return renderers.get(self.name, json.render)(document)
 
     def check(self, path: Path, said: str) -> None:
         """Check before the tests that the file can be written, and leave nothing behind.
@@ -54,9 +57,9 @@ class Output:
                 message_id="file",
             )
 
-    def write(self, path: Path, document: Mapping[str, Any]) -> None:
+    def write(self, path: Path, document: Mapping[str, Any], history: Sequence[HistoryRun] = ()) -> None:
         """Write the document to `path`, all of it or nothing."""
-        put(path, self.render(document, path))
+        put(path, self.render(document, path, history))
 
 
 def put(path: Path, text: str) -> None:
@@ -125,7 +128,10 @@ def _seen_from(page: Path, file: str) -> str:
         return file
 
 
-JSON = Output("json")
+# The same file, elsewhere and under a name.
+JSON, SAVE = Output("json"), Output("save")
+# A line of a file of many runs.
+HISTORY = Output("history")
 # What can be rendered from the JSON.
 HTML, MARKDOWN = Output("html", "jinja2"), Output("markdown")
 RENDERED = (HTML, MARKDOWN, Output("benchmark-json"))

@@ -74,6 +74,8 @@ class MwBudget(MeasuredRequests):
         self.tried = True
         if self.current is not None:
             self.settings = self.current()
+        if self.settings.limits is not None:
+            self.settings = replace(self.settings, limits=self.settings.limits.following(self.results))
 
     def _require_loop(self) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,12 @@ from ..model.estimate import Seconds
 from .artifacts import JSON, RENDERED
 from .markers import closest_first
 
+if TYPE_CHECKING:
+    from .limits import RunLimits
+
 _app: pytest.StashKey[NamedApp] = pytest.StashKey()
+# The recorded limits of a run that measures, None without a file of limits.
+LIMITS: pytest.StashKey[RunLimits | None] = pytest.StashKey()
 # What a plugin puts here changes the merged settings of every test.
 CHANGED: pytest.StashKey[Callable[[Settings], Settings]] = pytest.StashKey()
 
@@ -73,9 +78,11 @@ def settings_of(item: pytest.Item) -> Settings:
                 f"the mw_budget marker got {marker.args[0]!r} without a keyword; write for example"
                 f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
             )
-    found = merge([marker.kwargs for marker in markers], configured(item.config))
+    settings = merge([marker.kwargs for marker in markers], configured(item.config))
+    limits = item.config.stash.get(LIMITS, None)
+    settings = settings if limits is None else limits.of(item.nodeid, settings)
     change = item.config.stash.get(CHANGED, None)
-    return found if change is None else change(found)
+    return settings if change is None else change(settings)
 
 
 def check_flamegraphs(config: pytest.Config) -> None:
@@ -88,11 +95,14 @@ def check_flamegraphs(config: pytest.Config) -> None:
         if value is not None and setting.name == "dir":
             from .profiles import check as check_folder
 
-            check_folder(flamegraph_folder(config), said)
+            check_folder(plugin_folder(config), said)
 
 
-def flamegraph_folder(config: pytest.Config) -> Path:
-    """Return the directory of flamegraphs: the option's is relative to the working directory, else to rootdir."""
+def plugin_folder(config: pytest.Config) -> Path:
+    """Return the directory of flamegraphs and saved runs.
+
+    The option's is relative to the working directory, else to rootdir.
+    """
     said: str | None = config.getoption("mw_budget_dir")
     if said is not None:
         return config.invocation_params.dir / said
@@ -101,9 +111,10 @@ def flamegraph_folder(config: pytest.Config) -> Path:
 
 def figures_read(config: pytest.Config) -> bool:
     """Whether the terminal or a file will show the figures of requests within their budgets."""
+    kept = [config.getoption(f"mw_budget_{name}") for name in ("save", "compare", "history")]
     files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
     junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
-    return verbosity(config) > 0 or any([*files, junit]) or configured(config)["flamegraph"] == "always"
+    return verbosity(config) > 0 or any([*files, *kept, junit]) or configured(config)["flamegraph"] == "always"
 
 
 def verbosity(config: pytest.Config) -> int:

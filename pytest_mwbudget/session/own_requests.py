@@ -129,9 +129,12 @@ class OwnRequests(MeasuredRequests):
             return
         unjudged = _why_unjudged(caller.status, settings)
         wanted = settings
+        if settings.limits is not None:
+            limits = None if unjudged else settings.limits.following(self.results, request.route)
+            wanted = replace(settings, limits=limits)
         if unjudged:
             brief_s = settings.max_time_s if self.environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
-            wanted = replace(settings, budgets=Budgets(), max_time_s=brief_s)
+            wanted = replace(wanted, budgets=Budgets(), max_time_s=brief_s)
 
         def choose(stack: Stack, settings: Settings) -> Settings | None:
             layers = [layer for _, layer in stack.layers]

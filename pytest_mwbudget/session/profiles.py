@@ -63,7 +63,7 @@ class Publisher:
         ready(self.folder)
         session = thinned(profiled.session)
         page = FlamegraphRenderer(result, self.nodeid, profiled.requests, profiled.request_us)
-        over = [report.layer for report in result.layers if report.verdict == "fail"]
+        over = [report.layer for report in result.layers if result.is_over(report)]
         return Profile(
             requests=profiled.requests,
             samples=profiled.samples,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..errors import SettingError, report_of, tagged
-from .artifacts import JSON, RENDERED, Output, check_distinct
-from .configuration import enforced, surveying
+from ..errors import MwBudgetError, SettingError, report_of, tagged
+from .artifacts import HISTORY, JSON, RENDERED, SAVE, Output, check_distinct
+from .configuration import LIMITS, enforced, plugin_folder, surveying
+from .provenance import provenance
 
 if TYPE_CHECKING:
+    from ..comparison.history import HistoryRun
     from ..report.terminal import Line
+    from .comparison import Baseline
+    from .limits_update import Outcome
 
 # The outcomes that pytest itself reports; plugins that repeat tests have others.
 OUTCOMES = ("passed", "failed", "skipped")
@@ -28,16 +32,25 @@ def configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return  # a worker's results are reported by the process that started it
     try:
-        files = dict(_files(config))
-    except SettingError as error:
+        files, baseline = dict(_files(config)), _baseline(config)
+    except MwBudgetError as error:
         raise pytest.UsageError(report_of(error)) from None
     if enforced(config):
-        config.pluginmanager.register(Summary(config, files), "mw-budget-summary")
+        config.pluginmanager.register(Summary(config, files, baseline), "mw-budget-summary")
+
+
+def _baseline(config: pytest.Config) -> Baseline | None:
+    """Return the run to compare with, None without one."""
+    if config.getoption("mw_budget_compare") is None and config.getoption("mw_budget_compare_fail") is None:
+        return None
+    from .comparison import configured_baseline
+
+    return configured_baseline(config)
 
 
 def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
     files: dict[str, Path] = {}
-    for output in (JSON, *RENDERED):
+    for output in (JSON, SAVE, HISTORY, *RENDERED):
         said = config.getoption(f"--mw-budget-{output.name}")
         if said is None:
             continue
@@ -45,6 +58,10 @@ def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
         if not enforced(config):
             raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget", message_id="file")
         files[option] = config.invocation_params.dir / said
+        if output is SAVE:
+            from .stored import saved_file
+
+            files[option] = saved_file(plugin_folder(config), said, option)
         check_distinct(files)
         output.check(files[option], option)
         yield output, files[option]
@@ -75,14 +92,18 @@ class Request:
 class Summary:
     """Collects what the tests of this run measured, and writes `files` at its end."""
 
-    def __init__(self, config: pytest.Config, files: Mapping[Output, Path]) -> None:
+    def __init__(self, config: pytest.Config, files: Mapping[Output, Path], baseline: Baseline | None) -> None:
         self.config = config
         self.files = files
+        self.baseline = baseline
         self.requests: list[Request] = []
         self.left_out: list[dict[str, Any]] = []
         # The latest of each test, by its id and the worker that ran it; and the tests that failed.
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
+        # Tests of which no limit is recorded: they failed or were skipped.
+        self.unfinished: set[str] = set()
+        self.limits: Outcome | None = None
         self.remarks: list[str] = []
         # The whole JSON document, made after the tests. It is no property, because pytest before 8.3.3 reads every
         # attribute of a plugin and would make the document before the first test.
@@ -104,6 +125,8 @@ class Summary:
         self.left_out += [one for one in getattr(report, "mw_budget_left_out", ()) if one not in self.left_out]
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
+        if report.outcome != "passed" and report.outcome in OUTCOMES:
+            self.unfinished.add(report.nodeid)
         # With subtests the failure is in another report than the measurement. An expected failure is not a failure.
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
@@ -117,32 +140,76 @@ class Summary:
         return [request for request in self.requests if not request.attempt.repeated]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the files and GitHub's job summary. A file that cannot be written fails the run."""
+        """Compare, and write the files and GitHub's job summary.
+
+        A budget that the survey found broken, a figure that grew by more than is allowed, and a file that cannot be
+        written fail the run.
+        """
         from ..report.json import document
 
+        made = provenance(self.config.rootpath) if self.files or self.baseline else None
         lasting = [request.measurement for request in self._lasting()]
         if not surveying(self.config):
-            self.document = document(lasting, self.left_out)
+            self.document = document(lasting, self.left_out, None, made)
         else:
             from .survey import Survey
 
             survey: Survey = self.config.pluginmanager.getplugin(Survey.NAME)
             everything = [*lasting, *survey.measurements]
-            self.document = document(everything, [*self.left_out, *survey.left_out], survey.run())
+            self.document = document(everything, [*self.left_out, *survey.left_out], survey.run(), made)
             broken = any(measurement["verdict"] == "fail" for measurement in survey.measurements)
-            if broken and session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if broken:
+                _fail(session)
+        if self.baseline is not None:
+            self._compare(self.baseline)
+            if self.document["comparison"]["grown"]:
+                _fail(session)
+        history: Sequence[HistoryRun] = ()
+        self._finish_limits(session, lasting)
         for output, path in self.files.items():
             try:
-                output.write(path, self.document)
+                if output is HISTORY:
+                    history = self._remember(path)
+                else:
+                    output.write(path, self.document, history)
             except (OSError, ValueError) as error:
                 unwritten = f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}"
                 self.remarks.append(tagged(unwritten, "file"))
-                if session.exitstatus == pytest.ExitCode.OK:
-                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                _fail(session)
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary and self.requests:
             self._add_to(Path(step_summary))
+
+    def _remember(self, path: Path) -> Sequence[HistoryRun]:
+        """Append the run to the history, and return all of it."""
+        from ..report.history import line
+        from .history import append, read
+
+        if self.document["measurements"]:
+            append(path, line(self.document))
+        history, remarks = read(path) if path.is_file() else ((), ())
+        self.remarks += remarks
+        return history
+
+    def _compare(self, baseline: Baseline) -> None:
+        """Add the changes to the document, and to the requests whose tables are printed."""
+        before = self.document["measurements"]
+        self.document = baseline.compared(self.document)
+        changed = {id(old): new for old, new in zip(before, self.document["measurements"], strict=True)}
+        for request in self.requests:
+            request.measurement = changed.get(id(request.measurement), request.measurement)
+
+    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
+        """Update the file of limits, if there is one. What cannot be updated fails the run."""
+        if self.config.stash.get(LIMITS, None) is None:
+            return
+        from ..report.json import from_json
+        from .limits_update import finish
+
+        measured = [(one["nodeid"], from_json(one)) for one in measurements]
+        self.limits = finish(self.config, measured, self.unfinished)
+        if self.limits.failed:
+            _fail(session)
 
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
@@ -163,6 +230,9 @@ class Summary:
         if self.requests or self.left_out:
             self._print_requests(terminalreporter)
         self._print_together(terminalreporter)
+        self._print_comparison(terminalreporter)
+        if self.limits is not None:
+            _write(terminalreporter, self.limits.lines)
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -206,6 +276,16 @@ class Summary:
         width = self.config.get_terminal_writer().fullwidth
         _write(terminalreporter, together(run, results, left_out(self.document), width, verbosity))
 
+    def _print_comparison(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what the run was compared with, and which figures grew by more than is allowed."""
+        from ..report.comparison import compared_run
+        from ..report.json import compared
+
+        since = compared(self.document)
+        if since is not None:
+            terminalreporter.write_sep("=", "mw-budget compare")
+            _write(terminalreporter, compared_run(since, self.config.get_terminal_writer().fullwidth))
+
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level
         from ..report.json import from_json
@@ -224,6 +304,11 @@ class Summary:
         if workspace and path.is_relative_to(workspace):
             return path.relative_to(workspace).as_posix()
         return Path(file).as_posix()
+
+
+def _fail(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _write(terminalreporter: pytest.TerminalReporter, lines: Iterable[Line]) -> None:

@@ -97,6 +97,7 @@ class Timed:
     books: Books
     floor_us: Microseconds
     slowdown: float
+    reference_ns: float
     effort: Effort
     notes: tuple[str, ...]
 
@@ -379,6 +380,7 @@ class Timing:
             books=self._books(look),
             floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
+            reference_ns=look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
         )

@@ -1,8 +1,8 @@
-/* The counting core of pytest-mwbudget: exact counts of objects, allocations and bytes by owner. The docstrings of
-   PythonCore describe the interface.
+/* The counting core of pytest-mwbudget: exact counts by owner, either of objects, allocations and bytes, or of executed
+   code. The docstrings of PythonCore describe the interface.
 
    At every moment one *owner*, a small integer, is charged: a layer, the endpoint, the server side. events.c adds each
-   event to the tally of the charged owner. proxy.c and guard.c switch the owner, in C because a switch must not create
+   event of memory to the tally of the charged owner, executed.c each event of executed code. proxy.c and guard.c switch the owner, in C because a switch must not create
    anything that would be counted.
 
    A process has at most one counting run, because allocators and the reference tracer belong to the process. Each thread
@@ -75,10 +75,17 @@ typedef struct {
     long long events;
 } ThreadCount;
 
+/* By code object, to which the table holds a reference: whether the code is counted. */
+typedef struct {
+    Key key;
+    int counted;
+} KnownCode;
+
 void *slot_at(const Table *table, size_t index);
 void *slot_of(const Table *table, void *address, int owner);
+void *slot_for(Table *table, void *address, int owner, int *added);
 int renew_types(Table *taken);
-void release_types(Table *types);
+void release_keys(Table *table);
 TypeCount *count_type(PyTypeObject *type, int owner, int number);
 void count_thread(void);
 void remember(PyObject *object, TypeCount *kind);
@@ -90,10 +97,24 @@ typedef struct {
     long long objects, allocations, bytes, suspensions;
 } Tally;
 
+int charged(void);
 void forget_allocations(void);
 void discount_object(int owner, PyObject *object);
 int hook(void);
 void unhook(int *objects_lost, int *allocations_lost);
+
+/* ---- executed.c ---- */
+
+typedef struct {
+    long long bytecodes, calls, py_calls;
+} Executed;
+
+PyObject *on_instruction(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *on_call(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *on_start(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *take_executed(PyObject *module, PyObject *ignored);
+PyObject *known_codes(PyObject *module, PyObject *ignored);
+PyObject *instrumentation(PyObject *module, PyObject *code);
 
 /* ---- module.c: the counting run ---- */
 
@@ -104,6 +125,10 @@ typedef struct {
     Tally *tallies;
     Table types, births, threads;
     int period; /* objects are remembered under this number; -1 for none */
+    Executed *executed; /* NULL in a run that counts memory */
+    PyObject *skipped;  /* a tuple of how the file names begin whose code is not counted */
+    Table codes;
+    KnownCode last_code; /* a copy: consecutive instructions are of the same code */
     int out_of_memory;
 } Run;
 

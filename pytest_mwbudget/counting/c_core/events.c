@@ -28,7 +28,7 @@ typedef struct {
 static Domain domains[] = {{.domain = PYMEM_DOMAIN_OBJ}, {.domain = PYMEM_DOMAIN_MEM}};
 
 /* The owner that the running thread is charged to: NOBODY in another interpreter, which may run in parallel. */
-static inline int
+int
 charged(void)
 {
     PyThreadState *thread = PyThreadState_GetUnchecked();

@@ -61,7 +61,9 @@ discount(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "iO:discount", &owner, &object) || !checked_owner(owner)) {
         return NULL;
     }
-    discount_object(owner, object);
+    if (counting.executed == NULL) {
+        discount_object(owner, object);
+    }
     Py_RETURN_NONE;
 }
 
@@ -69,7 +71,8 @@ static PyObject *
 start(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     int owners;
-    if (!PyArg_ParseTuple(arguments, "i:start", &owners)) {
+    PyObject *skipped = NULL;
+    if (!PyArg_ParseTuple(arguments, "i|O!:start", &owners, &PyTuple_Type, &skipped)) {
         return NULL;
     }
     if (counting.active) {
@@ -81,7 +84,10 @@ start(PyObject *Py_UNUSED(module), PyObject *arguments)
         return PyErr_Format(PyExc_ValueError, "%d owners, but a counting run has 1 to %d", owners, MAX_OWNERS);
     }
     Tally *tallies = calloc((size_t)owners + 2, sizeof(Tally));
-    if (tallies == NULL) {
+    Executed *executed = skipped == NULL ? NULL : calloc((size_t)owners + 2, sizeof(Executed));
+    if (tallies == NULL || (skipped != NULL && executed == NULL)) {
+        free(tallies);
+        free(executed);
         return PyErr_NoMemory();
     }
     counting = (Run){
@@ -93,10 +99,13 @@ start(PyObject *Py_UNUSED(module), PyObject *arguments)
         .types = {.width = sizeof(TypeCount), .first_size = 1024},
         .births = {.width = sizeof(Birth), .first_size = 16384},
         .threads = {.width = sizeof(ThreadCount), .first_size = 64},
+        .codes = {.width = sizeof(KnownCode), .first_size = 1024},
         .period = -1,
+        .executed = executed,
+        .skipped = Py_XNewRef(skipped),
     };
     charge(counting.aside);
-    int other_tracer = hook();
+    int other_tracer = skipped == NULL ? hook() : 0;
     if (other_tracer < 0) {
         free(tallies);
         return NULL;
@@ -111,16 +120,21 @@ stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     if (!checked_owner(0)) {
         return NULL;
     }
-    int objects_lost, allocations_lost;
-    unhook(&objects_lost, &allocations_lost);
+    int objects_lost = counting.out_of_memory, allocations_lost = 0;
+    if (counting.executed == NULL) {
+        unhook(&objects_lost, &allocations_lost);
+    }
     counting.active = 0;
-    Table types = counting.types;
-    free(counting.tallies);
-    free(counting.births.slots);
-    free(counting.threads.slots);
-    counting.tallies = NULL;
-    counting.types = counting.births = counting.threads = (Table){0};
-    release_types(&types); /* last: this may run code that starts another run */
+    Run ended = counting;
+    counting = (Run){.generation = ended.generation};
+    free(ended.tallies);
+    free(ended.executed);
+    free(ended.births.slots);
+    free(ended.threads.slots);
+    /* Last: these may run code that starts another run. */
+    release_keys(&ended.types);
+    release_keys(&ended.codes);
+    Py_XDECREF(ended.skipped);
     return Py_BuildValue("(NN)", PyBool_FromLong(objects_lost), PyBool_FromLong(allocations_lost));
 }
 
@@ -184,7 +198,7 @@ take(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     Py_XDECREF(tally_list);
     Py_XDECREF(type_list);
     free(taken);
-    release_types(&types);
+    release_keys(&types);
     give_back(generation, before);
     return result;
 }
@@ -289,7 +303,7 @@ untracked(PyObject *Py_UNUSED(module), PyObject *objects)
     return found;
 }
 
-/* The docstrings of PythonCore document these functions. */
+/* The docstrings of PythonCore document these functions, those of executed.py the callbacks of sys.monitoring. */
 static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS, NULL},
     {"stop", stop, METH_NOARGS, NULL},
@@ -304,6 +318,12 @@ static PyMethodDef functions[] = {
     {"period", begin_period, METH_O, NULL},
     {"born", born, METH_O, NULL},
     {"untracked", untracked, METH_O, NULL},
+    {"take_executed", take_executed, METH_NOARGS, NULL},
+    {"on_instruction", (PyCFunction)(void (*)(void))on_instruction, METH_FASTCALL, NULL},
+    {"on_call", (PyCFunction)(void (*)(void))on_call, METH_FASTCALL, NULL},
+    {"on_start", (PyCFunction)(void (*)(void))on_start, METH_FASTCALL, NULL},
+    {"known_codes", known_codes, METH_NOARGS, NULL},
+    {"instrumentation", instrumentation, METH_O, NULL},
     {0},
 };
 
@@ -331,7 +351,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "pytest_mwbudget.counting._core",
-    .m_doc = "Objects, allocations and bytes by owner.",
+    .m_doc = "Objects, allocations, bytes and executed code by owner.",
     .m_methods = functions,
     .m_slots = slots,
 };

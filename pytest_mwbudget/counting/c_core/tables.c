@@ -1,4 +1,4 @@
-/* The tables: object counts by class and owner, remembered objects, and events by thread. */
+/* The tables: object counts by class and owner, remembered objects, known code, and events by thread. */
 
 #include "core.h"
 
@@ -47,7 +47,7 @@ grow(Table *table)
 }
 
 /* The slot with this key; a missing key is added, and `added` set. NULL if out of memory. */
-static void *
+void *
 slot_for(Table *table, void *address, int owner, int *added)
 {
     if (table->used * 2 >= table->size && !grow(table)) {
@@ -114,14 +114,14 @@ renew_types(Table *taken)
     return 1;
 }
 
-/* Releasing a class may run any code. */
+/* Release a table whose keys are references. Releasing a class or code may run any code. */
 void
-release_types(Table *types)
+release_keys(Table *table)
 {
-    for (size_t i = 0; i < types->size; i++) {
-        Py_XDECREF(((Key *)slot_at(types, i))->address);
+    for (size_t i = 0; i < table->size; i++) {
+        Py_XDECREF(((Key *)slot_at(table, i))->address);
     }
-    free(types->slots);
+    free(table->slots);
 }
 
 static void

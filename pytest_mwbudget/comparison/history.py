@@ -1,0 +1,114 @@
+"""The figures of a request over many runs, and the runs at which they certainly changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..model.changes import Change
+from ..model.estimate import Estimate
+from ..model.request_keys import RequestKey, keyed
+from ..model.results import QUANTITIES, Quantity, Result
+from ..model.runs import Run
+from .changes import Comparable, change_of, comparable
+from .figures import RequestFigures, figures_of
+
+# The most runs that are looked at, the newest ones.
+MOST_RUNS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """A request of a run: its key, the event loop, its figures."""
+
+    key: RequestKey
+    loop: str
+    figures: RequestFigures
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRun:
+    """A run of the history."""
+
+    run: Run
+    requests: tuple[HistoryRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A certain change at a run, since the runs before it. `place` is that of the run."""
+
+    place: int
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A quantity of a row over the runs; None where a run did not measure it in the same surroundings."""
+
+    row: str
+    quantity: Quantity
+    points: tuple[Estimate | None, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The past of a request: the runs that measured it, oldest first, and its series."""
+
+    runs: tuple[Run, ...]
+    series: tuple[Series, ...]
+
+
+def history_run(run: Run, measured: Sequence[tuple[str, Result]]) -> HistoryRun:
+    """Return a run as the history stores it."""
+    found = (HistoryRequest(key, result.loop, figures_of(result)) for key, result in keyed(measured))
+    return HistoryRun(run, tuple(found))
+
+
+def over_time(history: Sequence[HistoryRun]) -> Mapping[RequestKey, Past]:
+    """Return the past of each request of the newest run.
+
+    A figure is drawn where it is comparable with that of the newest run, so a series has no jumps from another
+    processor or interpreter. Runs at which nothing is comparable are left out.
+    """
+    if not history:
+        return {}
+    newest = history[-1]
+    return {request.key: _past(request, newest.run, history[-MOST_RUNS:]) for request in newest.requests}
+
+
+def _past(latest: HistoryRequest, now: Run, history: Sequence[HistoryRun]) -> Past:
+    moments: list[tuple[Run, RequestFigures, Comparable]] = []
+    for one in history:
+        for request in one.requests:
+            limits = comparable(one.run, now, request.loop, latest.loop)
+            if request.key == latest.key and limits.counts is None:
+                moments.append((one.run, request.figures, limits))
+    series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in QUANTITIES)
+    return Past(
+        tuple(run for run, _, _ in moments),
+        tuple(one for one in series if any(point is not None for point in one.points)),
+    )
+
+
+def _series(row: str, quantity: Quantity, moments: Sequence[tuple[Run, RequestFigures, Comparable]]) -> Series:
+    """Follow a figure. Each run is compared with the narrowest interval since the last change.
+
+    So a slow drift is seen once it is certain, and a run on a busy machine hides no later change.
+    """
+    points: list[Estimate | None] = []
+    steps: list[Step] = []
+    level: tuple[RequestFigures, Estimate] | None = None
+    for place, (_, figures, limits) in enumerate(moments):
+        found = figures.rows[row].figures.get(quantity) if row in figures.rows else None
+        if found is None or not found.bounded or limits.reason(quantity) is not None:
+            points.append(None)
+            continue
+        points.append(found)
+        change = change_of(row, quantity, level[0], figures, Comparable()) if level else None
+        if change is not None and change.changed:
+            steps.append(Step(place, change))
+        if level is None or (change is not None and change.changed) or found.half_width < level[1].half_width:
+            level = (figures, found)
+    return Series(row, quantity, tuple(points), tuple(steps))

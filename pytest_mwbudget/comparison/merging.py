@@ -1,0 +1,87 @@
+"""Several stored runs as one, such as the shards of a CI matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from ..model.request_keys import RequestKey, keyed
+from ..model.results import Result
+from ..model.runs import Run
+from .changes import minor
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run that was read from a file: the file as the user named it, its results with the ids of their tests."""
+
+    name: str
+    run: Run
+    measured: Sequence[tuple[str, Result]]
+
+
+class Place(NamedTuple):
+    """A request with what makes its counts comparable: implementation and minor version of Python, event loop."""
+
+    key: RequestKey
+    interpreter: str
+    loop: str
+
+    @property
+    def surroundings(self) -> str:
+        """The interpreter and the loop."""
+        return f"{self.interpreter}, loop {self.loop}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A result with the run that it is from."""
+
+    result: Result
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The results of several runs by place. `repeated` says which requests several of the files have."""
+
+    requests: Mapping[Place, Found]
+    repeated: tuple[str, ...] = ()
+
+    def like(self, place: Place) -> Found | None:
+        """Return the result of a place, else one of the same request in other surroundings, None without either."""
+        exact = self.requests.get(place)
+        return exact or next((found for other, found in self.requests.items() if other.key == place.key), None)
+
+
+def merged(runs: Iterable[StoredRun]) -> Merged:
+    """Merge runs. Of a request that several files have in the same surroundings, the newest file counts."""
+    requests: dict[Place, Found] = {}
+    files: dict[Place, list[str]] = {}
+    for stored in sorted(runs, key=lambda one: _when(one.run.created)):
+        for key, result in keyed(stored.measured):
+            place = Place(key, f"{stored.run.implementation} {minor(stored.run.python)}", result.loop)
+            requests[place] = Found(result, stored.run)
+            files.setdefault(place, []).append(stored.name)
+    return Merged(requests, tuple(_repeated(files)))
+
+
+def _when(created: str | None) -> datetime:
+    """Return when a run was made; runs of old files, which do not say it, come first."""
+    return datetime.fromisoformat(created) if created else datetime.min.replace(tzinfo=UTC)
+
+
+def _repeated(files: Mapping[Place, Sequence[str]]) -> Iterable[str]:
+    """Say for each set of files how many requests all of them have, and which file counts."""
+    places: dict[tuple[str, ...], list[Place]] = {}
+    for place, names in files.items():
+        if len(names) > 1:
+            places.setdefault(tuple(names), []).append(place)
+    for names, found in places.items():
+        first, more = found[0].key, f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield (
+            f"{first.nodeid} {first.request}{more}: in {len(names)} files ({', '.join(names)}); the newest counts,"
+            f" {names[-1]}"
+        )

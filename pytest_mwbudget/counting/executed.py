@@ -1,0 +1,111 @@
+"""Count the code that requests execute: bytecode instructions, calls, Python functions entered. From Python 3.12 on.
+
+Counted code runs instrumented until it runs again without counting, and has lost what CPython specialised in it. So
+these requests are made apart from all others, before the app is warmed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..asgi.loops import Library
+from ..asgi.stack import Stack
+from ..interpreter.clocks import Clock
+from ..interpreter.foreign_tools import garbage_collection_paused
+from ..model.estimate import Nanoseconds
+from ..model.results import EXECUTED
+from ..model.stack import Owner
+from .attribution import Call, Charging
+from .backend import Backend, start
+from .events import OWN_FILES, Undisturbed, counting_events
+from .run import NS_PER_S
+from .unseen import reasons, unseen_work
+
+# What one owner executed in one request: the quantities in EXECUTED.
+Numbers: TypeAlias = tuple[int, int, int]
+
+# Fewer requests cannot agree.
+FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What requests executed, by owner.
+
+    `why_not` says by quantity why it is not counted, and then there may be no requests. `too_low` says by owner why
+    code that it caused is missing.
+    """
+
+    requests: Sequence[Sequence[Numbers]] = ()
+    why_not: Mapping[str, str] = field(default_factory=dict)
+    too_low: Mapping[Owner, str] = field(default_factory=dict)
+
+    @classmethod
+    def unknown(cls, reason: str) -> Executed:
+        """Return what is known if nothing can be counted."""
+        return cls(why_not=dict.fromkeys(EXECUTED, reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Numbers of requests: so many in a row must agree, of at most `most`; and a limit of time."""
+
+    agreeing: int
+    most: int
+    limit_ns: Nanoseconds
+
+
+class ExecutedRun:
+    """Count the code that requests to one stack execute."""
+
+    def __init__(self, stack: Stack, backend: Backend, library: Library) -> None:
+        self.core: Any = backend.core
+        self.why_not = next((backend.why_not[quantity] for quantity in EXECUTED if quantity in backend.why_not), None)
+        self.charging = Charging(stack, backend.core, library)
+
+    async def count(self, call: Call, pace: Pace, clock: Clock) -> Executed:
+        """Make requests until enough of them in a row executed the same, and return the last ones."""
+        if self.why_not is not None:
+            return Executed.unknown(self.why_not)
+        start(self.core, self.charging.aside, OWN_FILES)
+        try:
+            with garbage_collection_paused(), self.charging.placed(), counting_events(self.core):
+                return await self._counted(call, pace, clock)
+        finally:
+            self.core.stop()
+
+    async def _counted(self, call: Call, pace: Pace, clock: Clock) -> Executed:
+        core, spawning = self.core, self.charging.spawning
+        requests: list[list[Numbers]] = []
+        others: list[dict[int, int]] = []
+        undisturbed = Undisturbed(core)
+        begin = clock()
+        while not _enough(requests, pace, clock() - begin):
+            self._take()
+            await self.charging.request(call)
+            numbers, events = self._take()
+            requests.append(numbers)
+            others.append(events)
+        seconds = (clock() - begin) / NS_PER_S
+        if (why := undisturbed.why_not()) is not None:
+            return Executed.unknown(why)
+        unseen = unseen_work(others, seconds, lambda: self._take()[1], spawning.notified, spawning.answered)
+        return Executed(requests[-pace.agreeing :], too_low=reasons(unseen, self.charging.owners))
+
+    def _take(self) -> tuple[list[Numbers], dict[int, int]]:
+        """Return what was executed since the last call: by row's owner, and events in threads of nobody."""
+        spawning = self.charging.spawning
+        spawning.take()
+        self.charging.messages()
+        rows = len(self.charging.stack.entries) + 1
+        return self.core.take_executed()[:rows], spawning.strangers(self.core.other_threads())
+
+
+def _enough(requests: Sequence[Sequence[Numbers]], pace: Pace, spent_ns: Nanoseconds) -> bool:
+    """Whether the last requests agree in every row, or there are as many as there may be. Pure."""
+    last = requests[-pace.agreeing :]
+    if len(last) == pace.agreeing and all(one == last[0] for one in last):
+        return True
+    return len(requests) >= FEWEST and (len(requests) >= pace.most or spent_ns >= pace.limit_ns)

@@ -1,0 +1,102 @@
+"""What the rows of a result cost, as limits are recorded of it and judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
+from ..model.results import COUNTED, Count, Counts, Quantity, Result
+
+OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
+
+# The figures of a row that are known.
+Figures: TypeAlias = Mapping[Quantity, "Count | Estimate"]
+
+
+def figures(result: Result) -> dict[str, Figures]:
+    """Return the known figures of each row by its name."""
+    ledger, books = result.ledger, result.books
+    found: dict[str, Figures] = {
+        OUTSIDE: _figures(ledger.outside if ledger else None, books.outside if books else None),
+        ENDPOINT: _figures(ledger.endpoint if ledger else None, books.endpoint if books else None),
+        TOTAL: _figures(ledger.total if ledger else None, books.total if books else None),
+    }
+    for report in result.layers:
+        busy = report.occupation.busy if report.occupation else None
+        found[report.name] = _figures(report.counts, report.us, busy)
+    return {row: known for row, known in found.items() if known}
+
+
+def _figures(counts: Counts | None, us: Estimate | None, busy: Estimate | None = None) -> Figures:
+    times: dict[Quantity, Estimate | None] = {"us": us, "busy_us": busy}
+    known: dict[Quantity, Count | Estimate] = {q: time for q, time in times.items() if time and time.bounded}
+    found = {quantity: counts.of(quantity) if counts else None for quantity in COUNTED}
+    return known | {quantity: count for quantity, count in found.items() if count is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A figure in one process or in several.
+
+    `least` and `typical` are the least and the greatest typical figure of the processes; `low` and `high` the ends over
+    all requests, or of the interval of a time.
+    """
+
+    least: float
+    typical: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, figure: Count | Estimate) -> Cost:
+        """Return the cost that one process has seen."""
+        typical = figure.count if isinstance(figure, Count) else figure.estimate
+        return cls(typical, typical, figure.low, figure.high)
+
+    @property
+    def varies(self) -> bool:
+        """Whether requests or processes had different figures."""
+        return self.low != self.high
+
+    @property
+    def end(self) -> float:
+        """The high end of a count.
+
+        Where processes with different hash seeds have different figures, another seed may have a greater one. The
+        range of the typical figures is added as room for such seeds.
+        """
+        return self.high + (self.typical - self.least)
+
+    def with_another(self, other: Cost) -> Cost:
+        """Return the cost in both processes."""
+        return Cost(
+            min(self.least, other.least),
+            max(self.typical, other.typical),
+            min(self.low, other.low),
+            max(self.high, other.high),
+        )
+
+
+def costs(result: Result, quantities: Iterable[Quantity]) -> dict[str, dict[Quantity, Cost]]:
+    """Return the costs of each row that can be recorded, of these quantities.
+
+    Times cannot be recorded if the machine was slow or the interval is wide.
+    """
+    wanted = [*quantities]
+    return {
+        row: {quantity: Cost.of(known[quantity]) for quantity in wanted if _certain(known.get(quantity), result)}
+        for row, known in figures(result).items()
+    }
+
+
+def _certain(figure: Count | Estimate | None, result: Result) -> bool:
+    if not isinstance(figure, Estimate):
+        return figure is not None
+    return result.slowdown == 1 and figure.half_width <= room_us(figure.estimate)
+
+
+def room_us(us: float) -> float:
+    """Return the room above a time: 30 %, and at least as much as an interval that is not wide may have."""
+    return max(WIDE_SHARE * us, WIDE_US)

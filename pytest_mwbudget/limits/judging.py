@@ -1,0 +1,148 @@
+"""Judge a result by the recorded limits of its request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..analysis.verdicts import judge
+from ..errors import tagged
+from ..model.estimate import Estimate
+from ..model.request_keys import RequestKey
+from ..model.results import COUNTED, Count, Quantity, Recorded, RecordedLimit, Result, worst
+from .costs import TOTAL, Figures, figures
+from .file import Limit, LimitsFile, Place
+from .sections import Surroundings, chosen, python_of
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a file holds for a request: the section to judge by and the request's limits, by place."""
+
+    section: str | None
+    limits: Mapping[Place, Limit]
+
+
+def held(file: LimitsFile, key: RequestKey, here: Surroundings) -> Held:
+    """Return what a file holds for a request."""
+    section = chosen(file.sections, here)
+    own = {place: limit for place, limit in file.limits.items() if (place.section, *key) == place[:3]}
+    return Held(section, own)
+
+
+def judged(
+    result: Result, limits: Mapping[Place, Limit], processor: str, crowded: str | None = None
+) -> Iterator[RecordedLimit]:
+    """Judge the figures of a result that have a limit, in the order of the rows.
+
+    Only times of this `processor` are judged. `crowded` is the reason why no failure of a time counts. A layer that the
+    request does not have, or did not enter, is not judged.
+    """
+    known, entered = figures(result), {report.name: report.layer.entered for report in result.layers}
+    merged = {report.layer.merged_with for report in result.layers}
+    for place, limit in limits.items():
+        row, quantity = place.row, place.quantity
+        if place.processor not in ("", processor) or not entered.get(row, row in known):
+            continue
+        why = _why_not(result, row, quantity, known.get(row, {}), merged, limits)
+        if why is not None:
+            yield RecordedLimit(row, quantity, None, limit.most, "undecided", why)
+            continue
+        figure = known[row][quantity]
+        if isinstance(figure, Count):
+            yield _count_judged(place, figure, limit)
+        else:
+            yield _time_judged(place, figure, limit, result, crowded)
+
+
+def _why_not(
+    result: Result,
+    row: str,
+    quantity: Quantity,
+    known: Figures,
+    merged: Collection[str | None],
+    limits: Mapping[Place, Limit],
+) -> str | None:
+    """Return why a limit cannot be judged, None if it can."""
+    layer = next((report for report in result.layers if report.name == row), None)
+    if layer is not None and layer.layer.merged_with is not None:
+        return tagged(f"it is measured together with {layer.layer.merged_with}", "merged")
+    inside = [report.name for report in result.layers if report.layer.merged_with == row]
+    if row in merged and any(place.row in inside for place in limits):
+        return tagged(f"{' and '.join(inside)} is measured together with it, and was not when the limit was", "merged")
+    if quantity in known:
+        return None
+    if result.disturbed is not None:
+        return tagged(result.disturbed, "active-tool")
+    if quantity not in COUNTED:
+        return tagged("its time is not known", "too-few-requests")
+    own = layer.counts.why if layer is not None and layer.counts is not None else {}
+    why = own.get(quantity) or (result.ledger.why.get(quantity) if result.ledger else None)
+    return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
+
+
+def _count_judged(place: Place, figure: Count, limit: Limit) -> RecordedLimit:
+    verdict = "pass" if figure.count <= limit.most else "fail"
+    return RecordedLimit(place.row, place.quantity, figure.count, limit.most, verdict)  # type: ignore[arg-type]
+
+
+def _time_judged(place: Place, figure: Estimate, limit: Limit, result: Result, crowded: str | None) -> RecordedLimit:
+    limit_us = 0.0 if place.row == TOTAL or result.floor_us is None else result.floor_us
+    found = judge(figure, limit.most, limit_us=limit_us, slowdown=result.slowdown or 1.0)
+    verdict, reason = found.verdict, found.reason
+    if found.time_tells:
+        reason = tagged(f"{found.reason}", "near-budget")
+    if verdict == "fail" and crowded:
+        verdict, reason = "undecided", crowded
+    return RecordedLimit(place.row, place.quantity, figure.estimate, limit.most, verdict, reason)
+
+
+def with_recorded(result: Result, recorded: Recorded) -> Result:
+    """Return the result with what came of its limits, and with the worst verdict on budgets and limits."""
+    found = (result.total_verdict, recorded.verdict, *(report.verdict for report in result.layers))
+    return replace(result, recorded=recorded, verdict=worst(one for one in found if one is not None))
+
+
+def broken_counts(result: Result) -> bool:
+    """Whether a count is above its limit."""
+    limits = result.recorded.limits if result.recorded else ()
+    return any(limit.verdict == "fail" and limit.quantity in COUNTED for limit in limits)
+
+
+def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
+    """Judge broken counts by those of the same request in a process with a hash seed that is behind the limits.
+
+    A count that is within its limit there is above it because of this process's hash seed. It passes, and a note says
+    so.
+    """
+    assert result.recorded is not None
+    known, limits, notes = figures(again), list[RecordedLimit](), list[str]()
+    for limit in result.recorded.limits:
+        other = known.get(limit.row, {}).get(limit.quantity) if limit.verdict == "fail" else None
+        if isinstance(other, Count) and other.count <= limit.limit:
+            limits.append(replace(limit, verdict="pass"))
+            counts = f"{limit.value:g} here, and {other.count} with PYTHONHASHSEED={seed}, a seed behind its limit"
+            notes.append(tagged(f"{limit.quantity} of {limit.row} depend on the hash seed: {counts}.", "hash-seed"))
+        else:
+            limits.append(limit)
+    judged = with_recorded(result, replace(result.recorded, limits=tuple(limits)))
+    return replace(judged, notes=(*result.notes, *notes))
+
+
+def without_limits(result: Result, limits: Mapping[Place, Limit], recorded: Collection[Quantity]) -> list[str]:
+    """Return the rows that have a count to record and no limit at all."""
+    known = {place.row for place in limits}
+    counts = [quantity for quantity in recorded if quantity in COUNTED]
+    return [row for row, one in figures(result).items() if row not in known and any(q in one for q in counts)]
+
+
+def changed(
+    section: str, packages: Mapping[str, str], here: Surroundings, installed: Mapping[str, str]
+) -> Iterator[str]:
+    """Say what differs from what the limits of a section were recorded with."""
+    recorded, own = python_of(section), python_of(here.section)
+    if recorded != own:
+        yield f"{recorded}, here {own}"
+    for name in sorted(packages.keys() & installed.keys()):
+        if packages[name] != installed[name]:
+            yield f"{name} {packages[name]}, here {installed[name]}"

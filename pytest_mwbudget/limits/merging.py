@@ -1,0 +1,53 @@
+"""Merge files of limits that several jobs wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
+
+from ..model.results import COUNTED
+from .file import Limit, LimitsFile, Place
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def merged(files: Sequence[LimitsFile], base: LimitsFile | None = None) -> LimitsFile:
+    """Merge files that were made of `base`, None if there is no such file.
+
+    What one file changed wins over what the others left as it was, also if it was removed. Where several files changed
+    a limit, the higher one wins; the range of a count then covers both. The order of the files does not matter.
+    """
+    base = base or LimitsFile()
+    return LimitsFile(
+        _merged([file.limits for file in files], base.limits, _higher),
+        _merged([file.packages for file in files], base.packages, lambda key, a, b: max(a, b, key=_version)),
+    ).pruned()
+
+
+def _merged(
+    files: Sequence[Mapping[Key, Value]], base: Mapping[Key, Value], join: Callable[[Key, Value, Value], Value]
+) -> dict[Key, Value]:
+    found: dict[Key, Value] = {}
+    for key in dict.fromkeys(key for file in (base, *files) for key in file):
+        changes = [file.get(key) for file in files if file.get(key) != base.get(key)]
+        changed = [value for value in changes if value is not None]
+        if changed:
+            found[key] = reduce(lambda a, b: join(key, a, b), changed)
+        elif not changes:
+            found[key] = base[key]
+    return found
+
+
+def _higher(place: Place, one: Limit, other: Limit) -> Limit:
+    top = max(one, other, key=lambda limit: (limit.most, limit.reason or ""))
+    if place.quantity not in COUNTED:
+        return top
+    low = min(limit.most if limit.low is None else limit.low for limit in (one, other))
+    return Limit(top.most, low if low < top.most else None, top.reason)
+
+
+def _version(text: str) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", text)], text

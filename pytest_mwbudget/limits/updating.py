@@ -1,0 +1,329 @@
+"""Update a file of limits: create what is missing, trim what is too high, fix what is broken.
+
+A second update with the same costs changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ..analysis.verdicts import fails_above
+from ..model.request_keys import RequestKey
+from ..model.results import COUNTED, Quantity, Result
+from .costs import ENDPOINT, OUTSIDE, TOTAL, Cost, costs, room_us
+from .file import Limit, LimitsFile, Place
+from .sections import Surroundings, chosen
+
+# A limit above this many times the cost is trimmed. For a time this is twice its room.
+TRIM_ABOVE = 1.6
+# A limit is raised by at most this many per cent of the committed one.
+MOST_RAISE = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run says of a request: all rows of its stack, their costs, and the budgets that people set, by row."""
+
+    rows: frozenset[str]
+    costs: Mapping[str, Mapping[Quantity, Cost]]
+    ceilings: Mapping[tuple[str, Quantity], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Result, quantities: Collection[Quantity]) -> Measured:
+        """Return what a result says, of these quantities."""
+        ceilings = {(one.name, quantity): j.bound for one in result.layers for quantity, j in one.judged.items()}
+        if result.total_budget_us is not None:
+            ceilings[TOTAL, "us"] = result.total_budget_us
+        rows = frozenset({OUTSIDE, ENDPOINT, TOTAL, *(one.name for one in result.layers)})
+        return cls(rows, costs(result, quantities), ceilings)
+
+    def without_counts(self) -> Measured:
+        """Return the same without the costs that are counts."""
+        times = {row: {q: cost for q, cost in one.items() if q not in COUNTED} for row, one in self.costs.items()}
+        return replace(self, costs=times)
+
+    def with_another(self, other: Measured) -> Measured | None:
+        """Return the costs in both processes; None if the other one lacks the count of a row."""
+        joined: dict[str, dict[Quantity, Cost]] = {}
+        for row, own in self.costs.items():
+            others = other.costs.get(row, {})
+            if any(quantity in COUNTED and quantity not in others for quantity in own):
+                return None
+            joined[row] = {
+                quantity: cost.with_another(others[quantity]) if quantity in COUNTED else cost
+                for quantity, cost in own.items()
+            }
+        return replace(self, costs=joined)
+
+    @property
+    def differs(self) -> bool:
+        """Whether processes had different typical counts."""
+        return any(
+            cost.least != cost.typical
+            for one in self.costs.values()
+            for quantity, cost in one.items()
+            if quantity in COUNTED
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an update may do: `modes` are some of create, trim and fix.
+
+    `quantities` are recorded. `reason` is stored beside each raised limit. `committed` is the file that HEAD holds,
+    None if there is no repository.
+    """
+
+    modes: frozenset[str]
+    quantities: tuple[Quantity, ...]
+    processor: str
+    reason: str | None = None
+    committed: LimitsFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A limit that was written, raised, lowered or removed. `before` or `after` is None."""
+
+    kind: Literal["created", "trimmed", "raised", "removed"]
+    place: Place
+    before: Limit | None
+    after: Limit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A limit that is broken and was not raised, and why. `cost` is the figure that is above the `limit`."""
+
+    place: Place
+    cost: float
+    limit: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The updated file, with what was changed in it and what was refused."""
+
+    file: LimitsFile
+    changes: tuple[Change, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def of_counts(self) -> set[str]:
+        """The tests of which a count is written."""
+        return {
+            change.place.nodeid
+            for change in self.changes
+            if change.after is not None and change.place.quantity in COUNTED
+        }
+
+
+def updated(
+    file: LimitsFile,
+    here: Surroundings,
+    measured: Mapping[RequestKey, Measured],
+    unused: Collection[str],
+    packages: Mapping[str, str],
+    rules: Rules,
+) -> Update:
+    """Update the section of `here`.
+
+    `measured` has the requests of tests that passed, `unused` the ids of tests that do not exist any more. `packages`
+    are the versions of the distributions in the stacks. If every test of the section was measured and nothing was
+    refused, the section gets the versions of `here`.
+    """
+    if not measured and not unused:
+        return Update(file)
+    section = chosen(file.sections, here) or here.section
+    limits, changes, refused = dict(file.limits), list[Change](), list[Refused]()
+    for key, one in measured.items():
+        found = [*_changes_of(section, key, one, limits, here, rules)]
+        refused_here = [change for change in found if isinstance(change, Refused)]
+        refused += refused_here
+        # A row that is refused is the reason why others of its request are broken, such as the total.
+        changes += [
+            change for change in found if isinstance(change, Change) and not (refused_here and change.kind == "raised")
+        ]
+    if "trim" in rules.modes:
+        obsolete = unused_places(file, section, measured, unused, rules.quantities)
+        changes += [Change("removed", place, limits[place], None) for place in obsolete]
+    for change in changes:
+        if change.after is None:
+            del limits[change.place]
+        else:
+            limits[change.place] = change.after
+    tests = {place.nodeid for place in limits if place.section == section}
+    whole = not refused and tests <= {key.nodeid for key in measured}
+    written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
+    return Update(written, tuple(changes), tuple(refused))
+
+
+def _changes_of(
+    section: str,
+    key: RequestKey,
+    one: Measured,
+    limits: Mapping[Place, Limit],
+    here: Surroundings,
+    rules: Rules,
+) -> Iterator[Change | Refused]:
+    """Yield the changes of a request's limits."""
+    for row, costs_of_row in one.costs.items():
+        for quantity, cost in costs_of_row.items():
+            place = Place(section, *key, row, quantity, "" if quantity in COUNTED else rules.processor)
+            ceiling = one.ceilings.get((row, quantity))
+            change = _Figure(place, cost, limits.get(place), ceiling, here, rules).change()
+            if change is not None:
+                yield change
+
+
+def _with_packages(
+    file: LimitsFile, section: str, own: str, installed: Mapping[str, str], *, whole: bool
+) -> LimitsFile:
+    """Return the file with the versions of packages in a section; if it is `whole`, under the name `own`."""
+    file = file.pruned()
+    if section not in file.sections:
+        return file
+    if not whole:
+        added = {(section, name): version for name, version in installed.items()}
+        return LimitsFile(file.limits, added | dict(file.packages))
+    limits = {
+        place._replace(section=own) if place.section == section else place: limit
+        for place, limit in file.limits.items()
+    }
+    others = {key: version for key, version in file.packages.items() if key[0] != section}
+    return LimitsFile(limits, others | {(own, name): version for name, version in installed.items()})
+
+
+def unused_places(
+    file: LimitsFile,
+    section: str,
+    measured: Mapping[RequestKey, Measured],
+    unused: Collection[str],
+    quantities: Collection[Quantity] = (),
+) -> Iterator[Place]:
+    """Yield the limits of a section that no test uses.
+
+    Their test does not exist any more, a test that passed does not make their request, or the request does not have
+    their row. With `quantities` also the limits of other quantities in measured requests.
+    """
+    tests = {key.nodeid for key in measured}
+    for place in file.limits:
+        if place.section != section:
+            continue
+        request = measured.get(RequestKey(place.nodeid, place.request))
+        if (
+            place.nodeid in unused
+            or (request is None and place.nodeid in tests)
+            or (
+                request is not None
+                and (place.row not in request.rows or (quantities and place.quantity not in quantities))
+            )
+        ):
+            yield place
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A cost with its limit and its ceiling, None if it has none."""
+
+    place: Place
+    cost: Cost
+    limit: Limit | None
+    ceiling: float | None
+    here: Surroundings
+    rules: Rules
+
+    def change(self) -> Change | Refused | None:
+        """Return what an update does with the limit, None if it leaves the limit alone."""
+        modes, limit = self.rules.modes, self.limit
+        if limit is None:
+            return self._created() if "create" in modes else None
+        if self._broken(limit):
+            return self._raised(limit) if "fix" in modes else None
+        return self._trimmed(limit) if "trim" in modes else None
+
+    @property
+    def _counted(self) -> bool:
+        return self.place.quantity in COUNTED
+
+    @property
+    def _enough(self) -> float:
+        """The limit to write: the high end of a count, a time with its room, no more than the ceiling."""
+        enough = self.cost.end if self._counted else rounded_up(self.cost.typical + room_us(self.cost.typical))
+        return enough if self.ceiling is None else min(enough, self.ceiling)
+
+    def _written(self, most: float, reason: str | None = None) -> Limit:
+        low = self.cost.low if self._counted and self.cost.low < most else None
+        return Limit(most, low, reason)
+
+    def _created(self) -> Change | None:
+        if self.cost.typical > self._enough:  # above its ceiling: the test fails for that
+            return None
+        return Change("created", self.place, None, self._written(self._enough))
+
+    def _trimmed(self, limit: Limit) -> Change | None:
+        cost, most = self.cost, limit.most
+        if self._counted:
+            in_range = limit.low is not None and limit.low <= cost.typical
+            too_high = most > TRIM_ABOVE * cost.high and not in_range
+        else:
+            too_high = most > cost.typical + 2 * room_us(cost.typical)
+        if not too_high or not cost.typical <= self._enough < most:
+            return None
+        return Change("trimmed", self.place, limit, self._written(self._enough))
+
+    def _broken(self, limit: Limit) -> bool:
+        if self._counted:
+            return self.cost.typical > limit.most
+        return self.cost.low > fails_above(limit.most, 1.0)
+
+    def _raised(self, limit: Limit) -> Change | Refused:
+        allowed, holder = self._allowed(limit)
+        if self.ceiling is not None and self.cost.typical > self.ceiling:
+            return self._refused(limit, f"its budget is {self.ceiling:g}, and no limit is raised above a budget")
+        if self.cost.typical > allowed:
+            return self._refused(
+                limit, f"{holder} holds {self._held(limit):g}, and a raise of {MOST_RAISE} % ends at {allowed:g}"
+            )
+        return Change("raised", self.place, limit, self._written(min(self._enough, allowed), self.rules.reason))
+
+    def _refused(self, limit: Limit, why: str) -> Refused:
+        return Refused(self.place, self.cost.typical, limit.most, why)
+
+    def _held(self, limit: Limit) -> float:
+        """Return the limit that HEAD holds; without a repository that of the file, infinite if HEAD has none."""
+        committed = self.rules.committed
+        if committed is None:
+            return limit.most
+        section = chosen(committed.sections, self.here)
+        found = committed.limits.get(self.place._replace(section=section)) if section else None
+        return math.inf if found is None else found.most
+
+    def _allowed(self, limit: Limit) -> tuple[float, str]:
+        """Return the highest limit that a raise may end at, and what it is measured by."""
+        held = self._held(limit)
+        holder = "HEAD" if self.rules.committed is not None else "the file, which is in no git repository,"
+        if math.isinf(held):
+            return held, holder
+        most = held * (100 + MOST_RAISE) / 100
+        return math.floor(most) if self._counted else most, holder
+
+
+def rounded_up(us: float) -> float:
+    """Round a time up to three significant digits."""
+    if us <= 0:
+        return 0.0
+    digits = 2 - math.floor(math.log10(us))
+    return math.ceil(round(us * 10.0**digits, 6)) / 10.0**digits
+
+
+def joined(processes: Sequence[Measured]) -> Measured | None:
+    """Return the costs of a request in all processes; None if one of them lacks a count."""
+    whole: Measured | None = processes[0]
+    for one in processes[1:]:
+        whole = whole and whole.with_another(one)
+    return whole

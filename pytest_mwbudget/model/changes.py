@@ -1,0 +1,72 @@
+"""What a figure of a result changed by since another run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from .estimate import Estimate
+from .runs import Commit
+
+# `slower` and `faster` are said of times, `more` and `fewer` of counts, only when the whole interval of the change
+# says so. `unclear`: the interval is too wide to call the time the same. `new` and `gone` are said of rows.
+ChangeWord: TypeAlias = Literal[
+    "slower", "faster", "more", "fewer", "same", "unclear", "not comparable", "new", "gone", "not measured"
+]
+CHANGE_WORDS: tuple[ChangeWord, ...] = get_args(ChangeWord)
+TOTAL = "(total)"
+WORSE: tuple[ChangeWord, ...] = ("slower", "more")
+BETTER: tuple[ChangeWord, ...] = ("faster", "fewer")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure of a row in two runs, in microseconds or as a count.
+
+    `row` is the name of a row, `quantity` one of `results.QUANTITIES`. `before` and `after` are the figures with the
+    intervals or ranges of their own runs. `change` is their difference; its interval also contains what figures differ
+    by from run to run. `reason` explains what is not comparable or not measured.
+    """
+
+    row: str
+    quantity: str
+    word: ChangeWord
+    before: Estimate | None = None
+    after: Estimate | None = None
+    change: Estimate | None = None
+    reason: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the figure certainly changed, or its row is new or gone."""
+        return self.word in (*WORSE, *BETTER, "new", "gone")
+
+    @property
+    def share(self) -> float | None:
+        """The change as a share of what the figure was, None if that is unknown, or known to no better than half."""
+        if self.change is None or self.before is None or self.before.low <= self.before.estimate / 2:
+            return None
+        return self.change.estimate / self.before.estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The run that a run was compared with.
+
+    - `name`: its file or saved name; `created`: when it was made; `commit`: what it measured
+    - `new` and `gone`: requests that only the later or only the earlier run measured, with the ids of their tests
+    - `differences`: what the surroundings of both runs differ by
+    - `repeated`: requests that several files of one side have
+    - `grown`: a sentence for each figure that grew by more than was allowed
+    - `unjudged`: a sentence for each reason why figures were not judged by what was allowed
+    """
+
+    name: str
+    created: str | None = None
+    commit: Commit | None = None
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()

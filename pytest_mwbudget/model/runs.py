@@ -1,0 +1,45 @@
+"""What a run was made of and where, as far as its figures depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of the project. `uncommitted` says whether tracked files differed from it, None if that is unknown."""
+
+    id: str
+    uncommitted: bool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.id[:10]} with uncommitted changes" if self.uncommitted else self.id[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What the process that reports knows of a run: the commit, the processor's name, the seed of hashes.
+
+    `hash_seed` is a number, or `random`. None for what is unknown.
+    """
+
+    commit: Commit | None = None
+    processor: str | None = None
+    hash_seed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stored run: when it was made (ISO 8601, None in old files), and what its figures depend on.
+
+    `packages` has the versions of installed packages by name.
+    """
+
+    created: str | None
+    python: str
+    implementation: str
+    platform: str
+    loop: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=Provenance)

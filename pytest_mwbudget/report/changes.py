@@ -1,0 +1,114 @@
+"""Changes of figures as cells and sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..model.changes import BETTER, TOTAL, WORSE, Change, Since
+from ..model.results import COUNTED
+from .text import figure, size
+
+# The most names that a sentence has.
+MOST_NAMES = 3
+
+
+def signed(change: Change, value: float) -> str:
+    """Format a number of a change with its sign."""
+    return f"{'-' if value < 0 else '+'}{_number(change, abs(value))}"
+
+
+def _number(change: Change, value: float) -> str:
+    """Format a number of a change: microseconds and counts without a unit."""
+    if change.quantity == "bytes":
+        return size(value)
+    return f"{value:.0f}" if change.quantity in COUNTED else figure(value)
+
+
+def cell(change: Change) -> str:
+    """Format a change for a narrow column: `+3.10 slower`, `same`; of a count `+6`."""
+    if change.word in (*WORSE, *BETTER) and change.change is not None:
+        number = signed(change, change.change.estimate)
+        return number if change.quantity in COUNTED else f"{number} {change.word}"
+    return change.word
+
+
+def span(change: Change) -> str:
+    """Format the interval of a change, empty without one."""
+    if change.change is None:
+        return ""
+    low, high = (signed(change, end) for end in (change.change.low, change.change.high))
+    return low if low == high else f"{low} … {high}"
+
+
+def share(change: Change) -> str:
+    """Format a change as a percentage of what the figure was, empty if that is hardly known."""
+    if change.share is None:
+        return ""
+    return f"{change.share:+.1%}" if abs(change.share) < 1 else f"{change.share:+.0%}"
+
+
+def sentence(change: Change) -> str:
+    """Say a change in words: row, quantity, both figures, the change with its share and its interval."""
+    before, after = (_number(change, end.estimate) if end else "nothing" for end in (change.before, change.after))
+    unit = "" if change.quantity in COUNTED else " µs"
+    said = f"{change.row} {change.quantity} {before} → {after}{unit}"
+    if change.change is None:
+        return f"{said}, {change.word}"
+    interval = span(change) if change.change.low != change.change.high else ""
+    details = ", ".join(filter(None, [share(change), interval]))
+    return f"{said}, {signed(change, change.change.estimate)}{f' ({details})' if details else ''}"
+
+
+def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
+    """Yield a sentence for each row that changed. `timed` says whether a time with a change is said too."""
+    rows: dict[str, list[Change]] = {}
+    for change in told(changes):
+        if change.changed and (timed or change.quantity != "us" or change.change is None):
+            rows.setdefault(change.row, []).append(change)
+    for row, found in rows.items():
+        whole = next((change.word for change in found if change.word in ("new", "gone")), None)
+        parts = [_part(change) for change in found if not (whole and _nothing(change))]
+        yield f"{row}{f' is {whole}' if whole else ''}: {', '.join(parts)}" if parts else f"{row} is {whole}"
+
+
+def _part(change: Change) -> str:
+    """Say a change without its row: `objects 31 → 515 (+484)`; of a row that is new or gone `objects 31`."""
+    unit = "" if change.quantity in COUNTED else " µs"
+    ends = [_number(change, end.estimate) for end in (change.before, change.after) if end]
+    difference = "" if change.change is None else f" ({signed(change, change.change.estimate)})"
+    return f"{change.quantity} {' → '.join(ends)}{unit}{difference}"
+
+
+def _nothing(change: Change) -> bool:
+    """Whether a row that is new or gone has a count of 0."""
+    return all(not end.estimate for end in (change.before, change.after) if end)
+
+
+def told(changes: Sequence[Change]) -> list[Change]:
+    """Return the changes without those that others say: of `busy_us` and of counts of the whole request."""
+    words = {change.row: change.word for change in changes if change.quantity == "us"}
+    in_rows = {change.quantity for change in changes if change.row != TOTAL and change.changed}
+    return [
+        change
+        for change in changes
+        if not (change.quantity == "busy_us" and change.word == words.get(change.row))
+        and not (change.row == TOTAL and change.quantity in COUNTED and change.quantity in in_rows)
+    ]
+
+
+def about(since: Since) -> Iterator[str]:
+    """Yield the run that was compared with, and what both runs do not share."""
+    parts = [since.name, f"commit {since.commit}" if since.commit else "", since.created or ""]
+    yield f"compared with {', '.join(filter(None, parts))}"
+    if since.differences:
+        yield f"the runs differ: {'; '.join(since.differences)}"
+    for word, requests in (("new", since.new), ("gone", since.gone)):
+        if requests:
+            yield f"{word}: {named(requests)}"
+    yield from (f"measured several times: {one}" for one in since.repeated)
+
+
+def named(rows: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(rows) - MOST_NAMES
+    return f"{', '.join(rows[:MOST_NAMES])} and {more} more" if more > 0 else ", ".join(rows)

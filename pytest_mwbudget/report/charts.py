@@ -1,0 +1,88 @@
+"""The past of a request as small charts for the HTML page. Positions are percentages, as strings for SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..comparison.history import Past, Series
+from ..model.changes import BETTER, WORSE
+from ..model.estimate import Estimate
+from ..model.results import COUNTED
+from ..model.runs import Run
+from .changes import cell
+from .table import COUNTS, US, Column
+
+COLUMNS = {column.key: column for column in (US, *COUNTS)}
+# A chart covers at least this share of the largest figure, so that noise does not fill it.
+LEAST_SPAN = 0.2
+# The share of the height that stays free above and below.
+MARGIN = 0.12
+
+
+def charts(past: Past) -> dict[str, Any] | None:
+    """Draw the times of all rows and the counts that changed; None for a single run."""
+    if len(past.runs) < 2:
+        return None
+    drawn = [one for one in past.series if one.quantity == "us" or (one.quantity in COUNTED and one.steps)]
+    first, last = past.runs[0], past.runs[-1]
+    return {
+        "about": f"{len(past.runs)} runs, from {name(first)} to {name(last)}.",
+        "charts": [_chart(one, past.runs) for one in drawn],
+    }
+
+
+def name(run: Run) -> str:
+    """Return the commit of a run with the day, as far as they are known."""
+    commit = run.provenance.commit
+    parts = [f"commit {commit}" if commit else "", (run.created or "").partition("T")[0]]
+    return " of ".join(filter(None, parts)) or "a run"
+
+
+def _chart(series: Series, runs: Sequence[Run]) -> dict[str, Any]:
+    column = COLUMNS[series.quantity]
+    known = [point for point in series.points if point is not None]
+    low, high = _span([point.estimate for point in known])
+    tones = {step.place: _tone(step.change.word) for step in series.steps}
+    return {
+        "row": series.row,
+        "quantity": column.title,
+        "latest": column.show(series.points[-1].estimate) if series.points[-1] else "–",
+        "scale": " … ".join(column.show(end(one.estimate for one in known)) for end in (min, max)),
+        "marks": [*_marks(series, runs, column, low, high, tones)],
+        "steps": [(tones[step.place], f"{name(runs[step.place])}: {cell(step.change)}") for step in series.steps],
+    }
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the scale."""
+    low, high = min(values), max(values)
+    missing = max(LEAST_SPAN * abs(high), 1e-9) - (high - low)
+    return (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
+
+
+def _tone(word: str) -> str:
+    return "worse" if word in WORSE else "better" if word in BETTER else "step"
+
+
+def _marks(
+    series: Series, runs: Sequence[Run], column: Column, low: float, high: float, tones: dict[int, str]
+) -> Iterator[dict[str, Any]]:
+    def across(place: int) -> str:
+        return f"{100 * (place + 0.5) / len(runs):.2f}%"
+
+    def down(value: float) -> str:
+        share = min(max((value - low) / (high - low), -MARGIN), 1 + MARGIN)
+        return f"{100 * (1 - (share + MARGIN) / (1 + 2 * MARGIN)):.2f}%"
+
+    known: list[tuple[int, Estimate]] = [(i, one) for i, one in enumerate(series.points) if one is not None]
+    for (place, point), following in zip(known, [*known[1:], None], strict=True):
+        yield {
+            "x": across(place),
+            "y": down(point.estimate),
+            "low": down(point.low),
+            "high": down(point.high),
+            "to": following and (across(following[0]), down(following[1].estimate)),
+            "tone": tones.get(place, ""),
+            "title": f"{name(runs[place])}: {column.show(point.estimate)}",
+        }

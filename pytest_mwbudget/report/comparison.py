@@ -1,0 +1,165 @@
+"""Changes between two runs: cells and sentences for all reports, and the output of `mwbudget compare`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..comparison.allowed import Compared
+from ..comparison.comparing import Comparison, Offence, Pair
+from ..errors import tagged
+from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
+from .changes import about, named, of_rows, sentence, share, signed, span, told
+from .markdown import code, plain
+from .terminal import MAX_WIDTH, MIN_NAME, Line
+from .text import figure, printable, shortened, wrapped
+
+STYLES = {**dict.fromkeys(WORSE, "red"), **dict.fromkeys(BETTER, "green")}
+SHARE = "%"
+COLUMNS = ("before µs", "after µs", "change", SHARE, "interval")
+
+
+def grown_sentence(offence: Offence) -> str:
+    """Say which figure grew by more than is allowed."""
+    request = f"{offence.pair.nodeid} {offence.pair.request}"
+    allowed = f"allowed: {offence.quantity}:{offence.growth.said}"
+    return tagged(f"{request}: {sentence(offence.change)}; {allowed}", "grown")
+
+
+def unjudged_sentence(quantity: Compared, reason: str, number: int) -> str:
+    """Say how many figures of a quantity could not be judged, and why."""
+    rows = "1 figure" if number == 1 else f"{number} figures"
+    return tagged(f"{rows} of {quantity} could not be judged by what is allowed: {reason}", "not-comparable")
+
+
+def summed(changes: Iterable[Change]) -> str:
+    """Return how many figures changed in which way: `1 slower, 2 more, 60 same`."""
+    counted = Counter(change.word for change in changes)
+    return ", ".join(f"{counted[word]} {word}" for word in CHANGE_WORDS if counted[word]) or "nothing to compare"
+
+
+def reasons(changes: Iterable[Change]) -> Iterator[str]:
+    """Yield each reason why figures have no change, with the first rows that it holds for."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for change in changes:
+        if change.reason is not None:
+            rows = found.setdefault(f"{change.word}: {change.reason}", {})
+            rows.setdefault(change.quantity, []).append(change.row)
+    for reason, quantities in found.items():
+        parts = [f"{quantity} of {named(rows)}" for quantity, rows in quantities.items()]
+        yield f"{', '.join(parts)}: {reason}"
+
+
+# ---- the terminal ---------------------------------------------------------------------------------------------------
+
+
+def lines(comparison: Comparison, since: Since, width: int) -> Iterator[Line]:
+    """Lay out a comparison: what was compared, the changes of each request, and what grew by too much."""
+    width = min(width, MAX_WIDTH) - 1
+    yield from (Line(text) for one in about(since) for text in wrapped(one, width))
+    for pair in comparison.pairs:
+        yield Line("")
+        yield from _pair(pair, width)
+    if since.grown or since.unjudged:
+        yield Line("")
+    yield from verdict(since, width)
+
+
+def compared_run(since: Since, width: int) -> Iterator[Line]:
+    """Lay out what a run was compared with, and what grew by too much; the tables of the run have the changes."""
+    width = min(width, MAX_WIDTH) - 1
+    yield from (Line(text) for one in about(since) for text in wrapped(one, width))
+    yield from verdict(since, width)
+
+
+def verdict(since: Since, width: int) -> Iterator[Line]:
+    """Lay out which figures grew by more than is allowed, and which could not be judged."""
+    yield from (Line(text, "red") for one in since.grown for text in wrapped(one, width))
+    yield from (Line(text, "yellow") for one in since.unjudged for text in wrapped(one, width))
+
+
+def _pair(pair: Pair, width: int) -> Iterator[Line]:
+    changes = told(pair.changes)
+    yield Line(printable(f"{pair.nodeid} {pair.request}: {summed(changes)}"), "bold")
+    times = [change for change in changes if change.quantity == "us" and change.reason is None]
+    if times:
+        yield from _times(times, width)
+    yield from (Line(text) for one in of_rows(changes, timed=False) for text in wrapped(one, width))
+    yield from (Line(text) for one in reasons(changes) for text in wrapped(one, width))
+
+
+def _times(changes: Sequence[Change], width: int) -> Iterator[Line]:
+    """Lay out times before and after. A narrow terminal has no room for percentages."""
+    cells = [_cells(change) for change in changes]
+    longest, words = (max(map(len, texts)) for texts in zip(*((one.row, one.word) for one in changes), strict=True))
+    widths = [2 + max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
+    if longest + sum(widths) + 2 + words > width:
+        widths[COLUMNS.index(SHARE)] = 0
+    names = max(MIN_NAME, min(longest, width - sum(widths) - 2 - words))
+    for name, row, word, style in (
+        ("layer", COLUMNS, "", "bold"),
+        *((one.row, row, one.word, STYLES.get(one.word, "")) for one, row in zip(changes, cells, strict=True)),
+    ):
+        figures = "".join(f"{text:>{room}}" for text, room in zip(row, widths, strict=True) if room)
+        yield Line(f"{shortened(name, names).ljust(names)}{figures}  {word}".rstrip(), style)
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    """Return the columns of a time: before, after, change, percentage, interval."""
+    ends = (figure(end.estimate) if end else "" for end in (change.before, change.after))
+    difference = signed(change, change.change.estimate) if change.change else ""
+    return (*ends, difference, share(change), span(change))
+
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+
+# A comment on a pull request of GitHub has at most 65,536 characters.
+MAX_COMMENT = 65_000
+HEADS = ("layer", "before µs", "after µs", "change", "interval", "")
+RULER = "|---|--:|--:|--:|--:|---|"
+
+
+def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> str:
+    """Render a comparison as GitHub's Markdown: what grew by too much, then the requests that changed.
+
+    The text has at most `limit` bytes: if not all requests fit, the last ones are left out and a sentence says so.
+    """
+    found = [(pair, told(pair.changes)) for pair in comparison.pairs]
+    head = [f"## mw-budget: {summed(change for _, changes in found for change in changes)}"]
+    head += ["\n".join(f"- {plain(printable(one))}" for one in (*since.grown, *since.unjudged, *about(since)))]
+    changed = [(pair, changes) for pair, changes in found if any(change.changed for change in changes)]
+    same = [pair for pair in comparison.pairs if all(pair is not other for other, _ in changed)]
+    sections = ["\n".join(_section(pair, changes)) for pair, changes in changed]
+    if same:
+        items = "\n".join(f"- {code(pair.nodeid)} {code(pair.request)}" for pair in same)
+        were = "1 request" if len(same) == 1 else f"{len(same)} requests"
+        sections.append(f"<details><summary>{were} without a certain change</summary>\n\n{items}\n\n</details>")
+    kept: list[str] = []
+    for section in sections:
+        if len("\n\n".join([*head, *kept, section]).encode()) + len(_left_out(len(sections))) + 3 > limit:
+            break
+        kept.append(section)
+    if len(kept) < len(sections):
+        kept.append(_left_out(len(sections) - len(kept)))
+    return "\n\n".join([*head, *kept]) + "\n"
+
+
+def _left_out(sections: int) -> str:
+    return f"{sections} more sections are left out: there is no room here. `mwbudget compare` prints them all."
+
+
+def _section(pair: Pair, changes: Sequence[Change]) -> Iterator[str]:
+    yield f"### {code(pair.nodeid)} {code(pair.request)}: {summed(changes)}"
+    yield ""
+    times = [change for change in changes if change.quantity == "us" and change.reason is None]
+    if times:
+        yield f"| {' | '.join(HEADS)} |"
+        yield RULER
+        for change in times:
+            before, after, difference, percent, interval = _cells(change)
+            word = f"**{change.word}**" if change.word in WORSE else change.word
+            row = (code(change.row), before, after, f"{difference} {percent}".strip(), interval, word)
+            yield f"| {' | '.join(row)} |"
+        yield ""
+    yield from (f"- {plain(printable(one))}" for one in of_rows(changes, timed=False))
+    yield from (f"- {plain(printable(one))}" for one in reasons(changes))

@@ -1,0 +1,325 @@
+"""The file of limits in a run: its settings, the limits of a test, and what the run has collected."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest
+
+from ..config.budgets import Budgets
+from ..config.checks import check
+from ..config.settings import Settings
+from ..config.table import SETTINGS
+from ..errors import SettingError, tagged
+from ..limits.file import Limit, LimitsFile, Place, parsed
+from ..limits.judging import broken_counts, changed, judged, judged_with_seed, with_recorded, without_limits
+from ..limits.sections import Surroundings, chosen
+from ..model.request_keys import keyed
+from ..model.results import COUNTED, Quantity, Recorded, Result
+from ..report.json import measured
+from ..timing.host_speed import processor
+from .configuration import LIMITS, configured, enforced
+from .recount import SEEDS, RecountError, recounted, recounting
+
+# Counts that grow and shrink with those that are recorded, or that are 0 unless a budget watches them. A file with all
+# of them is hard to read.
+NOT_RECORDED: tuple[str, ...] = ("allocations", "bytes", "retained", "calls", "py_calls")
+RECORDED: tuple[Quantity, ...] = tuple(quantity for quantity in COUNTED if quantity not in NOT_RECORDED)
+UPDATE = "--mw-budget-update"
+# The longest time to wait for a test in another process, which may wait for something that this process holds.
+RECHECK_S = 60.0
+
+
+def configure(config: pytest.Config) -> None:
+    """Read the file of limits of a run that measures. Raises SettingError if a setting or the file is unusable."""
+    config.stash[LIMITS] = found = _run_limits(config)
+    if found is not None and not config.pluginmanager.has_plugin(Collected.NAME):
+        config.pluginmanager.register(Collected(config), Collected.NAME)
+
+
+def _run_limits(config: pytest.Config) -> RunLimits | None:
+    modes, reason = _update(config)
+    said = configured(config)["file"]
+    if said is None:
+        if modes:
+            raise SettingError(
+                f"{UPDATE} has no file to update; set mw_budget_file = mw-budgets.json in the configuration, or give"
+                " --mw-budget-file=mw-budgets.json"
+            )
+        return None
+    if not enforced(config):
+        if config.getoption("mw_budget_file") is not None:
+            raise SettingError(f"--mw-budget-file={said!r} judges nothing without measuring; add --mw-budget")
+        return None
+    as_option = config.getoption("mw_budget_file") is not None
+    path = (config.invocation_params.dir if as_option else config.rootpath) / str(said)
+    record = configured(config)["record"]
+    return RunLimits(
+        path=path,
+        name=str(said),
+        file=read(path, repr(str(said))),
+        quantities=RECORDED if record is None else check("record", record, "mw_budget_record"),
+        modes=modes,
+        reason=reason,
+        required=os.environ.get("CI", "").casefold() not in ("", "0", "false"),
+        processor=processor(),
+        options=tuple(
+            f"{SETTINGS[name].flag}={shlex.quote(config.getoption(SETTINGS[name].key))}"
+            for name in ("app", "file")
+            if config.getoption(SETTINGS[name].key) is not None
+        ),
+        recounting=recounting() is not None,
+    )
+
+
+def _update(config: pytest.Config) -> tuple[frozenset[str], str | None]:
+    """Return what an update may do, empty without one, and the reason for raising limits."""
+    mode, reason = config.getoption("mw_budget_update_mode"), config.getoption("mw_budget_reason")
+    if not config.getoption("mw_budget_update"):
+        for option, value in (("--mw-budget-update-mode", mode), ("--mw-budget-reason", reason)):
+            if value is not None:
+                raise SettingError(f"{option}={value!r} updates nothing; add {UPDATE}")
+        return frozenset(), None
+    if not enforced(config):
+        raise SettingError(f"{UPDATE} has no figures to write without measuring; add --mw-budget")
+    modes: frozenset[str] = check("update_mode", mode or SETTINGS["update_mode"].default, "--mw-budget-update-mode")
+    if "fix" in modes and reason is None:
+        raise SettingError(
+            "--mw-budget-update-mode has fix, which raises limits, and a raise needs a reason; add"
+            " --mw-budget-reason='why it costs more'"
+        )
+    if reason is not None and "fix" not in modes:
+        raise SettingError(f"--mw-budget-reason={reason!r} explains no raise; add fix to --mw-budget-update-mode")
+    return modes, None if reason is None else check("reason", reason, "--mw-budget-reason")
+
+
+def read(path: Path, said: str) -> LimitsFile:
+    """Read a file of limits, an empty one if there is no file. Raises SettingError if it cannot be used."""
+    try:
+        return parsed(path.read_text(encoding="utf-8"), said)
+    except FileNotFoundError:
+        return LimitsFile()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(
+            f"{said} cannot be read: {error}; give the path of a file of limits, or of one to write",
+            message_id="limits-file",
+        ) from None
+
+
+def surroundings(loop: str) -> Surroundings:
+    """Return the surroundings of this process with an event loop."""
+    return Surroundings(
+        platform.python_implementation(), platform.python_version(), loop, f"{platform.system()} {platform.machine()}"
+    )
+
+
+# ---- the limits of a test -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """The file of limits as a run uses it.
+
+    `name` is the path as the user wrote it. `modes` are what an update may do, empty without one. `required` is whether
+    a missing limit is a failure. `options` are those that a command to accept figures repeats, as a shell takes them.
+    `recounting` is whether this run only counts for another one, and judges nothing.
+    """
+
+    path: Path
+    name: str
+    file: LimitsFile
+    quantities: tuple[Quantity, ...]
+    modes: frozenset[str]
+    reason: str | None
+    required: bool
+    processor: str
+    options: tuple[str, ...]
+    recounting: bool
+
+    def of(self, nodeid: str, settings: Settings) -> Settings:
+        """Return the settings of a test with its limits."""
+        limits = TestLimits(self, nodeid)
+        if self.recounting:
+            return replace(settings, budgets=Budgets(), limits=limits, timed=False)
+        return replace(settings, limits=limits)
+
+    def command(self, nodeid: str, *, raises: bool) -> str:
+        """Return the command that accepts the figures of a test."""
+        words = ["pytest", "--mw-budget", *self.options, UPDATE]
+        if raises:
+            words += ["--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason='why it costs more'"]
+        return " ".join([*words, shlex.quote(nodeid)])
+
+
+@dataclass(frozen=True, slots=True)
+class TestLimits:
+    """The recorded limits of a test, for the request that follows `before`, which has the `route`."""
+
+    __test__ = False  # not a test of pytest's
+
+    run: RunLimits
+    nodeid: str
+    before: tuple[Result, ...] = ()
+    route: str | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether the test has recorded times, or times are recorded in this run."""
+        if self.run.modes and not set(self.run.quantities).issubset(COUNTED):
+            return True
+        processor = self.run.processor
+        return any(place.processor == processor and place.nodeid == self.nodeid for place in self.run.file.limits)
+
+    def following(self, results: Sequence[Result], route: str | None = None) -> TestLimits:
+        """Return the limits for the next request of the test, after these results."""
+        return replace(self, before=tuple(results), route=route)
+
+    def judged(self, result: Result, crowded: str | None) -> Result:
+        """Return the result with the verdicts on its limits; without any while limits are being fixed."""
+        run = self.run
+        *_, (key, _) = keyed((self.nodeid, one) for one in (*self.before, replace(result, route=self.route)))
+        packages = installed(result)
+        if run.recounting or "fix" in run.modes:
+            return replace(result, recorded=Recorded(None, packages=packages))
+        here = surroundings(result.loop)
+        section = chosen(run.file.sections, here)
+        limits = {place: one for place, one in run.file.limits.items() if place[:3] == (section, *key)}
+        found = tuple(judged(result, limits, run.processor, crowded))
+        missing = None if "create" in run.modes else self._missing(result, section, here, limits)
+        recorded = Recorded(
+            section,
+            found,
+            missing,
+            run.required,
+            packages,
+            tuple(changed(section, run.file.packages_of(section), here, packages)) if section else (),
+            run.command(self.nodeid, raises=any(one.verdict == "fail" for one in found)),
+        )
+        return with_recorded(result, recorded)
+
+    def _missing(
+        self, result: Result, section: str | None, here: Surroundings, limits: Mapping[Place, Limit]
+    ) -> str | None:
+        """Say what has no limit, None if everything has one."""
+        name = self.run.name
+        if section is None:
+            sections = self.run.file.sections
+            others = f"its sections are: {'; '.join(sections)}" if sections else "it has none yet"
+            return tagged(f"{name} has no section for {here.section} ({others})", "no-limit")
+        if not limits:
+            return tagged(f"{name} has no limits for this request in its section {section}", "no-limit")
+        rows = without_limits(result, limits, self.run.quantities)
+        return tagged(f"{name} has no limits for {' and '.join(rows)} of this request", "no-limit") if rows else None
+
+
+def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> list[Result]:
+    """Return the results of a test, with broken counts judged in a process with a hash seed that is behind the limits.
+
+    So a seed that none of the recording processes had fails no test. If that process fails, the verdicts stay.
+    """
+    seed = SEEDS[0]
+    if not any(map(broken_counts, results)) or os.environ.get("PYTHONHASHSEED") == str(seed):
+        return [*results]
+    try:
+        again = dict(keyed(measured(recounted(config, {nodeid}, seed, RECHECK_S))))
+    except RecountError:
+        return [*results]
+    return [
+        judged_with_seed(result, again[key], seed) if broken_counts(result) and key in again else result
+        for key, result in keyed((nodeid, result) for result in results)
+    ]
+
+
+def installed(result: Result) -> dict[str, str]:
+    """Return the versions of the distributions that layers of the stack come from."""
+    found: dict[str, str] = {}
+    for name in {report.layer.origin.distribution for report in result.layers if report.layer.origin}:
+        if name is not None and (version := _version(name)) is not None:
+            found[name] = version
+    return dict(sorted(found.items()))
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# ---- what was collected -------------------------------------------------------------------------------------------
+
+# Key of what a worker of pytest-xdist has collected.
+COLLECTED = "mw_budget_collected"
+
+
+class Collected:
+    """Which judged tests exist in the files that were collected as a whole.
+
+    `tests` are the ids of marked tests before any are deselected, `files` the collected files.
+    """
+
+    NAME = "mw-budget-collected"
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.tests: set[str] = set()
+        self.files: set[str] = set()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note the files that could be collected."""
+        if report.passed:
+            self.files.add(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+        """Note the marked tests before other plugins leave some out."""
+        marked = [
+            item
+            for item in items
+            if item.get_closest_marker("mw_budget") or "mw_budget" in getattr(item, "fixturenames", ())
+        ]
+        self.tests.update(item.nodeid for item in marked)
+        yield
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the process that reports, from one of the workers."""
+        if getattr(session.config, "workerinput", {}).get("workerid") == "gw0":
+            session.config.workeroutput[COLLECTED] = [sorted(self.tests), sorted(self.files)]  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker has collected."""
+        tests, files = getattr(node, "workeroutput", {}).get(COLLECTED, ((), ()))
+        self.tests.update(tests)
+        self.files.update(files)
+
+    def unused(self, recorded: set[str]) -> set[str]:
+        """Return the ids of `recorded` tests that do not exist any more, or are not judged any more.
+
+        Only of files that were collected as a whole, and of files that are gone.
+        """
+        if not recorded & self.tests:
+            return set()  # perhaps another root directory, from which every id is another one
+        parts = {self._file_of(argument) for argument in self.config.args if "::" in argument}
+        if self.config.getoption("mw_budget_request") is not None:
+            parts.add("mw-budget")
+        return {one for one in recorded - self.tests if self._is_whole(one.partition("::")[0], parts)}
+
+    def _is_whole(self, file: str, parts: set[str]) -> bool:
+        if file in parts:
+            return False
+        return file in self.files or (file.endswith(".py") and not (self.config.rootpath / file).exists())
+
+    def _file_of(self, argument: str) -> str:
+        """Return the file of an argument as ids name it."""
+        path = PurePath(os.path.abspath(self.config.invocation_params.dir / argument.partition("::")[0]))
+        root = self.config.rootpath
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) else argument.partition("::")[0]

@@ -1,0 +1,63 @@
+"""What a run was made of: the commit of the project, the processor, the seed of hashes.
+
+Without host name, user and paths: results are published as artifacts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ..model.runs import Commit, Provenance
+from ..timing.host_speed import processor
+
+# Where CI systems say the commit, for a checkout without git or .git: GitLab, GitHub.
+VARIABLES = ("CI_COMMIT_SHA", "GITHUB_SHA")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# Reading the status of a large working tree can take seconds.
+GIT_TIMEOUT_S = 10
+
+
+def provenance(folder: Path) -> Provenance:
+    """Return the provenance of a run of the project in `folder`."""
+    return Provenance(_commit(folder), processor(), _hash_seed())
+
+
+def _commit(folder: Path) -> Commit | None:
+    """Return the commit that is checked out, else the one that the CI system names, None without either.
+
+    Files that git does not track are no uncommitted changes: a run writes caches and results.
+    """
+    found = (_git(folder, "rev-parse", "--verify", "HEAD") or "").strip()
+    if _COMMIT.fullmatch(found):
+        status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        return Commit(found, None if status is None else bool(status.strip()))
+    named = next((value for name in VARIABLES if _COMMIT.fullmatch(value := os.environ.get(name, ""))), None)
+    return None if named is None else Commit(named, None)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of git, None if git is missing, fails or takes too long. Takes no lock in the repository."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "--no-optional-locks", *arguments],  # noqa: S607
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _hash_seed() -> str:
+    """Return the seed of the hashes of strings: a number, or `random` for another one in each process."""
+    if not sys.flags.hash_randomization:
+        return "0"
+    said = "" if sys.flags.ignore_environment else os.environ.get("PYTHONHASHSEED", "")
+    return said if said.isdecimal() else "random"

@@ -1,0 +1,111 @@
+"""Count tests again in processes with other hash seeds: the processes, and the plugin that runs in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from ..model.estimate import Seconds
+
+# Names the directory of a recount in its process: `TESTS` has the ids of the tests, `RESULT` gets the results.
+VARIABLE = "MWBUDGET_RECOUNT"
+TESTS, RESULT = "tests.json", "result.json"
+# Options of pytest and of its plugins that write files, select tests by an earlier run, or start other processes.
+WRITERS = (
+    *("xmlpath", "htmlpath", "report_log", "json_report_file", "benchmark_json", "allure_report_dir", "pastebin"),
+    *("mw_budget_html", "mw_budget_markdown", "mw_budget_benchmark_json"),
+)
+SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_budget_update_mode", "mw_budget_reason")
+# The hash seeds of these processes. The first one is behind every limit of a count.
+SEEDS = range(1, 9)
+# The most characters of a failed process's output in a message.
+SHOWN = 600
+
+
+class RecountError(Exception):
+    """A process could not count every test again."""
+
+
+def recounting() -> Path | None:
+    """Return the directory of the recount that this process is for, None in other processes."""
+    said = os.environ.get(VARIABLE)
+    return Path(said) if said else None
+
+
+def recounted(config: pytest.Config, tests: Collection[str], seed: int, limit_s: Seconds | None = None) -> Any:
+    """Run these tests in a process with another hash seed, and return the JSON document of its results.
+
+    Raises RecountError if the process has no results, or takes longer than `limit_s`.
+    """
+    with TemporaryDirectory() as folder:
+        (Path(folder) / TESTS).write_text(json.dumps(sorted(tests)), encoding="utf-8")
+        environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+        environment |= {VARIABLE: folder, "PYTHONHASHSEED": str(seed)}
+        try:
+            run = subprocess.run(  # noqa: S603
+                [*_command(config)],
+                cwd=config.invocation_params.dir,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise RecountError(f"pytest took longer than {limit_s} s") from None
+        try:
+            return json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            end = run.stdout.strip()[-SHOWN:]
+            raise RecountError(f"pytest ended with status {run.returncode} and no result: {end}") from None
+
+
+def _command(config: pytest.Config) -> Iterator[str]:
+    """Yield the command that ran this process's pytest, with the plugin below."""
+    yield sys.executable
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        yield "-P"  # `pytest` does not search the working directory, `python -m pytest` does
+    # The arguments of a worker of pytest-xdist are those of the process that started it.
+    mainargv = getattr(config, "workerinput", {}).get("mainargv")
+    arguments = mainargv[1:] if mainargv else config.invocation_params.args
+    yield from ("-m", "pytest", *map(str, arguments))
+    yield from ("-p", __name__)
+    if config.pluginmanager.hasplugin("pytest_cov"):
+        yield "--no-cov"
+
+
+# ---- in the other process ----------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Any:
+    """Write the results and no other file, run in this process, and update nothing."""
+    folder, option = recounting(), config.option
+    if folder is not None:
+        for name in (*WRITERS, *SELECTORS):
+            if hasattr(option, name):
+                setattr(option, name, None)
+        option.numprocesses, option.dist, option.tx = None, "no", []
+        option.mw_budget_json = str(folder / RESULT)
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave only the tests whose counts are wanted."""
+    folder = recounting()
+    if folder is not None:
+        wanted = set(json.loads((folder / TESTS).read_text(encoding="utf-8")))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
+        items[:] = [item for item in items if item.nodeid in wanted]

@@ -1,0 +1,373 @@
+"""What changed between two runs: the words for times and counts, runs that cannot be compared, several files."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.comparison.allowed import parsed
+from pytest_mwbudget.comparison.changes import BETWEEN_TWO_RUNS, Comparable, changes, comparable, differences
+from pytest_mwbudget.comparison.comparing import compare, offences, unjudged
+from pytest_mwbudget.comparison.figures import figures_of
+from pytest_mwbudget.comparison.merging import StoredRun, merged
+from pytest_mwbudget.model.changes import Change
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import (
+    COUNTED,
+    Books,
+    Count,
+    Counts,
+    Effort,
+    LayerReport,
+    Ledger,
+    Occupation,
+    RequestLine,
+    Result,
+)
+from pytest_mwbudget.model.runs import Provenance, Run
+from pytest_mwbudget.model.stack import Layer
+
+RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {}, Provenance(None, "Epyc", "0"))
+ZERO = Count(0, 0, 0)
+
+
+def about(us: float, half_width: float = 0.02) -> Estimate:
+    return Estimate(us, us * (1 - half_width), us * (1 + half_width))
+
+
+def counts(**said: Any) -> Counts:
+    """Return counts of 100 of everything but threads, unless the arguments say something else."""
+    known = {
+        **dict.fromkeys(COUNTED, Count(100, 100, 100)),
+        "threads": ZERO,
+        "received": ZERO,
+        "sent": ZERO,
+        "suspensions": ZERO,
+    }
+    return Counts(**{**known, **said})
+
+
+def layer(name: str, us: float | Estimate | None = 50.0, **said: Any) -> LayerReport:
+    time = about(us) if isinstance(us, (int, float)) else us
+    known = {"us": time, "method": "split", "counts": counts(), "occupation": time and Occupation(time, 0.0, None)}
+    report = {**known, **{key: value for key, value in said.items() if key in ("method", "counts", "occupation")}}
+    return LayerReport(Layer(0, name, f"shop.{name}", "middleware", **said.get("kind", {})), **report)
+
+
+def result(*layers: LayerReport, **said: Any) -> Result:
+    books = Books(about(300.0), about(5.0), about(40.0), 0.0)
+    known = {
+        "request": RequestLine("GET", "/health"),
+        "status": 200,
+        "layers": layers,
+        "books": books,
+        "ledger": Ledger(counts(), counts(), counts(), 21),
+        "floor_us": 0.1,
+        "effort": Effort(requests=960, rounds=120, seconds=0.4),
+        "slowdown": 1.0,
+        "reference_ns": 2000.0,
+    }
+    return Result(**{**known, **said})
+
+
+def changed(before: Result, after: Result, limits: Comparable | None = None) -> tuple[Change, ...]:
+    return changes(figures_of(before), figures_of(after), limits or Comparable())
+
+
+def change(
+    before: Result, after: Result, row: str = "Auth", quantity: str = "us", limits: Comparable | None = None
+) -> Change:
+    found = changed(before, after, limits)
+    (one,) = [one for one in found if (one.row, one.quantity) == (row, quantity)]
+    return one
+
+
+def word(before: float | Estimate, after: float | Estimate, **said: Any) -> str:
+    return change(result(layer("Auth", before)), replace(result(layer("Auth", after)), **said)).word
+
+
+# ---- times --------------------------------------------------------------------------------------------------------
+
+
+def test_a_time_is_slower_or_faster_only_when_the_whole_interval_says_so():
+    assert word(100.0, 130.0) == "slower"
+    assert word(130.0, 100.0) == "faster"
+    assert word(100.0, 101.0) == "same"
+    assert word(100.0, about(130.0, 0.4)) == "unclear"
+
+
+def test_the_interval_contains_what_two_processes_differ_by():
+    exact = Estimate(100.0, 100.0, 100.0)
+    limit = 100.0 / (1 - BETWEEN_TWO_RUNS)
+    assert word(exact, Estimate(*[limit + 0.1] * 3)) == "slower"
+    assert word(exact, Estimate(*[limit - 0.1] * 3)) == "same"
+
+
+def test_the_change_has_both_figures_and_an_interval_round_the_difference():
+    found = change(result(layer("Auth", 100.0)), result(layer("Auth", 130.0)))
+    assert (found.before, found.after) == (about(100.0), about(130.0))
+    assert found.change is not None
+    assert found.change.estimate == pytest.approx(30.0)
+    assert found.change.low == pytest.approx(30.0 - (2.0**2 + 2.6**2) ** 0.5 - 0.08 * 130)
+    assert found.share == pytest.approx(0.3)
+
+
+def test_a_machine_that_was_slow_in_one_run_explains_a_change():
+    assert word(100.0, 150.0, slowdown=1.3) != "slower"
+    assert word(100.0, 250.0, slowdown=1.3) == "slower"
+    slow = replace(result(layer("Auth", 150.0)), slowdown=1.3)
+    assert change(slow, result(layer("Auth", 100.0))).word != "faster"
+
+
+def test_a_run_that_never_saw_the_machine_fast_is_as_slow_as_the_other_run_shows():
+    assert word(100.0, 150.0, reference_ns=2600.0) != "slower"
+    assert word(100.0, 150.0, reference_ns=2100.0) == "slower"
+    assert word(100.0, 150.0, reference_ns=None) == "slower"
+
+
+def test_a_wide_change_is_unclear_and_a_narrow_one_is_the_same():
+    assert word(about(100.0, 0.02), about(100.0, 0.02)) == "same"
+    assert word(about(100.0, 0.25), about(100.0, 0.25)) == "unclear"
+    assert word(about(5.0, 0.4), about(5.0, 0.4)) == "same", "below 5 µs nobody cares"
+
+
+def test_a_figure_without_an_interval_is_not_compared():
+    found = change(result(layer("Auth", 100.0)), result(layer("Auth", Estimate(90.0, 10.0, float("inf")))))
+    assert (found.word, found.change) == ("not measured", None)
+    assert found.reason == "there were too few requests for an interval"
+
+
+def test_two_methods_of_timing_are_not_compared_unless_the_layer_became_another():
+    split, bypass = layer("Auth", 100.0), layer("Auth", 150.0, method="bypass")
+    assert change(result(split), result(bypass)).reason == "it was timed by split, then by bypass"
+    spawning = layer("Auth", 150.0, method="bypass", kind={"runs_task": True})
+    assert change(result(split), result(spawning)).word == "slower"
+
+
+def test_a_row_that_waits_for_threads_has_no_comparable_time():
+    threaded = counts(threads=Count(1, 1, 1))
+    before = result(ledger=Ledger(counts(), threaded, threaded, 21))
+    after = replace(before, books=Books(about(900.0), about(5.0), about(640.0), 0.0))
+    for row in ("(endpoint)", "(total)"):
+        assert change(before, after, row).word == "not comparable"
+        assert "threads" in str(change(before, after, row).reason)
+    assert change(before, after, "(outside)").word == "same"
+
+
+def test_noise_of_two_equal_runs_is_hardly_ever_a_change():
+    # Two processes, each with its own bias of some per cent, and intervals that hold 99 % of the time.
+    chance, wrong, rows = random.Random(20), 0, 1500
+    for _ in range(rows):
+        true_us = 10 ** chance.uniform(0, 3)
+        readings = []
+        for _ in range(2):
+            sigma = true_us * chance.choice((0.005, 0.02, 0.1))
+            read = chance.gauss(true_us * (1 + chance.gauss(0, 0.03)), sigma)
+            readings.append(Estimate(read, read - 2.58 * sigma, read + 2.58 * sigma))
+        wrong += word(*readings) in ("slower", "faster")
+    assert wrong / rows < 0.01
+
+
+# ---- counts --------------------------------------------------------------------------------------------------------
+
+
+def of(**said: Any) -> Result:
+    return result(layer("Auth", counts=counts(**said)))
+
+
+@pytest.mark.parametrize("quantity", [quantity for quantity in COUNTED if quantity != "threads"])
+def test_an_exact_count_changes_by_one(quantity):
+    before, after = of(**{quantity: Count(100, 100, 100)}), of(**{quantity: Count(101, 101, 101)})
+    found = change(before, after, quantity=quantity)
+    assert (found.word, found.change) == ("more", Estimate(1, 1, 1))
+    assert change(after, before, quantity=quantity).word == "fewer"
+    assert change(before, before, quantity=quantity).word == "same"
+
+
+def test_a_count_that_varies_changes_when_the_ranges_do_not_overlap():
+    before = of(bytes=Count(100, 90, 110))
+    assert change(before, of(bytes=Count(112, 105, 120)), quantity="bytes").word == "same"
+    assert change(before, of(bytes=Count(130, 111, 140)), quantity="bytes").word == "more"
+
+
+def test_counts_of_a_request_that_uses_threads_may_differ_by_a_little():
+    ledger = Ledger(counts(), counts(), counts(threads=Count(1, 1, 1)), 21)
+    before, few, many = (replace(of(bytes=Count(n, n, n)), ledger=ledger) for n in (39_000, 39_300, 41_000))
+    assert change(before, few, quantity="bytes").word == "same"
+    assert change(before, many, quantity="bytes").word == "more"
+    task = replace(of(tasks=Count(101, 101, 101)), ledger=ledger)
+    assert change(replace(of(), ledger=ledger), task, quantity="tasks").word == "same", "within two per cent"
+    one = replace(of(tasks=Count(1, 1, 1)), ledger=ledger)
+    assert change(replace(of(tasks=ZERO), ledger=ledger), one, quantity="tasks").word == "more"
+
+
+def test_a_count_that_one_run_could_not_make_is_not_measured():
+    found = change(of(objects=None), of(), quantity="objects")
+    assert (found.word, found.reason) == ("not measured", "in the earlier run it was not measured")
+
+
+# ---- rows ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_new_or_gone():
+    before, after = result(layer("Old"), layer("Auth")), result(layer("Auth"), layer("New"))
+    words = {(one.row, one.word) for one in changed(before, after) if one.quantity == "us"}
+    assert {("New", "new"), ("Old", "gone"), ("Auth", "same")} <= words
+    assert [one.row for one in changed(before, after)][-1] == "Old", "what is gone comes last"
+
+
+def test_a_layer_that_the_request_does_not_reach_any_more_is_named_with_the_reason():
+    left = layer("Auth", None, counts=None, occupation=None, kind={"entered": False})
+    assert change(result(layer("Auth")), result(left)).reason == "the request did not come to this layer"
+    merged_layer = layer("Auth", None, counts=None, occupation=None, kind={"merged_with": "CORS"})
+    found = change(result(merged_layer), result(layer("Auth")))
+    assert found.reason == "in the earlier run it was measured together with CORS"
+
+
+def test_a_quantity_that_neither_run_knows_is_left_out():
+    nothing = result(layer("Auth", None, counts=counts(objects=None)), books=None)
+    assert not {(one.row, one.quantity) for one in changed(nothing, nothing)} & {
+        ("Auth", "us"),
+        ("Auth", "objects"),
+        ("(total)", "us"),
+    }
+
+
+# ---- surroundings -------------------------------------------------------------------------------------------------
+
+
+def run(**said: Any) -> Run:
+    return replace(RUN, **said)
+
+
+@pytest.mark.parametrize(
+    ("later", "times", "both"),
+    [
+        (run(), True, True),
+        (run(packages={"starlette": "2"}, platform="Linux-6"), True, True),
+        (run(provenance=Provenance(None, "Xeon")), False, True),
+        (run(provenance=Provenance()), False, True),
+        (run(python="3.13.2"), False, True),
+        (run(python="3.12.1"), False, False),
+        (run(implementation="PyPy"), False, False),
+    ],
+)
+def test_times_need_the_same_processor_and_interpreter_and_counts_the_same_minor_version(later, times, both):
+    found = comparable(RUN, later, "asyncio", "asyncio")
+    assert (found.times is None, found.counts is None) == (times, both)
+
+
+def test_another_loop_is_not_comparable():
+    found = comparable(RUN, RUN, "asyncio", "uvloop")
+    assert found.times == found.counts == "measured on the loop asyncio, then on uvloop"
+
+
+def test_on_another_processor_only_counts_are_compared():
+    limits = comparable(RUN, run(provenance=Provenance(None, "Xeon")), "asyncio", "asyncio")
+    before, after = (
+        result(layer("Auth", 100.0)),
+        result(layer("Auth", 900.0, counts=counts(objects=Count(200, 200, 200)))),
+    )
+    assert change(before, after, limits=limits).word == "not comparable"
+    assert change(before, after, limits=limits).reason == "measured on Epyc, then on Xeon"
+    assert change(before, after, quantity="objects", limits=limits).word == "more"
+
+
+def test_what_the_surroundings_differ_by_is_named():
+    later = run(python="3.13.2", packages={"starlette": "2"}, provenance=Provenance(None, "Epyc", "random"))
+    assert list(differences(run(packages={"anyio": "4"}), later)) == [
+        "CPython 3.13.1 → CPython 3.13.2",
+        "hash seed 0 → random",
+        "anyio 4 → unknown",
+        "starlette unknown → 2",
+    ]
+
+
+# ---- several files ------------------------------------------------------------------------------------------------
+
+
+def stored(name: str, *measured: tuple[str, Result], **said: Any) -> StoredRun:
+    return StoredRun(name, run(**said), measured)
+
+
+def test_shards_are_merged():
+    found = merged([stored("a", ("t1", result(layer("A")))), stored("b", ("t2", result(layer("B"))))])
+    assert [place.key.nodeid for place in found.requests] == ["t1", "t2"]
+    assert found.repeated == ()
+
+
+def test_of_a_request_in_several_files_the_newest_counts_and_that_is_said():
+    early = stored("early", ("t", result(layer("Early"))), ("u", result()), created="2026-11-23T11:00:00+02:00")
+    late = stored("late", ("t", result(layer("Late"))), created="2026-11-23T10:00:00+00:00")
+    for files in ([early, late], [late, early]):
+        found = merged(files)
+        (kept,) = [one.result.layers[0].name for place, one in found.requests.items() if place.key.nodeid == "t"]
+        assert kept == "Late"
+        assert found.repeated == ("t GET /health: in 2 files (early, late); the newest counts, late",)
+
+
+def test_the_same_test_on_another_interpreter_is_another_request():
+    before = merged(
+        [stored("12", ("t", result(layer("A", 10.0))), python="3.12.1"), stored("13", ("t", result(layer("A", 50.0))))]
+    )
+    after = merged(
+        [stored("13", ("t", result(layer("A", 50.0)))), stored("12", ("t", result(layer("A", 10.0))), python="3.12.1")]
+    )
+    assert before.repeated == ()
+    found = compare(before, after)
+    assert len(found.pairs) == 2
+    assert {one.word for _, one in found.changes} == {"same"}
+
+
+def test_a_request_that_the_earlier_run_has_on_another_interpreter_is_matched_and_not_comparable():
+    found = compare(
+        merged([stored("a", ("t", result(layer("A"))), python="3.12.1")]),
+        merged([stored("b", ("t", result(layer("A"))))]),
+    )
+    assert {one.word for _, one in found.changes} == {"not comparable"}
+    assert found.differences == ("CPython 3.12.1 → CPython 3.13.1",)
+
+
+def test_requests_of_one_run_only_are_named():
+    found = compare(merged([stored("a", ("old", result()))]), merged([stored("b", ("new", result()))]))
+    assert (found.pairs, found.new, found.gone) == ((), ("new GET /health",), ("old GET /health",))
+
+
+# ---- what is allowed ----------------------------------------------------------------------------------------------
+
+
+def broken(before: Result, after: Result, allowed: str) -> list[tuple[str, str]]:
+    comparison = compare(merged([stored("a", ("t", before))]), merged([stored("b", ("t", after))]))
+    return [(one.change.row, one.quantity) for one in offences(comparison, parsed(allowed, "--fail"))]
+
+
+def test_growth_is_broken_only_by_the_whole_interval():
+    before = result(layer("Auth", 100.0))
+    assert broken(before, result(layer("Auth", 118.0)), "us:10%") == []
+    assert broken(before, result(layer("Auth", 130.0)), "us:10%") == [("Auth", "us")]
+    assert broken(before, result(layer("Auth", 150.0)), "us:40us") == []
+
+
+def test_counts_may_not_grow_by_one_where_none_is_allowed():
+    assert broken(of(), of(objects=Count(101, 101, 101)), "objects:0") == [("Auth", "objects")]
+    assert broken(of(), of(objects=Count(101, 101, 101)), "objects:1%") == []
+    assert broken(of(), of(objects=Count(99, 99, 99)), "objects:0") == []
+
+
+def test_only_layers_and_the_total_time_are_judged():
+    before = result(layer("Auth", 100.0))
+    grown = Books(about(600.0), about(50.0), about(400.0), 0.0)
+    after = result(layer("Auth", 100.0), layer("New", 300.0), books=grown)
+    assert broken(before, after, "us:1%,objects:0") == []
+    assert broken(before, after, "us:1%,total_us:10%") == [("(total)", "total_us")]
+
+
+def test_what_cannot_be_judged_is_counted_by_reason():
+    xeon = stored("b", ("t", result(layer("Auth", 900.0))), provenance=Provenance(None, "Xeon"))
+    comparison = compare(merged([stored("a", ("t", result(layer("Auth"))))]), merged([xeon]))
+    allowed = parsed("us:1%,objects:0", "--fail")
+    assert list(offences(comparison, allowed)) == []
+    assert list(unjudged(comparison, allowed)) == [("us", "measured on Epyc, then on Xeon", 1)]

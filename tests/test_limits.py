@@ -1,0 +1,544 @@
+"""The file of limits: reading, writing, choosing a section, judging, updating and merging. All pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.limits.costs import Cost, costs, room_us
+from pytest_mwbudget.limits.file import SCHEMA, Limit, LimitsFile, Place, parsed, text_of
+from pytest_mwbudget.limits.judging import changed, judged, without_limits
+from pytest_mwbudget.limits.merging import merged
+from pytest_mwbudget.limits.sections import Surroundings, chosen
+from pytest_mwbudget.limits.updating import Measured, Rules, joined, rounded_up, unused_places, updated
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.request_keys import RequestKey
+from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Quantity
+
+from .test_report_json import RESULT
+
+HERE = Surroundings("CPython", "3.13.2", "asyncio", "Linux x86_64")
+SECTION, CPU = HERE.section, "AMD EPYC 7763"
+KEY = RequestKey("tests/test_shop.py::test_health", "GET /health")
+PLACE = Place(SECTION, *KEY, "CORSMiddleware", "objects")
+
+
+def place(**changes: Any) -> Place:
+    return PLACE._replace(**changes)
+
+
+# ---- the file ----------------------------------------------------------------------------------------------------
+
+FILE = LimitsFile(
+    {
+        place(row="(total)"): Limit(165),
+        place(): Limit(456, 444),
+        place(quantity="tasks"): Limit(0),
+        place(quantity="us", processor=CPU): Limit(12.5, reason="a header more"),
+        place(section="CPython 3.12.1, trio, Linux x86_64", row="Auth"): Limit(7, reason="keys ü"),
+    },
+    {(SECTION, "starlette"): "1.0", (SECTION, "fastapi"): "0.120"},
+)
+TEXT = """\
+{
+ "schema": "pytest-mwbudget-limits/1",
+ "sections": {
+  "CPython 3.12.1, trio, Linux x86_64": {
+   "packages": {},
+   "tests": {
+    "tests/test_shop.py::test_health": {
+     "GET /health": {
+      "Auth": {"objects": {"limit": 7, "reason": "keys ü"}}
+     }
+    }
+   }
+  },
+  "CPython 3.13.2, asyncio, Linux x86_64": {
+   "packages": {
+    "fastapi": "0.120",
+    "starlette": "1.0"
+   },
+   "tests": {
+    "tests/test_shop.py::test_health": {
+     "GET /health": {
+      "(total)": {"objects": 165},
+      "CORSMiddleware": {"us": {"AMD EPYC 7763": {"limit": 12.5, "reason": "a header more"}}, "objects": [444, 456], "tasks": 0}
+     }
+    }
+   }
+  }
+ }
+}
+"""  # noqa: E501
+
+
+def test_a_file_is_sorted_with_a_line_for_each_row() -> None:
+    assert text_of(FILE) == TEXT
+    assert parsed(TEXT, "'f'") == FILE
+    assert parsed(text_of(LimitsFile()), "'f'") == LimitsFile()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "'f' is not JSON: .*; correct it, or restore the committed version"),
+        ("[1]", "'f' has the schema None, and this version of pytest-mwbudget reads 'pytest-mwbudget-limits/1'; use"),
+        ('{"schema": "pytest-mwbudget-limits/2"}', "'f' has the schema 'pytest-mwbudget-limits/2', and this version"),
+        (
+            f'{{\n<<<<<<< HEAD\n"schema": "{SCHEMA}"\n=======\n',
+            "'f' has a merge conflict in line 2; resolve it, or",
+        ),
+        (f'{{"schema": "{SCHEMA}", "schema": 1}}', "'f' is not JSON: the key 'schema' stands twice in one object"),
+        (f'{{"schema": "{SCHEMA}", "sections": []}}', r"'f': sections: \[\] is no object; restore the committed"),
+        (
+            f'{{"schema": "{SCHEMA}", "sections": {{"3.13": {{}}}}}}',
+            "'f': '3.13' is no name of a section; write it",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_explained(text: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said) as raised:
+        parsed(text, "'f'")
+    assert raised.value.message_id == "limits-file"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"objects": "5"}, 'CORSMiddleware, objects is "5", which is no limit; write 478, or'),
+        ({"objects": -1}, "which is no limit"),
+        ({"objects": True}, "which is no limit"),
+        ({"objects": 1.5}, "which is no limit"),
+        ({"objects": [456, 444]}, r"is \[456, 444\], which is no limit"),
+        ({"objects": {"limit": 5}}, "which is no limit"),
+        ({"objects": {"limit": 5, "reason": "x", "more": 1}}, "which is no limit"),
+        ({"objekts": 5}, "CORSMiddleware has a limit of 'objekts'. Did you mean 'objects'\\? The quantities are: us,"),
+        ({"us": 5}, "CORSMiddleware, us: 5 is no object"),
+        ({"us": {"AMD": "fast"}}, "us, 'AMD' is \"fast\", which is no limit; write a number of microseconds"),
+        (5, "GET /health, CORSMiddleware: 5 is no object"),
+    ],
+)
+def test_a_limit_that_is_none_is_named_with_its_place(row: Any, said: str) -> None:
+    tests = {KEY.nodeid: {KEY.request: {"CORSMiddleware": row}}}
+    text = json.dumps({"schema": SCHEMA, "sections": {SECTION: {"packages": {}, "tests": tests}}})
+    with pytest.raises(SettingError, match=said):
+        parsed(text, "'f'")
+
+
+def test_a_version_is_text() -> None:
+    text = json.dumps({"schema": SCHEMA, "sections": {SECTION: {"packages": {"fastapi": 1}, "tests": {}}}})
+    with pytest.raises(SettingError, match="packages, 'fastapi' is 1; write the version as text"):
+        parsed(text, "'f'")
+
+
+# ---- sections ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [("3.13.2", "3.13.2"), ("3.13.3", "3.13.4"), ("3.13.9", "3.13.4"), ("3.13.0rc1", "3.13.2"), ("3.12.0", None)],
+)
+def test_the_nearest_patch_release_is_chosen(version: str, found: str | None) -> None:
+    names = [replace(HERE, version=one).section for one in ("3.13.2", "3.13.4", "3.14.0")]
+    here = replace(HERE, version=version)
+    assert chosen(names, here) == (found and replace(HERE, version=found).section)
+    assert chosen(names, replace(here, loop="trio")) is None
+    assert chosen(names, replace(here, platform="Darwin arm64")) is None
+    assert chosen(names, replace(here, implementation="PyPy")) is None
+
+
+def test_what_changed_is_named() -> None:
+    recorded = {"starlette": "1.0", "fastapi": "0.120", "gone": "1"}
+    installed = {"starlette": "1.1", "fastapi": "0.120", "new": "2"}
+    assert [*changed(SECTION, recorded, replace(HERE, version="3.13.5"), installed)] == [
+        "CPython 3.13.2, here CPython 3.13.5",
+        "starlette 1.0, here 1.1",
+    ]
+    assert [*changed(SECTION, recorded, HERE, recorded)] == []
+
+
+# ---- judging -----------------------------------------------------------------------------------------------------
+
+
+def test_each_row_is_judged_by_its_limits() -> None:
+    limits = {
+        place(row="GZipMiddleware", quantity="objects"): Limit(4),
+        place(row="GZipMiddleware", quantity="tasks"): Limit(1),
+        place(row="(total)", quantity="threads"): Limit(1),
+        place(row="Auth#2", quantity="objects"): Limit(0),  # not entered
+        place(row="Gone", quantity="objects"): Limit(0),
+        place(row="Mount", quantity="objects"): Limit(0),
+        place(row="(total)", quantity="us", processor="another"): Limit(0),
+    }
+    found = {(one.row, one.quantity): (one.verdict, one.value) for one in judged(RESULT, limits, CPU)}
+    assert found == {
+        ("GZipMiddleware", "objects"): ("undecided", None),  # Mount is measured together with it, and has a limit
+        ("GZipMiddleware", "tasks"): ("undecided", None),
+        ("(total)", "threads"): ("fail", 2),
+        ("Mount", "objects"): ("undecided", None),
+    }
+    del limits[place(row="Mount", quantity="objects")]
+    found = {(one.row, one.quantity): (one.verdict, one.value) for one in judged(RESULT, limits, CPU)}
+    assert found["GZipMiddleware", "objects"] == ("fail", 5)
+    assert found["GZipMiddleware", "tasks"] == ("pass", 1)
+
+
+def test_a_time_is_judged_by_its_interval() -> None:
+    assert RESULT.books is not None
+    total = RESULT.books.total
+    quiet = replace(RESULT, slowdown=1.0)
+    for most, verdict in ((total.low / 1.2, "fail"), (total.estimate, "undecided"), (total.high, "pass")):
+        limits = {place(row="(total)", quantity="us", processor=CPU): Limit(most)}
+        (found,) = judged(quiet, limits, CPU)
+        assert (found.verdict, found.value) == (verdict, total.estimate)
+        assert (found.reason is None) == (verdict != "undecided")
+    limits = {place(row="(total)", quantity="us", processor=CPU): Limit(total.low / 1.2)}
+    (slow,) = judged(replace(RESULT, slowdown=1.5), limits, CPU)
+    (crowded,) = judged(quiet, limits, CPU, crowded="another process measures")
+    assert (slow.verdict, crowded.verdict, crowded.reason) == ("undecided", "undecided", "another process measures")
+
+
+def test_a_count_that_is_not_counted_here_is_undecided() -> None:
+    assert RESULT.ledger is not None
+    without = replace(RESULT.ledger, why={"objects": "no compiler"}, total=replace(RESULT.ledger.total, objects=None))
+    (found,) = judged(replace(RESULT, ledger=without), {place(row="(total)"): Limit(1)}, CPU)
+    assert found.verdict == "undecided"
+    assert found.reason == "objects cannot be counted here: no compiler [uncountable]"
+
+
+def test_a_row_without_a_limit_is_missing() -> None:
+    rows = without_limits(RESULT, {place(row="(total)"): Limit(1)}, ("objects", "us"))
+    assert "GZipMiddleware" in rows
+    assert "(total)" not in rows
+    assert "Auth#2" not in rows  # not entered
+    assert without_limits(RESULT, {}, ("us",)) == []
+
+
+# ---- costs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_that_differs_leaves_room_for_other_seeds() -> None:
+    first, second = Cost.of(Count(444, 444, 446)), Cost.of(Count(450, 449, 450))
+    both = first.with_another(second)
+    assert both == second.with_another(first) == Cost(444, 450, 444, 450)
+    assert (first.end, both.end) == (446, 456)
+    assert both.varies
+    assert not Cost.of(Count(5, 5, 5)).varies
+
+
+def test_only_a_certain_time_is_recorded() -> None:
+    quiet = replace(RESULT, slowdown=1.0)
+    assert "us" in costs(quiet, ["us"])["(total)"]
+    assert "us" not in costs(replace(RESULT, slowdown=1.2), ["us"])["(total)"]
+    assert quiet.books is not None
+    wide = replace(quiet.books, total=Estimate(100, 60, 140))
+    assert "us" not in costs(replace(quiet, books=wide), ["us"])["(total)"]
+
+
+# ---- updating ----------------------------------------------------------------------------------------------------
+
+ROWS = ("(endpoint)", "(total)", "A", "B")
+RECORDED: tuple[Quantity, ...] = ("us", "objects", "tasks")
+
+
+def rules(*modes: str, committed: LimitsFile | None = None, reason: str | None = "why") -> Rules:
+    return Rules(frozenset(modes), RECORDED, CPU, reason, committed)
+
+
+def measured(cost: Mapping[Quantity, Cost], row: str = "A", **ceilings: float) -> dict[RequestKey, Measured]:
+    return {KEY: Measured(frozenset(ROWS), {row: cost}, {(row, quantity): most for quantity, most in ceilings.items()})}  # type: ignore[misc]
+
+
+def exact(number: int) -> Cost:
+    return Cost.of(Count(number, number, number))
+
+
+def of(**limits: Limit) -> LimitsFile:
+    return LimitsFile(
+        {place(row="A", quantity=q, processor=CPU if q == "us" else ""): limit for q, limit in limits.items()},
+        {(SECTION, "starlette"): "1"},
+    )
+
+
+def after(file: LimitsFile, cost: Mapping[Quantity, Cost], how: Rules, **ceilings: float) -> dict[str, Limit]:
+    found = updated(file, HERE, measured(cost, **ceilings), (), {"starlette": "1"}, how).file
+    return {one.quantity: limit for one, limit in found.limits.items()}
+
+
+def test_create_writes_counts_exactly_and_times_with_room() -> None:
+    cost: dict[Quantity, Cost] = {"us": Cost.of(Estimate(100, 98, 103)), "objects": exact(7), "tasks": exact(0)}
+    cost["objects"] = cost["objects"].with_another(exact(9))
+    found = updated(LimitsFile(), HERE, measured(cost), (), {"starlette": "1"}, rules("create"))
+    assert found.file == of(us=Limit(130), objects=Limit(11, 7), tasks=Limit(0))
+    assert {change.kind for change in found.changes} == {"created"}
+    assert found.of_counts == {KEY.nodeid}
+    assert after(LimitsFile(), cost, rules("trim", "fix")) == {}
+
+
+def test_no_limit_is_created_above_a_ceiling() -> None:
+    cost: dict[Quantity, Cost] = {"objects": exact(7).with_another(exact(9))}
+    assert after(LimitsFile(), cost, rules("create"), objects=10)["objects"] == Limit(10, 7)
+    assert after(LimitsFile(), cost, rules("create"), objects=8) == {}
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost", "trimmed"),
+    [
+        (Limit(16), exact(10), None),
+        (Limit(17), exact(10), Limit(10)),
+        (Limit(1), exact(0), Limit(0)),
+        (Limit(40, reason="old"), exact(10), Limit(10)),
+        (Limit(40, 10), exact(10), None),  # it varies, and this is in its range
+        (Limit(40, 20), exact(10), Limit(10)),
+    ],
+)
+def test_trim_lowers_counts_to_their_high_end(limit: Limit, cost: Cost, trimmed: Limit | None) -> None:
+    assert after(of(objects=limit), {"objects": cost}, rules("create", "trim"))["objects"] == (trimmed or limit)
+    assert after(of(objects=limit), {"objects": cost}, rules("create"))["objects"] == limit
+
+
+@pytest.mark.parametrize(("most", "trimmed"), [(160, None), (161, 130), (100, None)])
+def test_trim_lowers_times_to_their_room(most: float, trimmed: float | None) -> None:
+    found = after(of(us=Limit(most)), {"us": Cost.of(Estimate(100, 98, 102))}, rules("trim"))
+    assert found["us"].most == (trimmed or most)
+
+
+@pytest.mark.parametrize(
+    ("number", "committed", "found"),
+    [
+        (100, of(objects=Limit(100)), Limit(100)),  # not broken
+        (115, of(objects=Limit(100)), Limit(115, reason="why")),
+        (116, of(objects=Limit(100)), None),
+        (103, of(objects=Limit(90)), Limit(103, reason="why")),  # HEAD counts, not an earlier fix of the same change
+        (104, of(objects=Limit(90)), None),
+        (900, LimitsFile(), Limit(900, reason="why")),  # new in this change
+        (115, None, Limit(115, reason="why")),  # no repository: the file counts
+        (116, None, None),
+    ],
+)
+def test_fix_raises_by_at_most_15_per_cent(number: int, committed: LimitsFile | None, found: Limit | None) -> None:
+    file = of(objects=Limit(100))
+    update = updated(file, HERE, measured({"objects": exact(number)}), (), {}, rules("fix", committed=committed))
+    assert update.file.limits[place(row="A")] == (found or Limit(100))
+    assert [one.cost for one in update.refused] == ([] if found else [number])
+    if update.refused:
+        holder = "the file, which is in no git repository," if committed is None else "HEAD"
+        assert update.refused[0].why.startswith(f"{holder} holds ")
+
+
+def test_fix_never_passes_a_ceiling() -> None:
+    head = of(objects=Limit(100))
+    how = rules("fix", committed=head)
+    (refused,) = updated(head, HERE, measured({"objects": exact(110)}, objects=105), (), {}, how).refused
+    assert refused.why == "its budget is 105, and no limit is raised above a budget"
+    cost: dict[Quantity, Cost] = {"objects": Cost(101, 104, 101, 104)}
+    assert after(head, cost, how, objects=105)["objects"] == Limit(105, 101, "why")
+
+
+def test_where_one_row_is_refused_no_other_of_its_request_is_raised() -> None:
+    file = LimitsFile({place(row="A"): Limit(10), place(row="(total)"): Limit(1000)})
+    found = {KEY: Measured(frozenset(ROWS), {"A": {"objects": exact(20)}, "(total)": {"objects": exact(1010)}})}
+    update = updated(file, HERE, found, (), {}, rules("fix", committed=file))
+    assert [one.place.row for one in update.refused] == ["A"]
+    assert update.changes == ()
+
+
+def test_a_broken_time_is_raised() -> None:
+    how = rules("fix", committed=of(us=Limit(100)))
+    assert after(of(us=Limit(100)), {"us": Cost.of(Estimate(112, 110, 114))}, how)["us"] == Limit(115, reason="why")
+    assert after(of(us=Limit(100)), {"us": Cost.of(Estimate(106, 105, 107))}, how)["us"] == Limit(100)  # no failure
+
+
+def test_trim_removes_what_no_test_uses() -> None:
+    other = "tests/test_shop.py::test_other"
+    used = {
+        place(row="A"): Limit(5),
+        place(nodeid=other): Limit(5),
+        place(section="CPython 3.12.0, asyncio, x"): Limit(1),
+    }
+    unused = {
+        place(row="Gone"): Limit(5),
+        place(request="GET /gone"): Limit(5),
+        place(nodeid="gone.py::test"): Limit(5),
+        place(row="A", quantity="bytes"): Limit(5),  # not recorded any more
+    }
+    file, now = LimitsFile(used | unused), measured({"objects": exact(5)})
+    assert updated(file, HERE, now, {"gone.py::test"}, {}, rules("create", "trim")).file.limits == used
+    assert updated(file, HERE, now, {"gone.py::test"}, {}, rules("create", "fix")).file.limits == file.limits
+    assert {*unused_places(file, SECTION, now, {"gone.py::test"})} == {*unused} - {place(row="A", quantity="bytes")}
+    assert updated(file, HERE, {}, (), {}, rules("trim")).file == file
+
+
+def test_a_section_gets_new_versions_when_all_of_it_was_measured() -> None:
+    file = LimitsFile({place(row="A"): Limit(5)}, {(SECTION, "starlette"): "1", (SECTION, "gone"): "1"})
+    newer, now = replace(HERE, version="3.13.9"), measured({"objects": exact(5)})
+    found = updated(file, newer, now, (), {"starlette": "2"}, rules("create")).file
+    assert found == LimitsFile({place(section=newer.section, row="A"): Limit(5)}, {(newer.section, "starlette"): "2"})
+    part = LimitsFile({**file.limits, place(nodeid="other.py::test"): Limit(5)}, file.packages)
+    found = updated(part, newer, now, (), {"starlette": "2", "new": "1"}, rules("create")).file
+    assert found == LimitsFile(part.limits, {**part.packages, (SECTION, "new"): "1"})
+    broken = updated(
+        file, newer, measured({"objects": exact(50)}), (), {"starlette": "2"}, rules("fix", committed=file)
+    )
+    assert broken.refused
+    assert broken.file == file
+
+
+def test_a_request_that_another_process_did_not_count_is_not_joined() -> None:
+    one, other = measured({"objects": exact(5), "us": exact(1)})[KEY], measured({"objects": exact(6)})[KEY]
+    whole = joined([one, other])
+    assert whole is not None
+    assert whole.differs
+    assert whole.costs["A"] == {"objects": Cost(5, 6, 5, 6), "us": exact(1)}
+    assert joined([one, measured({"tasks": exact(5)})[KEY]]) is None
+    assert one.without_counts().costs == {"A": {"us": exact(1)}}
+
+
+def test_a_time_is_rounded_up_to_three_digits() -> None:
+    assert [rounded_up(us) for us in (0, 130.0, 130.01, 0.1234, 12345, 5.3)] == [0, 130, 131, 0.124, 12400, 5.3]
+
+
+# ---- properties --------------------------------------------------------------------------------------------------
+
+numbers = st.integers(0, 60)
+counts = st.builds(
+    lambda a, b, c: Cost.of(Count(*(sorted((a, b, c))[i] for i in (1, 0, 2)))), numbers, numbers, numbers
+)
+times = st.builds(
+    lambda us, share: Cost.of(Estimate(us, us * (1 - share), us * (1 + share))), st.floats(0.1, 500), st.floats(0, 0.3)
+)
+many = st.lists(counts, min_size=1, max_size=3).map(lambda found: found[0].with_another(found[-1]))
+figures = st.fixed_dictionaries({}, optional={"us": times, "objects": many, "tasks": many})
+requests = st.builds(
+    lambda found, ceilings: Measured(frozenset(ROWS), found, ceilings),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(ROWS, figures)),
+    st.dictionaries(st.tuples(st.sampled_from(ROWS), st.sampled_from(("objects", "tasks"))), numbers, max_size=2),
+)
+keys = st.builds(
+    RequestKey, st.sampled_from(("t.py::a", "t.py::b", "t.py::gone")), st.sampled_from(("GET /", "GET /x"))
+)
+runs = st.dictionaries(keys.filter(lambda key: key.nodeid != "t.py::gone"), requests, max_size=3)
+some = settings(max_examples=50, deadline=None)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> LimitsFile:
+    own = draw(st.sampled_from((SECTION, replace(HERE, version="3.13.7").section)))
+    sections = st.sampled_from((own, "CPython 3.12.0, trio, x"))
+    limits = {}
+    for _ in range(draw(st.integers(0, 6))):
+        quantity: Quantity = draw(st.sampled_from(RECORDED))
+        where = Place(
+            draw(sections), *draw(keys), draw(st.sampled_from(ROWS)), quantity, CPU if quantity == "us" else ""
+        )
+        most = draw(numbers)
+        low = None if quantity == "us" or not most else draw(st.none() | st.integers(0, most - 1))
+        limits[where] = Limit(most, low, draw(st.none() | st.sampled_from(("x", "y"))))
+    packages = draw(st.dictionaries(st.tuples(sections, st.sampled_from("ab")), st.sampled_from(("1.9", "1.10"))))
+    return LimitsFile(limits, packages).pruned()
+
+
+modes = st.sets(st.sampled_from(("create", "trim", "fix")), min_size=1)
+
+
+@some
+@given(files(), runs, modes, st.none() | files(), st.sets(st.just("t.py::gone")))
+def test_a_second_update_changes_nothing(
+    file: LimitsFile, run: dict[RequestKey, Measured], how: set[str], head: LimitsFile | None, unused: set[str]
+) -> None:
+    rule = rules(*how, committed=head)
+    first = updated(file, HERE, run, unused, {"a": "2"}, rule)
+    # Without a repository every raise is measured by the file, which the first one has raised.
+    second = updated(first.file, HERE, run, unused, {"a": "2"}, rule if head else rules(*how - {"fix"}))
+    assert second.file == first.file
+    assert second.changes == ()
+    assert parsed(text_of(first.file), "'f'") == first.file
+
+
+@some
+@given(files(), runs, modes, st.none() | files())
+def test_limits_move_only_as_allowed(
+    file: LimitsFile, run: dict[RequestKey, Measured], how: set[str], head: LimitsFile | None
+) -> None:
+    for change in updated(file, HERE, run, (), {}, rules(*how, committed=head)).changes:
+        before, now, where = change.before, change.after, change.place
+        mode = {"created": "create", "trimmed": "trim", "removed": "trim", "raised": "fix"}[change.kind]
+        assert mode in how
+        if now is not None:
+            ceiling = run[RequestKey(where.nodeid, where.request)].ceilings.get((where.row, where.quantity), now.most)
+            assert now.most <= ceiling
+        if change.kind == "trimmed":
+            assert before is not None
+            assert now is not None
+            assert now.most < before.most
+        if change.kind == "raised":
+            assert before is not None
+            assert now is not None
+            assert now.most > before.most
+            assert now.reason == "why"
+            section = None if head is None else chosen(head.sections, HERE)
+            held = before if head is None else head.limits.get(where._replace(section=section or ""))
+            if held is not None:
+                assert now.most <= held.most * 1.15 + 1e-9
+
+
+@some
+@given(files(), runs)
+def test_what_was_recorded_is_kept_by_what_was_measured(file: LimitsFile, run: dict[RequestKey, Measured]) -> None:
+    """After all modes a figure is within its limit, refused, or above its ceiling."""
+    update = updated(file, HERE, run, (), {}, rules("create", "trim", "fix", committed=LimitsFile()))
+    section = chosen(update.file.sections, HERE)
+    refused = {one.place[1:] for one in update.refused}
+    for key, one in run.items():
+        for row, costs_of_row in one.costs.items():
+            for quantity, cost in costs_of_row.items():
+                where = Place(section or "", *key, row, quantity, CPU if quantity == "us" else "")
+                if where[1:] in refused or cost.typical > one.ceilings.get((row, quantity), cost.typical):
+                    continue
+                if quantity in COUNTED and not any(p[:3] == where[1:4] for p in refused):
+                    limit = update.file.limits.get(where)
+                    broken_together = any(p[:2] == where[1:3] for p in refused)
+                    assert broken_together or (limit is not None and cost.typical <= limit.most)
+
+
+@some
+@given(files(), files(), files(), st.none() | files())
+def test_merging_depends_on_no_order(a: LimitsFile, b: LimitsFile, c: LimitsFile, base: LimitsFile | None) -> None:
+    assert merged([a, b, c], base) == merged([c, a, b], base) == merged([b, b, a, c, c], base)
+    assert merged([a], base) == merged([a, a], base) == a
+    assert merged([a, merged([a, b], base)]) == merged([merged([a, b], base), a])
+    if base is None:
+        assert merged([merged([a, b]), c]) == merged([a, merged([b, c])])
+        assert merged([a, merged([a, b])]) == merged([a, b])
+
+
+def test_what_one_job_changed_wins_over_what_the_other_left_alone() -> None:
+    base = LimitsFile({place(row="A"): Limit(10), place(row="B"): Limit(10), place(row="C"): Limit(10)})
+    trimmed = LimitsFile({**base.limits, place(row="A"): Limit(5)})
+    raised = LimitsFile({place(row="A"): Limit(10), place(row="B"): Limit(11, reason="x"), place(row="D"): Limit(1)})
+    found = merged([trimmed, raised], base).limits
+    assert found == {place(row="A"): Limit(5), place(row="B"): Limit(11, reason="x"), place(row="D"): Limit(1)}
+    assert merged([trimmed, raised]).limits[place(row="A")] == Limit(10, 5)  # without a base the higher one wins
+
+
+def test_two_changes_of_one_limit_give_the_higher_one() -> None:
+    one, other = LimitsFile({place(): Limit(456, 450)}), LimitsFile({place(): Limit(448, reason="x")})
+    assert merged([one, other]).limits == {place(): Limit(456, 448)}
+    time = place(quantity="us", processor=CPU)
+    assert merged([LimitsFile({time: Limit(5)}), LimitsFile({time: Limit(6)})]).limits == {time: Limit(6)}
+    versions = [LimitsFile(one.limits, {(SECTION, "a"): version}) for version in ("1.9", "1.10")]
+    assert merged(versions).packages == {(SECTION, "a"): "1.10"}
+
+
+def test_every_quantity_can_be_recorded() -> None:
+    limits = {place(quantity=q, processor="" if q in COUNTED else CPU): Limit(3) for q in QUANTITIES}
+    assert parsed(text_of(LimitsFile(limits)), "'f'") == LimitsFile(limits)
+    assert room_us(100) == 30
+    assert room_us(1) == 5

@@ -1,0 +1,591 @@
+"""The file of limits in runs of pytest: judging, updating, what is missing, what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.limits.file import LimitsFile, parsed, text_of
+from pytest_mwbudget.session import limits, limits_update
+from pytest_mwbudget.session.limits import RECORDED, surroundings
+from pytest_mwbudget.session.recount import RecountError
+
+from .apps import FAST, LEAN, Scheduled
+
+FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")
+UPDATE = ("--mw-budget-update",)
+HERE = surroundings("asyncio")
+# A layer that hands as many calls to threads as the file `cost` says: threads are counted everywhere.
+CONFTEST = """
+import asyncio
+from pathlib import Path
+
+import pytest
+
+COST = Path(__file__).with_name("cost")
+
+
+class Layer:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        for _ in range(int(COST.read_text())):
+            await asyncio.gather(asyncio.sleep(0))
+        await self.app(scope, receive, send)
+
+
+async def hello(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def mw_budget_app():
+    return Layer(hello)
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.mw_budget
+def test_one(mw_budget):
+    mw_budget.get("/one")
+
+@pytest.mark.mw_budget
+def test_two(mw_budget):
+    mw_budget.get("/two")
+"""
+
+
+class Project:
+    """A project with a file of limits. `recounts` are the hash seeds with which tests were counted again."""
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pytester, self.recounts = pytester, list[int]()
+        self.file = pytester.path / "mw-budgets.json"
+        for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+            monkeypatch.delenv(name, raising=False)
+        pytester.makeconftest(CONFTEST)
+        pytester.makepyfile(test_app=TESTS)
+        pytester.makeini("[pytest]\nmw_budget_file = mw-budgets.json\n")
+        self.costs(20)
+
+    def costs(self, tasks: int) -> None:
+        (self.pytester.path / "cost").write_text(str(tasks))
+
+    def run(self, *arguments: str, measure: bool = True) -> pytest.RunResult:
+        options = [*LEAN, "-p", "no:cacheprovider", "-q", "-W", "default::pytest_mwbudget.BudgetWarning"]
+        options += ["--mw-budget", "--mw-budget-flamegraph=never"] if measure else []
+        return self.pytester.runpytest_inprocess(*options, *arguments, plugins=[Scheduled(**FAST)])
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of tasks, by test and row."""
+        found = parsed(self.file.read_text(encoding="utf-8"), "'f'").limits
+        return {f"{p.nodeid.rpartition('_')[2]} {p.row}": one.most for p, one in found.items() if p.quantity == "tasks"}
+
+    def commit(self) -> None:
+        for command in ("init -q", "add -A", "-c user.name=x -c user.email=x@x commit -qm x"):
+            subprocess.run(["git", *command.split()], cwd=self.pytester.path, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose counts are the same in other processes."""
+    found = Project(pytester, monkeypatch)
+
+    def recounted(config: pytest.Config, tests: set[str], seed: int) -> Any:
+        found.recounts.append(seed)
+        summary = config.pluginmanager.get_plugin("mw-budget-summary")
+        return {"measurements": [one.measurement for one in summary.requests if one.measurement["nodeid"] in tests]}
+
+    monkeypatch.setattr(limits_update, "recounted", recounted)
+    monkeypatch.setattr(limits, "recounted", in_no_other_process)
+    return found
+
+
+def in_no_other_process(*arguments: Any) -> None:
+    raise RecountError("no other process")
+
+
+EVERY_ROW = {"one (outside)": 0, "one Layer": 20, "one (endpoint)": 0, "one (total)": 20}
+EVERY_ROW |= {name.replace("one", "two"): number for name, number in EVERY_ROW.items()}
+
+
+def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Project) -> None:
+    result = project.run(*UPDATE)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["mw-budget: counting 2 tests again in processes with other hash seeds"])
+    result.stdout.fnmatch_lines([f"mw-budgets.json: {2 * 4 * len(RECORDED)} created"])
+    assert project.limits == EVERY_ROW
+    assert len(project.recounts) == 2
+    text = project.file.read_text(encoding="utf-8")
+    for arguments in ((), UPDATE, FIX):
+        result = project.run(*arguments)
+        result.assert_outcomes(passed=2)
+        assert project.file.read_text(encoding="utf-8") == text
+    assert len(project.recounts) == 2
+    project.costs(21)
+    result = project.run("test_app.py::test_one")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GET /one: Layer 21 tasks, recorded limit 20 tasks (2 of 4 rows over recorded limits)",
+            "Layer is over its recorded limit*: *",
+            "Next: if the cost is intended, this writes the figures into the file of limits:",
+            "    pytest --mw-budget --mw-budget-update --mw-budget-update-mode=create,trim,fix"
+            " --mw-budget-reason='why it costs more' test_app.py::test_one",
+            "More: mwbudget explain over-limit*",
+        ]
+    )
+
+
+def test_without_a_limit_a_run_warns_and_fails_in_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = project.run("test_app.py::test_one")
+    result.assert_outcomes(passed=1, warnings=1)
+    missing = f"mw-budgets.json has no section for {HERE.section} (it has none yet) [[]no-limit[]]"
+    result.stdout.fnmatch_lines([f"*BudgetWarning: GET /one: {missing}*"])
+    monkeypatch.setenv("CI", "true")
+    result = project.run("test_app.py::test_one")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GET /one: no recorded limit",
+            "    pytest --mw-budget --mw-budget-update test_app.py::test_one",
+            "More: mwbudget explain no-limit*",
+        ]
+    )
+    project.run(*UPDATE, "test_app.py::test_one").assert_outcomes(passed=1)
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["mw-budgets.json has no limits for this request in its section *"])
+    text = project.file.read_text(encoding="utf-8").replace('"Layer": {', '"Former": {')
+    project.file.write_text(text, encoding="utf-8")
+    result = project.run("test_app.py::test_one")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["mw-budgets.json has no limits for Layer of this request*"])
+    monkeypatch.setenv("CI", "false")
+    project.run("test_app.py::test_one").assert_outcomes(passed=1, warnings=1)
+
+
+def test_nothing_is_judged_without_measuring_or_without_a_file(project: Project) -> None:
+    project.file.write_text("no JSON")
+    project.run(measure=False).assert_outcomes(passed=2)
+    project.file.unlink()
+    project.run("-o", "mw_budget_file=", "--mw-budget-max-time=0.01").assert_outcomes(passed=2)
+
+
+def test_limits_of_counts_need_no_times(project: Project) -> None:
+    project.run(*UPDATE, "--mw-budget-json=mw.json")
+    measurements = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    assert [one["total_us"] for one in measurements] == [None, None]
+    assert {one["recorded"]["section"] for one in measurements} == {None}
+    project.run("--mw-budget-json=mw.json")
+    (first, _) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    assert first["verdict"] == "pass"
+    assert first["recorded"]["section"] == HERE.section
+    assert {(one["row"], one["limit"]) for one in first["recorded"]["limits"] if one["quantity"] == "tasks"} == {
+        ("(outside)", 0),
+        ("Layer", 20),
+        ("(endpoint)", 0),
+        ("(total)", 20),
+    }
+
+
+def test_a_raise_is_limited_by_what_is_committed(project: Project) -> None:
+    project.run(*UPDATE)
+    project.commit()
+    project.costs(22)
+    project.run().assert_outcomes(failed=2)
+    result = project.run(*FIX)
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["  raised: test_app.py::test_one, GET /one, Layer: 20 tasks to 22 tasks"])
+    assert '"limit": 22, "reason": "it must"' in project.file.read_text(encoding="utf-8")
+    project.run().assert_outcomes(passed=2)
+    project.costs(24)
+    text = project.file.read_text(encoding="utf-8")
+    result = project.run(*FIX)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json: not raised: test_app.py::test_one, GET /one, Layer: 24 tasks, limit 22 tasks: HEAD holds"
+            " 20, and a raise of 15 % ends at 23; lower the cost, or write a larger limit into the file by hand"
+            " [[]limit-refused[]]"
+        ]
+    )
+    assert project.file.read_text(encoding="utf-8") == text
+    project.costs(5)
+    result = project.run(*UPDATE)
+    result.stdout.fnmatch_lines(["  trimmed: test_app.py::test_one, GET /one, Layer: 22 tasks to 5 tasks"])
+    assert project.limits["one Layer"] == 5
+
+
+def test_no_limit_passes_a_budget_of_the_marker(project: Project) -> None:
+    project.run(*UPDATE)
+    project.costs(22)
+    marked = TESTS.replace("mw_budget\ndef test_one", "mw_budget(tasks=21)\ndef test_one")
+    project.pytester.makepyfile(test_app=marked)
+    result = project.run(*FIX)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["Layer spawns 22 tasks per request, its budget is 21 tasks."])
+    result.stdout.fnmatch_lines(["mw-budgets.json: nothing is written of 1 test that did not pass"])
+    assert project.limits["one Layer"] == 20
+    assert project.limits["two Layer"] == 22
+    result = project.run("test_app.py::test_one")
+    result.stdout.fnmatch_lines(
+        ["GET /one: Layer 22 tasks, budget 21 tasks*", "Layer spawns 22 tasks*", "Layer is over its recorded limit*"]
+    )
+
+
+def test_a_part_removes_nothing_and_a_whole_run_names_what_is_unused(project: Project) -> None:
+    project.run(*UPDATE)
+    text = project.file.read_text(encoding="utf-8")
+    renamed = TESTS.replace("test_two", "test_second")
+    project.pytester.makepyfile(test_app=renamed, test_more="def test_more(): pass")
+    for part in (("test_app.py::test_one",), ("test_more.py",), ("-k", "more"), ("--ignore=test_app.py",)):
+        project.run(*UPDATE, *part)
+        assert project.file.read_text(encoding="utf-8") == text, part
+    result = project.run()
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json has limits that no test uses: test_app.py::test_two; --mw-budget-update removes them"
+            " [[]unused-limit[]]"
+        ]
+    )
+    result = project.run(*UPDATE)
+    result.stdout.fnmatch_lines(["mw-budgets.json: * created, * removed"])
+    assert set(project.limits) == {name.replace("two", "second") for name in EVERY_ROW}
+    (project.pytester.path / "test_app.py").write_text(renamed.replace("@pytest.mark.mw_budget\ndef test_one", "def x"))
+    project.run(*UPDATE)
+    assert not [name for name in project.limits if name.startswith("one")]
+
+
+def test_a_skipped_test_is_not_unused(project: Project) -> None:
+    project.run(*UPDATE)
+    text = project.file.read_text(encoding="utf-8")
+    for mark in ("@pytest.mark.skip", "@pytest.mark.xfail(reason='x', strict=False)"):
+        project.pytester.makepyfile(test_app=TESTS.replace("def test_two", f"{mark}\ndef test_two"))
+        assert "unused" not in project.run().stdout.str()
+        project.run(*UPDATE)
+        assert project.file.read_text(encoding="utf-8") == text or "xfail" in mark
+    project.pytester.makepyfile(test_app="import pytest\npytest.skip('here', allow_module_level=True)", test_b=TESTS)
+    project.run(*UPDATE)
+    assert parsed(text, "'f'").limits.keys() < parsed(project.file.read_text(encoding="utf-8"), "'f'").limits.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--mw-budget-reason=x",), "--mw-budget-reason='x' updates nothing; add --mw-budget-update"),
+        (("--mw-budget-update-mode=fix",), "--mw-budget-update-mode='fix' updates nothing; add --mw-budget-update"),
+        ((*UPDATE, "--mw-budget-reason=x"), "--mw-budget-reason='x' explains no raise; add fix to"),
+        ((*UPDATE, "--mw-budget-update-mode=fix"), "--mw-budget-update-mode has fix, which raises limits, and a raise"),
+        ((*UPDATE, "--mw-budget-update-mode=fixx"), "--mw-budget-update-mode is 'fixx'. Did you mean 'fix'? The"),
+        ((*UPDATE, "--mw-budget-update-mode=,"), "--mw-budget-update-mode names no mode. The modes are: create, trim,"),
+        ((*FIX[:2], "--mw-budget-reason= "), "--mw-budget-reason is blank; write a sentence"),
+        ((*UPDATE, "-o", "mw_budget_file="), "--mw-budget-update has no file to update; set mw_budget_file ="),
+        (("-o", "mw_budget_record=object"), "mw_budget_record is 'object'. Did you mean 'objects'? The choices are:"),
+        (("-o", "mw_budget_record=,"), "mw_budget_record names no quantity. The quantities are: us, busy_us, objects"),
+    ],
+)
+def test_settings_that_do_nothing_or_cannot_be_used_are_explained(
+    project: Project, arguments: tuple[str, ...], said: str
+) -> None:
+    result = project.run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {said.replace('[', '[[]')}*"])
+
+
+def test_an_option_needs_a_run_that_measures(project: Project) -> None:
+    for option in ("--mw-budget-file=x.json", "--mw-budget-update"):
+        result = project.run(option, measure=False)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]}*without measuring; add --mw-budget"])
+
+
+@pytest.mark.parametrize("text", ["{", "<<<<<<< HEAD\n", '{"schema": "pytest-mwbudget-limits/9", "sections": {}}'])
+def test_a_file_that_cannot_be_used_is_not_overwritten(project: Project, text: str) -> None:
+    project.file.write_text(text)
+    for arguments in ((), UPDATE):
+        result = project.run(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: 'mw-budgets.json' *", "More: mwbudget explain limits-file"])
+    assert project.file.read_text() == text
+
+
+def test_another_patch_release_or_package_is_compared_and_named(project: Project) -> None:
+    project.run(*UPDATE)
+    file = parsed(project.file.read_text(encoding="utf-8"), "'f'")
+    minor = ".".join(HERE.version.split(".")[:2])
+    other = HERE.section.replace(f" {HERE.version},", f" {minor}.99,")
+    limits = {place._replace(section=other): one for place, one in file.limits.items()}
+    project.file.write_text(text_of(LimitsFile(limits)), encoding="utf-8")
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json was recorded with other versions, and is compared all the same: CPython"
+            f" {minor}.99, here CPython {HERE.version} [[]limits-changed[]]"
+        ]
+    )
+    project.costs(21)
+    result = project.run("test_app.py::test_one")
+    result.stdout.fnmatch_lines(
+        [f"note: The limits were recorded with CPython {minor}.99, here CPython {HERE.version}.*"]
+    )
+    project.costs(20)
+    project.run(*UPDATE, "test_app.py::test_one")
+    assert other in project.file.read_text(encoding="utf-8")
+    project.run(*UPDATE)
+    assert other not in project.file.read_text(encoding="utf-8")
+
+
+def test_a_count_that_another_process_does_not_have_is_not_written(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_update, "recounted", lambda config, tests, seed: {"measurements": []})
+    result = project.run(*UPDATE, "test_app.py::test_one")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json: no count is written of test_app.py::test_one, GET /one: another process did not count it"
+            " [[]limit-refused[]]"
+        ]
+    )
+
+    def failed(config: pytest.Config, tests: set[str], seed: int) -> None:
+        raise RecountError("pytest ended with status 3 and no result: boom")
+
+    monkeypatch.setattr(limits_update, "recounted", failed)
+    result = project.run(*UPDATE)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["mw-budgets.json: no count is written, because counting in another process failed: *boom*"]
+    )
+    assert not project.file.exists()
+
+
+def test_a_count_above_its_limit_with_another_hash_seed_only_is_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.run(*UPDATE, "--mw-budget-json=mw.json")
+    document = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))
+    asked: list[tuple[set[str], int]] = []
+
+    def recounted(config: pytest.Config, tests: set[str], seed: int, limit_s: float) -> Any:
+        asked.append((tests, seed))
+        return document
+
+    monkeypatch.setattr(limits, "recounted", recounted)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    project.run().assert_outcomes(passed=2)
+    assert asked == []
+    project.costs(21)
+    result = project.run("-v", "test_app.py::test_one")
+    result.assert_outcomes(passed=1)
+    assert asked == [({"test_app.py::test_one"}, 1)]
+    text = " ".join(result.stdout.str().split())
+    assert "tasks of Layer depend on the hash seed: 21 here, and 20 with PYTHONHASHSEED=1, a seed behind its" in text
+    for row in document["measurements"][0]["layers"], [document["measurements"][0]["ledger"]["total"]]:
+        row[0]["tasks"] |= {"count": 21, "high": 21}
+    project.run("test_app.py::test_one").assert_outcomes(failed=1)
+
+
+def test_counts_that_differ_are_counted_in_more_processes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def recounted(config: pytest.Config, tests: set[str], seed: int) -> Any:
+        seeds.append(seed)
+        summary = config.pluginmanager.get_plugin("mw-budget-summary")
+        found = [json.loads(json.dumps(one.measurement)) for one in summary.requests]
+        for one in found:
+            (layer,) = one["layers"]
+            number = 20 + seed % 2 if "one" in one["nodeid"] else 20
+            layer["tasks"] |= {"count": number, "low": number, "high": number}
+        return {"measurements": [one for one in found if one["nodeid"] in tests]}
+
+    monkeypatch.setattr(limits_update, "recounted", recounted)
+    project.run(*UPDATE).assert_outcomes(passed=2)
+    assert len(seeds) == len(set(seeds)) == 7
+    assert '"tasks": [20, 22]' in project.file.read_text(encoding="utf-8")
+    assert project.limits["two Layer"] == 20
+
+
+def test_reports_say_which_limit_was_broken(project: Project) -> None:
+    pytest.importorskip("jinja2")
+    project.run(*UPDATE)
+    project.costs(25)
+    project.run("--mw-budget-html=mw.html", "--mw-budget-markdown=mw.md", "--junitxml=mw.xml", "test_app.py::test_one")
+    texts = {name: (project.pytester.path / f"mw.{name}").read_text(encoding="utf-8") for name in ("html", "md", "xml")}
+    for name in ("html", "md"):
+        assert "is over its recorded limit" in texts[name]
+        assert "limit 20 (+5)" in texts[name].replace("&#43;", "+")
+        assert "--mw-budget-update-mode=create,trim,fix" in texts[name].replace("&#61;", "=")
+    assert 'name="mw_budget.over_recorded_limits" value="' in texts["xml"]
+    assert "Layer: 25 tasks, limit 20 tasks" in texts["xml"]
+
+
+def test_two_requests_of_one_name_have_limits_of_their_own(project: Project) -> None:
+    project.pytester.makepyfile(
+        test_app="""
+        def test_one(mw_budget):
+            assert mw_budget.get("/one").recorded is not None
+            mw_budget.get("/one")
+        """
+    )
+    project.run(*UPDATE).assert_outcomes(passed=1)
+    text = project.file.read_text(encoding="utf-8")
+    assert '"GET /one": {' in text
+    assert '"GET /one (2)": {' in text
+    project.run().assert_outcomes(passed=1)
+
+
+def test_requests_of_a_client_of_the_test_are_judged(project: Project) -> None:
+    pytest.importorskip("starlette")
+    project.pytester.makepyfile(
+        test_app="""
+        import pytest
+        from starlette.applications import Starlette
+        from starlette.responses import PlainTextResponse
+        from starlette.routing import Route
+        from starlette.testclient import TestClient
+        from conftest import Layer
+
+        async def item(request):
+            return PlainTextResponse("x", status_code=404 if request.path_params["id"] == "0" else 200)
+
+        @pytest.mark.mw_budget
+        def test_one():
+            app = Starlette(routes=[Route("/items/{id}", item)])
+            app.add_middleware(Layer)
+            client = TestClient(app)
+            assert client.get("/items/7").status_code == 200
+            assert client.get("/items/0").status_code == 404
+        """
+    )
+    filtered = ("-W", "ignore::DeprecationWarning")
+    project.run(*UPDATE, *filtered).assert_outcomes(passed=1)
+    text = project.file.read_text(encoding="utf-8")
+    assert '"GET /items/{id}": {' in text
+    assert "404" not in text
+    assert '"starlette": "' in text
+    project.run(*filtered).assert_outcomes(passed=1)
+    project.costs(21)
+    project.run(*filtered).assert_outcomes(failed=1)
+
+
+def test_requests_without_a_test_are_judged(project: Project) -> None:
+    project.pytester.makepyfile(shop="from conftest import Layer, hello\napp = Layer(hello)\n")
+    app = ("--mw-budget-app=shop:app", "--mw-budget-request=GET /x")
+    project.run(*app, *UPDATE)
+    assert project.limits == {
+        "mw-budget::GET /x " + row.removeprefix("one "): n for row, n in EVERY_ROW.items() if "one" in row
+    }
+    result = project.run(*app)
+    result.assert_outcomes(passed=1)
+    assert "unused" not in result.stdout.str()
+    project.costs(21)
+    result = project.run(*app)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["    pytest --mw-budget --mw-budget-app=shop:app*'mw-budget::GET /x'"])
+    project.costs(20)
+    project.run(*UPDATE)
+    assert len(project.limits) == 12
+
+
+# ---- other processes ---------------------------------------------------------------------------------------------
+
+
+def run_apart(pytester: pytest.Pytester, *arguments: str, seed: str = "random") -> pytest.RunResult:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *LEAN,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--mw-budget",
+        "--mw-budget-flamegraph=never",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONHASHSEED", seed)
+        patch.delenv("CI", raising=False)
+        return pytester.run(*command, *arguments)
+
+
+def test_workers_judge_and_the_process_that_reports_writes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts are confirmed in real processes, which write no other file."""
+    pytest.importorskip("xdist")
+    project = Project(pytester, monkeypatch)
+    result = run_apart(pytester, "-n", "2", *UPDATE, "--junitxml=mw.xml", "--mw-budget-markdown=mw.md")
+    assert result.ret == 0, result.stdout.str()
+    assert project.limits == EVERY_ROW
+    assert "test_two" in (pytester.path / "mw.xml").read_text(encoding="utf-8")
+    assert "test\\_two" in (pytester.path / "mw.md").read_text(encoding="utf-8") or "test_two" in (
+        pytester.path / "mw.md"
+    ).read_text(encoding="utf-8")
+    pytester.makepyfile(test_app=TESTS.replace("test_two", "test_second"))
+    result = run_apart(pytester, "-n", "2")
+    result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
+    project.costs(21)
+    result = run_apart(pytester, "-n", "2", "-k", "one")
+    result.assert_outcomes(failed=1)
+
+
+BY_SEED = """
+import pytest
+
+
+class Key:
+    def __init__(self, text):
+        self.text = text
+
+    def __hash__(self):
+        return hash(self.text) % 16
+
+    def __eq__(self, other):
+        return [self.text] == [other.text]
+
+
+class Layer:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        {Key(text) for text in "abcdefghijkl"}
+        await self.app(scope, receive, send)
+
+
+async def hello(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def mw_budget_app():
+    return Layer(hello)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="objects are counted from Python 3.13 on")
+def test_a_count_that_depends_on_the_hash_seed_never_fails(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(pytester, monkeypatch)
+    pytester.makeconftest(BY_SEED)
+    assert run_apart(pytester, *UPDATE, seed="0").ret == 0
+    found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
+    limit, *_ = (one for place, one in found.items() if (place.row, place.quantity) == ("Layer", "objects"))
+    assert limit.low is not None
+    for seed in range(100, 110):
+        result = run_apart(pytester, seed=str(seed))
+        assert result.ret == 0, result.stdout.str()

@@ -1,0 +1,258 @@
+"""Saving runs and comparing with them, in pytest runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.report.json import compared
+
+from .apps import FAST, LEAN, Scheduled
+from .test_plugin import APP, CONFTEST, no_github  # noqa: F401
+from .test_report_schema import misfits
+
+COUNTED = """
+import pytest
+
+
+@pytest.mark.mw_budget(tasks=0)
+def test_it(mw_budget):
+    mw_budget.get("/health")
+"""
+TIMED = COUNTED.replace("tasks=0", "us=5000")
+SAVED = Path(".mw-budget/saved/main.json")
+
+
+@pytest.fixture
+def shop(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(shop=APP, test_shop=COUNTED)
+    pytester.makeconftest(CONFTEST)
+    return pytester
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
+    return pytester.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
+
+
+def saved(shop: pytest.Pytester, change: Callable[[Any], object] | None = None) -> Any:
+    """Save a run as main, with a change to its document if there is one."""
+    run(shop, "--mw-budget", "--mw-budget-save=main").assert_outcomes(passed=1)
+    document = json.loads(SAVED.read_text(encoding="utf-8"))
+    if change is not None:
+        change(document)
+        SAVED.write_text(json.dumps(document), encoding="utf-8")
+    return document
+
+
+def spin_of(document: Any) -> Any:
+    (spin,) = [layer for layer in document["measurements"][0]["layers"] if layer["name"] == "Spin"]
+    return spin
+
+
+def with_a_task(shop: pytest.Pytester) -> None:
+    """Let the layer spawn a task from now on."""
+    shop.makepyfile(
+        shop=APP.replace(
+            "        await self.app(scope",
+            "        await asyncio.create_task(asyncio.sleep(0))\n        await self.app(scope",
+        ).replace("from time import", "import asyncio\nfrom time import")
+    )
+    shop.makepyfile(test_shop=COUNTED.replace("tasks=0", "tasks=9"))
+
+
+def test_a_run_is_saved_and_an_equal_run_compares_as_the_same(shop: pytest.Pytester) -> None:
+    document = saved(shop)
+    assert misfits(document) == []
+    result = run(
+        shop, "--mw-budget", "--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0", "--mw-budget-json=mw.json"
+    )
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*= mw-budget compare =*", "compared with main, *"])
+    after = json.loads(Path("mw.json").read_text(encoding="utf-8"))
+    assert misfits(after) == []
+    assert {change["word"] for change in after["measurements"][0]["changes"]} == {"same"}
+    since = compared(after)
+    assert since is not None
+    assert (since.name, since.created, since.grown) == ("main", document["created"], ())
+
+
+def test_a_layer_that_spawns_a_task_more_fails_the_run_and_is_named(shop: pytest.Pytester) -> None:
+    saved(shop)
+    with_a_task(shop)
+    result = run_apart(shop, "--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "Spin *1 (+1)*",
+            "changed: Spin: *tasks 0 → 1 (+1)*",
+            "*= mw-budget compare =*",
+            "test_shop.py::test_it GET /health: Spin tasks 0 → 1, +1; allowed: tasks:0*",
+        ]
+    )
+
+
+def test_what_grew_less_than_is_allowed_passes(shop: pytest.Pytester) -> None:
+    saved(shop)
+    with_a_task(shop)
+    result = run_apart(shop, "--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:1")
+    assert result.ret == 0
+
+
+def run_apart(shop: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """Run in another process, which imports the changed app."""
+    return shop.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
+
+
+def test_a_time_that_halved_is_faster_in_the_table(shop: pytest.Pytester) -> None:
+    def slower(document: Any) -> None:
+        spin_of(document)["us"] = {"estimate": 3000.0, "low": 2990.0, "high": 3010.0}
+
+    shop.makepyfile(test_shop=TIMED)
+    saved(shop, slower)
+    result = run(shop, "--mw-budget", "--mw-budget-compare=main", "--mw-budget-markdown=mw.md")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["layer *change  budget  verdict", "Spin * -* faster *5000  pass"])
+    result.stdout.fnmatch_lines(["changed: Spin: us 3000 → * µs (-*"])
+
+
+def test_of_another_processor_only_counts_are_compared_and_that_is_said(shop: pytest.Pytester) -> None:
+    def elsewhere(document: Any) -> None:
+        document["environment"]["processor"] = "Some Other Processor"
+        spin_of(document)["us"] = {"estimate": 1.0, "low": 0.9, "high": 1.1}
+
+    shop.makepyfile(test_shop=TIMED)
+    saved(shop, elsewhere)
+    result = run(shop, "--mw-budget", "--mw-budget-compare=main", "--mw-budget-compare-fail=us:10%,tasks:0")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "the runs differ: processor Some Other Processor → *",
+            "* of us could not be judged *: measured on Some Other*",
+        ]
+    )
+
+
+def test_a_gate_that_judges_no_request_fails(shop: pytest.Pytester) -> None:
+    saved(shop, lambda document: document["measurements"][0].update(nodeid="test_old.py::test_it"))
+    result = run(shop, "--mw-budget", "--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["new: test_shop.py::test_it GET /health", "gone: test_old.py*", "no request is in both*"]
+    )
+    assert run(shop, "--mw-budget", "--mw-budget-compare=main").ret == 0
+
+
+def test_a_run_can_be_compared_with_a_name_and_saved_under_it(shop: pytest.Pytester) -> None:
+    before = saved(shop)
+    run(shop, "--mw-budget", "--mw-budget-compare=main", "--mw-budget-save=main").assert_outcomes(passed=1)
+    after = json.loads(SAVED.read_text(encoding="utf-8"))
+    assert after["comparison"]["created"] == before["created"]
+    assert misfits(after) == []
+
+
+def test_a_directory_of_files_is_one_run(shop: pytest.Pytester) -> None:
+    document = saved(shop)
+    Path("shards/one").mkdir(parents=True)
+    Path("shards/other.json").write_text("{}", encoding="utf-8")
+    for number, nodeid in enumerate(("test_a.py::test_a", "test_shop.py::test_it")):
+        document["measurements"][0]["nodeid"] = nodeid
+        Path(f"shards/one/{number}.json").write_text(json.dumps(document), encoding="utf-8")
+    result = run(shop, "--mw-budget", "--mw-budget-compare=shards", "--mw-budget-compare-fail=tasks:0")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["compared with shards, *", "gone: test_a.py::test_a GET /health"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--mw-budget", "--mw-budget-save=a/b"], "--mw-budget-save='a/b' is not a name; use letters, digits"),
+        (["--mw-budget", "--mw-budget-save=.hidden"], "--mw-budget-save='.hidden' is not a name"),
+        (["--mw-budget-save=main"], "--mw-budget-save='main' has nothing to write without measuring; add --mw-budget"),
+        (["--mw-budget-compare=main"], "--mw-budget-compare='main' has nothing to compare without measuring; add"),
+        (
+            ["--mw-budget", "--mw-budget-compare-fail=us:10%"],
+            "--mw-budget-compare-fail='us:10%' has no run to compare with; add --mw-budget-compare=NAME|PATH",
+        ),
+        (
+            ["--mw-budget", "--mw-budget-compare=mian"],
+            "is neither a run saved in * nor a file or directory. Did you mean 'main'? The names are: main, other",
+        ),
+        (["--mw-budget", "--mw-budget-compare=main"], "*main.json' is not JSON: *"),
+        (["--mw-budget", "--mw-budget-compare=other"], "*other.json' has the schema None, and this version reads *"),
+        (["--mw-budget", "--mw-budget-compare=empty"], "the directory '*empty' has no results; give a file that"),
+        (["--mw-budget", "--mw-budget-compare=empty", "--mw-budget-compare-fail=us"], "has the part 'us'; write QUANT"),
+    ],
+)
+def test_unusable_options_are_errors_before_the_tests(shop: pytest.Pytester, arguments: list[str], says: str) -> None:
+    SAVED.parent.mkdir(parents=True)
+    Path("empty").mkdir()
+    SAVED.write_text("{", encoding="utf-8")
+    SAVED.with_name("other.json").write_text("{}", encoding="utf-8")
+    result = run(shop, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{says}*"])
+    assert "test_shop" not in result.stdout.str()
+
+
+def test_the_document_names_the_commit_and_whether_files_differ(
+    shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CI_COMMIT_SHA", "GITHUB_SHA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(shop.path.parent))
+    assert saved(shop)["commit"] is None
+    monkeypatch.setenv("GITHUB_SHA", "c" * 40)
+    assert saved(shop)["commit"] == {"id": "c" * 40, "uncommitted": None}
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
+    for arguments in (("init", "-q"), ("add", "shop.py"), ("commit", "-q", "-m", "first")):
+        assert shop.run(*git, *arguments).ret == 0
+    commit = saved(shop)["commit"]
+    assert (len(commit["id"]), commit["uncommitted"]) == (40, False)
+    shop.path.joinpath("shop.py").write_text(f"{APP}\n", encoding="utf-8")
+    assert saved(shop)["commit"] == {"id": commit["id"], "uncommitted": True}
+
+
+def test_a_document_has_nothing_private(shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "somebody-private")
+    document = saved(shop)
+    assert document["environment"]["processor"]
+    assert document["environment"]["hash_seed"]
+    text = SAVED.read_text(encoding="utf-8")
+    assert "somebody-private" not in text
+    assert str(shop.path) not in text
+
+
+# ---- the history --------------------------------------------------------------------------------------------------
+
+
+def test_each_run_appends_a_line_and_the_page_draws_them(shop: pytest.Pytester) -> None:
+    pytest.importorskip("jinja2")
+    Path("history.jsonl").write_text("broken", encoding="utf-8")
+    for _ in range(2):
+        result = run(shop, "--mw-budget", "--mw-budget-history=history.jsonl", "--mw-budget-html=mw.html")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["line 1 of '*history.jsonl' is left out: * [[]history[]]"])
+    lines = Path("history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[-1])["requests"][0]["rows"]["Spin"]["tasks"] == [0, 0, 0]
+    assert "2 runs, from " in Path("mw.html").read_text(encoding="utf-8")
+
+
+def test_a_history_needs_a_run_that_measures(shop: pytest.Pytester) -> None:
+    result = run(shop, "--mw-budget-history=history.jsonl")
+    result.stderr.fnmatch_lines(
+        ["ERROR: --mw-budget-history='history.jsonl' has nothing to write without measuring; *"]
+    )
+    assert not Path("history.jsonl").exists()
+
+
+def test_a_run_that_measures_nothing_appends_nothing(shop: pytest.Pytester) -> None:
+    run(shop, "--mw-budget", "--mw-budget-history=history.jsonl", "-k", "nothing")
+    assert not Path("history.jsonl").exists()
