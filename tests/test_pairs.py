@@ -153,18 +153,19 @@ def test_a_bypass_is_not_compared_with_a_split() -> None:
     assert change.by.estimate == pytest.approx(0)
 
 
+def test_a_layer_that_became_one_of_the_other_kind_is_compared() -> None:
+    split, bypass = result({"Work": 10}), result({"Work": 140}, method="bypass")
+    assert row(found(pairs_of([split] * 6, [bypass] * 6)), "Work").by.estimate == pytest.approx(130)
+
+
 def test_rows_of_one_side_are_new_or_gone() -> None:
-    all_changes = found(pairs_of([result({"Old": 10})] * 6, [result({"New": 12})] * 6), "us:5%")
+    all_changes = found(pairs_of([result({"Old": 10})] * 6, [result({"New": 12})] * 6), "us:0,objects:0,total_us:1us")
     assert (row(all_changes, "Old").word, row(all_changes, "New").word) == ("gone", "new")
     assert row(all_changes, "New").after == 12
-    # A share of nothing is no limit.
+    # What is new has not grown. The total has.
     assert row(all_changes, "New").verdict is None
-
-
-def test_an_amount_limits_a_new_layer_too() -> None:
-    all_changes = found(pairs_of([result({})] * 6, [result({"New": 12})] * 6), "us:5us,objects:0")
-    assert row(all_changes, "New").verdict == "fail"
-    assert row(all_changes, "New", "objects").verdict == "pass"
+    assert row(all_changes, "New", "objects").verdict is None
+    assert row(all_changes, TOTAL, "total_us").verdict == "fail"
 
 
 def test_requests_of_one_side_are_named() -> None:

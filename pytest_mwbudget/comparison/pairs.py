@@ -143,10 +143,10 @@ def changes(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: bool = 
 
 def _judged(change: Change, allowed: Allowed) -> Change:
     growth = allowed.get(change.quantity)
-    if growth is None or (change.quantity != "total_us" and not change.row.is_layer) or change.word == "gone":
+    if growth is None or (change.quantity != "total_us" and not change.row.is_layer):
         return change
-    if change.before is None and growth.percent is not None:
-        return change  # a share of nothing
+    if change.word in ("new", "gone"):
+        return change  # what is new has not grown; the total contains it
     most = growth.most(change.before or 0.0)
     if change.timed:
         most = max(most, LEAST_US)
@@ -185,8 +185,9 @@ def _series(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterato
     names = dict.fromkeys(name for sides in zip(*found, strict=True) for side in sides for name in side)
     for name in names:
         base, head = ([one[place].get(name) for one in found] for place in (0, 1))
-        # How a row was measured matters too: a bypass and a split are compared with their like only.
-        both = [(a, b) for a, b in zip(base, head, strict=True) if a and b and a.method == b.method]
+        both = [(a, b) for a, b in zip(base, head, strict=True) if a and b]
+        # A bypass and a split are compared with their like, unless the layer itself became one of the other kind.
+        both = [(a, b) for a, b in both if a.method == b.method] or both
         row, quantity = RowKey(key, name[0]), name[1]
         if both:
             yield _Series(row, quantity, [a.us for a, _ in both], [b.us for _, b in both])

@@ -60,6 +60,7 @@ class OneSide:
         return replace(
             settings,
             budgets=Budgets(),
+            limits=None,
             timed=timed,
             max_time_s=self.order.time_s if timed else settings.max_time_s,
             when_undecided="pass",
