@@ -101,8 +101,8 @@ SETTINGS = {
             "record",
             "QUANTITIES",
             (INI,),
-            "quantities whose limits are recorded in the file, separated by commas; unless set, the counts objects,"
-            " bytecodes, tasks and threads, as far as this version counts them",
+            "quantities whose limits are recorded in the file, separated by commas; unless set, objects, tasks, threads"
+            " and bytecodes",
         ),
         Setting(
             "update_mode",
