@@ -72,11 +72,11 @@ def test_every_change_is_only_in_its_own_version(versus: ModuleType, monkeypatch
 
 
 def test_runs_and_processes_are_made(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "TIME_S", 0.02)
-    monkeypatch.setattr(versus, "TIME_S", 0.02)
+    monkeypatch.setattr(comparing, "TIME_S", 0.2)
+    monkeypatch.setattr(versus, "TIME_S", 0.2)
     monkeypatch.setattr(versus, "CHANGES", {name: versus.CHANGES[name] for name in (versus.NOTHING, "20 %")})
     monkeypatch.setattr(versus, "CONDITIONS", {"idle": ()})
-    readings = versus.measure(quick=False, runs=1, processes=2, seconds=12)
+    readings = versus.measure(quick=False, runs=1, processes=2, seconds=20)
     assert [one["kind"] for one in readings] == ["run", "run", "process", "process"]
     assert [one["change"] for one in readings[:2]] == [versus.NOTHING, "20 %"]
     assert set(readings[2]["rows"]) >= {"Work", "CORSMiddleware", "(endpoint)"}
