@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -213,3 +214,11 @@ def test_no_false_alarm_in_simulated_runs_and_few_misses() -> None:
     hits = sum(row(found(noisy(100, 105, seed=seed)), "Work").word == "more" for seed in range(50))
     assert alarms == 0
     assert hits >= 45
+
+
+def test_a_row_without_a_figure_is_not_compared() -> None:
+    known = result({"Work": 10})
+    unknown = replace(known, layers=(replace(known.layers[0], us=Estimate(0.0, -math.inf, math.inf)),))
+    all_changes = found(pairs_of([known] * 6, [unknown, *[known] * 5]))
+    assert row(all_changes, "Work").by == Estimate(0, 0, 0)
+    assert row(all_changes, TOTAL, "total_us").by == Estimate(0, 0, 0)

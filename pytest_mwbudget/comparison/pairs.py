@@ -222,13 +222,20 @@ def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Comp
     rows |= {report.name: (report.us, report.method) for report in result.layers if report.us is not None}
     if books.endpoint is not None:
         rows[ENDPOINT] = (books.endpoint, None)
-    for name, (us, method) in rows.items():
+    known = {name: (us, method) for name, (us, method) in rows.items() if _is_known(us)}
+    for name, (us, method) in known.items():
         yield name, "us", us, method
-    yield TOTAL, "total_us", independent_sum(*(us for us, _ in rows.values())), None
+    if len(known) == len(rows):
+        yield TOTAL, "total_us", independent_sum(*(us for us, _ in rows.values())), None
     if "busy_us" in allowed:
         for report in result.layers:
-            if report.occupation is not None:
+            if report.occupation is not None and _is_known(report.occupation.busy):
                 yield report.name, "busy_us", report.occupation.busy, report.method
+
+
+def _is_known(us: Estimate) -> bool:
+    """Whether a time is one: in too little time a stored row has no figure, which is read as 0 without an interval."""
+    return us.bounded or us.estimate != 0.0
 
 
 # ---- counts ---------------------------------------------------------------------------------------------------------
