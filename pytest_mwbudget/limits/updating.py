@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Literal
 
 from ..analysis.verdicts import fails_above
@@ -45,18 +46,17 @@ class Measured:
         times = {row: {q: cost for q, cost in one.items() if q not in COUNTED} for row, one in self.costs.items()}
         return replace(self, costs=times)
 
-    def with_another(self, other: Measured) -> Measured | None:
-        """Return the costs in both processes; None if the other one lacks the count of a row."""
-        joined: dict[str, dict[Quantity, Cost]] = {}
+    def with_another(self, other: Measured) -> Measured:
+        """Return the costs in both processes, without counts that only one of them has."""
+        found: dict[str, dict[Quantity, Cost]] = {}
         for row, own in self.costs.items():
             others = other.costs.get(row, {})
-            if any(quantity in COUNTED and quantity not in others for quantity in own):
-                return None
-            joined[row] = {
+            found[row] = {
                 quantity: cost.with_another(others[quantity]) if quantity in COUNTED else cost
                 for quantity, cost in own.items()
+                if quantity not in COUNTED or quantity in others
             }
-        return replace(self, costs=joined)
+        return replace(self, costs=found)
 
     @property
     def differs(self) -> bool:
@@ -325,9 +325,6 @@ def rounded_up(us: float) -> float:
     return math.ceil(round(us * 10.0**digits, 6)) / 10.0**digits
 
 
-def joined(processes: Sequence[Measured]) -> Measured | None:
-    """Return the costs of a request in all processes; None if one of them lacks a count."""
-    whole: Measured | None = processes[0]
-    for one in processes[1:]:
-        whole = whole and whole.with_another(one)
-    return whole
+def joined(processes: Sequence[Measured]) -> Measured:
+    """Return the costs of a request in all processes, at least one."""
+    return reduce(Measured.with_another, processes)
