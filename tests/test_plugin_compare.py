@@ -229,6 +229,20 @@ def test_a_document_has_nothing_private(shop: pytest.Pytester, monkeypatch: pyte
     assert str(shop.path) not in text
 
 
+def test_a_run_that_measures_nothing_does_not_replace_a_saved_one(shop: pytest.Pytester) -> None:
+    saved(shop)
+    before = SAVED.read_bytes()
+    result = run(shop, "--mw-budget", "--mw-budget-save=main", "-k", "nothing")
+    result.stdout.fnmatch_lines(["nothing was measured, so '*main.json' is left as it was [[]file[]]"])
+    assert SAVED.read_bytes() == before
+
+
+def test_collecting_judges_nothing(shop: pytest.Pytester) -> None:
+    saved(shop)
+    options = ("--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
+    assert run(shop, "--mw-budget", *options, "--collect-only").ret == 0
+
+
 def test_the_changes_of_a_failing_test_are_told_too(shop: pytest.Pytester) -> None:
     saved(shop)
     with_a_task(shop)

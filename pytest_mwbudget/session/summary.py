@@ -161,14 +161,17 @@ class Summary:
             if broken:
                 _fail(session)
         self._finish_limits(session, lasting)
-        if self.baseline is not None:
+        if self.baseline is not None and not self.config.option.collectonly:
             self._compare(self.baseline)
             if self.document["comparison"]["grown"]:
                 _fail(session)
         history: Sequence[HistoryRun] = ()
         for output, path in self.files.items():
             try:
-                if output is HISTORY:
+                if output is SAVE and not self.document["measurements"]:
+                    nothing = f"nothing was measured, so {str(path)!r} is left as it was"
+                    self.remarks.append(tagged(nothing, "file"))
+                elif output is HISTORY:
                     history = self._remember(path)
                 else:
                     output.write(path, self.document, history)
