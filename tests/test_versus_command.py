@@ -16,7 +16,7 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.report.versus import Versus, terminal, told
+from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
 
 from .projects import Project, app, shop
@@ -53,8 +53,10 @@ def nothing_left(project: Project) -> bool:
 
 def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app(tasks=2))
-    status, out, err = versus("--fail", "tasks:1", *LEAN)
+    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN)
     assert status == 1, err
+    comment = (project.root / "out" / "comment.md").read_text(encoding="utf-8")
+    assert "- `Work` tasks: 0 → 2, **2 more tasks**" in comment
     lines = out.splitlines()
     assert lines[0].endswith("(merge base with main)")
     assert lines[1].endswith("and 1 file not committed")
@@ -113,6 +115,7 @@ def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> N
         (["--max-time", "soon"], "--max-time is 'soon'"),
         (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
         (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is of commits"),
+        (["--markdown", "."], "--markdown='.' cannot be written"),
         (["/health"], "REQUEST '/health' is for --app-a and --app-b"),
     ],
 )
@@ -223,3 +226,14 @@ def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
     assert notes[0] == "note: measured with base only: GET /0 (t)"
     assert notes[1].endswith("GET /4 (t) and 2 more")
     assert notes[2].startswith("note: no limit of --fail is of anything")
+
+
+def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
+    odd = Change(RowKey(KEY, "a|b`c"), "us", 100.0, 120.0, Estimate(20, 19, 21), 5.0, "fail")
+    new = Change(RowKey(KEY, "New"), "us", None, 12.0, Estimate(12, 11, 13))
+    text = markdown(Versus(["base: main *x*"], Changes([odd, new]), ["<b>"]))
+    assert "| row | base µs | HEAD µs | change |" in text
+    assert "| `a¦b'c` | 100.0 | 120.0 | **slower by 20.0 µs (19.0 to 21.0, 20.0 %)** |" in text
+    assert "| `New` | - | 12.0 | new: 12.0 µs |" in text
+    assert r"- base: main \*x\*" in text
+    assert r"- note: \<b\>" in text

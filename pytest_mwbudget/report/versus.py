@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -164,3 +165,36 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
 
 def _style(change: Change) -> str:
     return STYLES.get(change.verdict or "", "")
+
+
+def markdown(found: Versus) -> str:
+    """Lay the comparison out for a comment on a merge request."""
+    lines = ["### What the change costs per request", "", *(f"- {_plain(line)}" for line in found.heading)]
+    for key, times, counts in found.requests():
+        if not times and not counts:
+            continue
+        lines += ["", f"**{_code(key.request)}** {_code(key.nodeid)}", ""]
+        if times:
+            before, after = found.names
+            lines += [f"| row | {before} µs | {after} µs | change |", "|---|--:|--:|---|"]
+        for change in times:
+            cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
+            lines.append(f"| {' | '.join([_code(change.row.name), *cells, _marked(change)])} |")
+        lines += ["", *(f"- {_code(one.row.name)} {one.quantity}: {_ends(one)}{_marked(one)}" for one in counts)]
+    lines += ["", *(f"- {_plain(sentence)}" for sentence in found.sentences())]
+    lines += [f"- note: {_plain(remark)}" for remark in (*found.one_sided(), *found.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _marked(change: Change) -> str:
+    return f"**{told(change)}**" if change.verdict == "fail" else told(change)
+
+
+def _code(text: str) -> str:
+    """Return a name as code, which a table can hold."""
+    return f"`{printable(text).replace('`', chr(39)).replace('|', chr(166))}`"
+
+
+def _plain(text: str) -> str:
+    """Return text in which nothing is markup."""
+    return re.sub(r"([\\`*_<>#|\[\]])", r"\\\1", printable(text))
