@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -56,11 +57,11 @@ def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: 
     status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN)
     assert status == 1, err
     comment = (project.root / "out" / "comment.md").read_text(encoding="utf-8")
-    assert "- `Work` tasks: 0 → 2, **2 more tasks**" in comment
+    assert "tasks 0 → 2" in comment
     lines = out.splitlines()
     assert lines[0].endswith("(merge base with main)")
     assert lines[1].endswith("and 1 file not committed")
-    assert "Work tasks: 0 → 2, 2 more tasks" in lines
+    assert "tasks 0 → 2" in out
     assert "fail: Work in GET /health: 2 more tasks; --fail allows 1 more" in lines
     assert nothing_left(project)
 
@@ -165,7 +166,7 @@ def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) 
     project.put("src/shop/app.py", app(tasks=2))
     status, out, err = versus("--fail", "tasks:1", *LEAN, "-p", "xdist", "-n", "2")
     assert status == 1, err
-    assert "Work tasks: 0 → 2, 2 more tasks" in out
+    assert "tasks 0 → 2" in out
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -185,6 +186,7 @@ def change(
         (change(-6, -4), "faster by 5.00 µs (4.00 to 6.00, 5.0 %)"),
         (change(-1, 2), "same within 2.00 µs"),
         (change(-10, 20), "undecided: between 10.0 µs faster and 20.0 µs slower"),
+        (change(-math.inf, math.inf), "undecided: too few pairs of processes"),
         (change(4, 6, before=None), "new: 105.0 µs"),
         (change(4, 6, after=None), "gone: 100.0 µs"),
         (change(2, 2, quantity="tasks"), "2 more tasks"),
@@ -210,6 +212,17 @@ def test_with_many_requests_only_changes_are_shown() -> None:
     assert "fail: Work in GET /3: slower by 20.0 µs (19.0 to 21.0, 20.0 %); --fail allows 5.00 µs more" in shown
     assert "of 9 times, 1 slower, 8 the same" in shown
     assert shown[-1] == "note: a remark"
+
+
+def test_counts_have_a_line_for_each_row() -> None:
+    exact, ranged = (
+        change(2, 2, 1, 3, quantity="tasks"),
+        change(1, 2, 10, 12, quantity="objects", verdict="fail", most=0),
+    )
+    new = Change(RowKey(KEY, "New"), "objects", None, 7, Estimate(7, 7, 7))
+    lines = {line.text: line.style for line in terminal(Versus([], Changes([], [exact, ranged, new])), 99)}
+    assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
+    assert "New: objects 7 (new)" in lines
 
 
 def test_many_undecided_limits_are_counted() -> None:
