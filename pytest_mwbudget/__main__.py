@@ -159,6 +159,7 @@ def _add_versus(versus: argparse.ArgumentParser) -> None:
     versus.add_argument("--max-time", metavar="SECONDS", default=time_s, help=f"time for all of it (default: {time_s})")
     prepare = "shell command to run in the checkout of each side first, such as one that builds extensions"
     versus.add_argument("--prepare", metavar="CMD", help=prepare)
+    versus.add_argument("--markdown", metavar="PATH", help="write what was found to PATH, for a comment")
     for name, text in (
         ("a", "the first of two apps to compare in place of commits, named as for `measure`"),
         ("b", "the second one"),

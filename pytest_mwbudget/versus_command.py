@@ -16,7 +16,8 @@ from .comparison.allowed import Allowed, parsed
 from .config.checks import seconds
 from .errors import SettingError
 from .report.terminal import Line
-from .report.versus import Versus, terminal
+from .report.versus import Versus, markdown, terminal
+from .session.artifacts import MARKDOWN, put
 from .versus.comparing import Comparing
 from .versus.origin import Origin
 from .versus.processes import Side
@@ -33,12 +34,17 @@ def main(said: Mapping[str, Any]) -> int:
     """
     allowed = parsed(said["fail"], f"--fail={said['fail']!r}") if said["fail"] else {}
     end_s = monotonic() + seconds(said["max_time"], "--max-time")
+    comment = Path(said["markdown"]) if said["markdown"] else None
+    if comment is not None:
+        MARKDOWN.check(comment, f"--markdown={said['markdown']!r}")
     apps = (said["app_a"], said["app_b"])
     with _ended_as_by_the_user():
         if any(apps):
             found, interrupted = _apps(said, allowed, end_s)
         else:
             found, interrupted = _commits(said, allowed, end_s)
+    if comment is not None:
+        put(comment, markdown(found))
     for line in terminal(found, shutil.get_terminal_size().columns):
         print(_coloured(line))
     if interrupted:

@@ -27,7 +27,7 @@ def versus(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("versus")
 
 
-def stored(rng: random.Random, condition: str = "idle", noise: float = 0.01) -> dict[str, Any]:
+def stored(rng: random.Random, condition: str = "as it is", noise: float = 0.01) -> dict[str, Any]:
     """A process as the bench stores it, on a machine with two speeds."""
     slow = rng.choice([1.0, 1.3])
     rows = {"CORSMiddleware": 7.0, "Work": 100.0, "(endpoint)": 20.0}
@@ -41,7 +41,7 @@ def stored(rng: random.Random, condition: str = "idle", noise: float = 0.01) -> 
     }
 
 
-def one_run(change: str, condition: str = "idle", **more: Any) -> dict[str, Any]:
+def one_run(change: str, condition: str = "as it is", **more: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kind": "run",
         "condition": condition,
@@ -75,13 +75,13 @@ def test_runs_and_processes_are_made(versus: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.setattr(comparing, "TIME_S", 0.2)
     monkeypatch.setattr(versus, "TIME_S", 0.2)
     monkeypatch.setattr(versus, "CHANGES", {name: versus.CHANGES[name] for name in (versus.NOTHING, "20 %")})
-    monkeypatch.setattr(versus, "CONDITIONS", {"idle": ()})
+    monkeypatch.setattr(versus, "CONDITIONS", {"as it is": ()})
     readings = versus.measure(quick=False, runs=1, processes=2, seconds=20)
     assert [one["kind"] for one in readings] == ["run", "run", "process", "process"]
     assert [one["change"] for one in readings[:2]] == [versus.NOTHING, "20 %"]
     assert set(readings[2]["rows"]) >= {"Work", "CORSMiddleware", "(endpoint)"}
     assert readings[2]["reference_ns"] > 0
-    assert "20 % (idle)" in str(versus.report(readings))
+    assert "20 % (as it is)" in str(versus.report(readings))
 
 
 def test_drawn_runs_find_what_was_added_and_nothing_else(versus: ModuleType) -> None:

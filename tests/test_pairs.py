@@ -222,3 +222,10 @@ def test_a_row_without_a_figure_is_not_compared() -> None:
     all_changes = found(pairs_of([known] * 6, [unknown, *[known] * 5]))
     assert row(all_changes, "Work").by == Estimate(0, 0, 0)
     assert row(all_changes, TOTAL, "total_us").by == Estimate(0, 0, 0)
+
+
+def test_with_limits_only_these_are_waited_for() -> None:
+    pairs = noisy(100, 150, noise=0.2)
+    assert {one.row.name for one in found(pairs).open} > {"Work"}
+    assert {one.row.name for one in found(pairs, "us:500us").open} == set()
+    assert {one.row.name for one in found(pairs, "us:50us").open} == {"Work"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.report.versus import Versus, terminal, told
+from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
 
 from .projects import Project, app, shop
@@ -53,12 +54,14 @@ def nothing_left(project: Project) -> bool:
 
 def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app(tasks=2))
-    status, out, err = versus("--fail", "tasks:1", *LEAN)
+    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN)
     assert status == 1, err
+    comment = (project.root / "out" / "comment.md").read_text(encoding="utf-8")
+    assert "tasks 0 → 2" in comment
     lines = out.splitlines()
     assert lines[0].endswith("(merge base with main)")
     assert lines[1].endswith("and 1 file not committed")
-    assert "Work tasks: 0 → 2, 2 more tasks" in lines
+    assert "tasks 0 → 2" in out
     assert "fail: Work in GET /health: 2 more tasks; --fail allows 1 more" in lines
     assert nothing_left(project)
 
@@ -113,6 +116,7 @@ def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> N
         (["--max-time", "soon"], "--max-time is 'soon'"),
         (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
         (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is of commits"),
+        (["--markdown", "."], "--markdown='.' cannot be written"),
         (["/health"], "REQUEST '/health' is for --app-a and --app-b"),
     ],
 )
@@ -162,7 +166,7 @@ def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) 
     project.put("src/shop/app.py", app(tasks=2))
     status, out, err = versus("--fail", "tasks:1", *LEAN, "-p", "xdist", "-n", "2")
     assert status == 1, err
-    assert "Work tasks: 0 → 2, 2 more tasks" in out
+    assert "tasks 0 → 2" in out
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -182,6 +186,7 @@ def change(
         (change(-6, -4), "faster by 5.00 µs (4.00 to 6.00, 5.0 %)"),
         (change(-1, 2), "same within 2.00 µs"),
         (change(-10, 20), "undecided: between 10.0 µs faster and 20.0 µs slower"),
+        (change(-math.inf, math.inf), "undecided: too few pairs of processes"),
         (change(4, 6, before=None), "new: 105.0 µs"),
         (change(4, 6, after=None), "gone: 100.0 µs"),
         (change(2, 2, quantity="tasks"), "2 more tasks"),
@@ -209,6 +214,17 @@ def test_with_many_requests_only_changes_are_shown() -> None:
     assert shown[-1] == "note: a remark"
 
 
+def test_counts_have_a_line_for_each_row() -> None:
+    exact, ranged = (
+        change(2, 2, 1, 3, quantity="tasks"),
+        change(1, 2, 10, 12, quantity="objects", verdict="fail", most=0),
+    )
+    new = Change(RowKey(KEY, "New"), "objects", None, 7, Estimate(7, 7, 7))
+    lines = {line.text: line.style for line in terminal(Versus([], Changes([], [exact, ranged, new])), 99)}
+    assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
+    assert "New: objects 7 (new)" in lines
+
+
 def test_many_undecided_limits_are_counted() -> None:
     times = [change(-10, 20, most=5.0, verdict="undecided") for _ in range(8)]
     shown = [line.text for line in terminal(Versus([], Changes(times)), 80)]
@@ -223,3 +239,14 @@ def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
     assert notes[0] == "note: measured with base only: GET /0 (t)"
     assert notes[1].endswith("GET /4 (t) and 2 more")
     assert notes[2].startswith("note: no limit of --fail is of anything")
+
+
+def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
+    odd = Change(RowKey(KEY, "a|b`c"), "us", 100.0, 120.0, Estimate(20, 19, 21), 5.0, "fail")
+    new = Change(RowKey(KEY, "New"), "us", None, 12.0, Estimate(12, 11, 13))
+    text = markdown(Versus(["base: main *x*"], Changes([odd, new]), ["<b>"]))
+    assert "| row | base µs | HEAD µs | change |" in text
+    assert "| `a¦b'c` | 100.0 | 120.0 | **slower by 20.0 µs (19.0 to 21.0, 20.0 %)** |" in text
+    assert "| `New` | - | 12.0 | new: 12.0 µs |" in text
+    assert r"- base: main \*x\*" in text
+    assert r"- note: \<b\>" in text

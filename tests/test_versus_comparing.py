@@ -80,7 +80,7 @@ def test_it_ends_when_all_is_known() -> None:
     world = World(after=110.0)
     found = world.comparing("us:5%").changes()
     assert len(world.ran) == 2 * FEWEST_PAIRS
-    assert found.known
+    assert not found.open
     assert [one.verdict for one in found.times if one.row.name == "Work"] == ["fail"]
 
 
@@ -95,7 +95,7 @@ def test_no_pair_is_begun_that_would_not_end_in_time() -> None:
     world = World(noise=noisy)
     comparing = world.comparing(end_s=60.0)
     found = comparing.changes()
-    assert not found.known
+    assert found.open
     assert 50.0 < world.now_s <= 60.0
     assert comparing.seconds == world.now_s
 

@@ -122,9 +122,10 @@ class Changes:
         yield from self.counts
 
     @property
-    def known(self) -> bool:
-        """Whether more pairs would change nothing that matters."""
-        return all(change.known for change in self.all)
+    def open(self) -> list[Change]:
+        """What more pairs would tell: limits that are undecided; without any limit, changes that are not precise."""
+        limited = [change for change in self.all if change.verdict is not None]
+        return [change for change in limited or self.all if not change.known]
 
 
 def changes(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: bool = False) -> Changes:

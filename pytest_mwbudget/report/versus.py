@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..comparison.pairs import Change, Changes, RowKey
 from ..model.request_keys import RequestKey
 from .terminal import Line
-from .text import figure, printable, shortened, size
+from .text import figure, printable, shortened, size, wrapped
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
@@ -92,6 +94,8 @@ def told(change: Change) -> str:
         return f"{name} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share})"
     if word == "same":
         return f"same within {figure(change.within)} µs"
+    if not by.bounded:
+        return "undecided: too few pairs of processes"
     return f"undecided: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
 
 
@@ -126,11 +130,19 @@ def _number(change: Change, value: float) -> str:
     return size(value) if change.quantity == "bytes" else f"{value:.0f}"
 
 
-def _ends(change: Change) -> str:
-    """Return what a count was and is, if both sides have it."""
+def _by_row(counts: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
+    for row, own in groupby(counts, lambda change: change.row):
+        yield row.name, list(own)
+
+
+def _count(change: Change) -> str:
+    """Say what a count was and is: `objects 61 → 101`, and the range of the change if it has one."""
     if change.before is None or change.after is None:
-        return ""
-    return f"{_number(change, change.before)} → {_number(change, change.after)}, "
+        value = change.after if change.before is None else change.before
+        assert value is not None
+        return f"{change.quantity} {_number(change, value)} ({change.word})"
+    ends = f"{change.quantity} {_number(change, change.before)} → {_number(change, change.after)}"
+    return ends if change.by.low == change.by.high else f"{ends} ({told(change)})"
 
 
 def _row(row: RowKey) -> str:
@@ -152,9 +164,10 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
         for change in times:
             cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
             yield Line(f"{shortened(change.row.name, NAME_WIDTH):{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
-        for change in counts:
-            name = f"{shortened(change.row.name, NAME_WIDTH)} {change.quantity}"
-            yield Line(f"{name}: {_ends(change)}{told(change)}", _style(change))
+        for name, own in _by_row(counts):
+            text = f"{name}: {', '.join(map(_count, own))}"
+            style = next((_style(one) for one in own if one.verdict == "fail"), "")
+            yield from (Line(part, style) for part in wrapped(text, width))
     yield Line("")
     for sentence in found.sentences():
         yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
@@ -164,3 +177,36 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
 
 def _style(change: Change) -> str:
     return STYLES.get(change.verdict or "", "")
+
+
+def markdown(found: Versus) -> str:
+    """Lay the comparison out for a comment on a merge request."""
+    lines = ["### What the change costs per request", "", *(f"- {_plain(line)}" for line in found.heading)]
+    for key, times, counts in found.requests():
+        if not times and not counts:
+            continue
+        lines += ["", f"**{_code(key.request)}** {_code(key.nodeid)}", ""]
+        if times:
+            before, after = found.names
+            lines += [f"| row | {before} µs | {after} µs | change |", "|---|--:|--:|---|"]
+        for change in times:
+            cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
+            lines.append(f"| {' | '.join([_code(change.row.name), *cells, _marked(change)])} |")
+        lines += ["", *(f"- {_code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
+    lines += ["", *(f"- {_plain(sentence)}" for sentence in found.sentences())]
+    lines += [f"- note: {_plain(remark)}" for remark in (*found.one_sided(), *found.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _marked(change: Change) -> str:
+    return f"**{told(change)}**" if change.verdict == "fail" else told(change)
+
+
+def _code(text: str) -> str:
+    """Return a name as code, which a table can hold."""
+    return f"`{printable(text).replace('`', chr(39)).replace('|', chr(166))}`"
+
+
+def _plain(text: str) -> str:
+    """Return text in which nothing is markup."""
+    return re.sub(r"([\\`*_<>#|\[\]])", r"\\\1", printable(text))

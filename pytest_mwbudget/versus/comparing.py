@@ -76,7 +76,7 @@ class Comparing:
                 look, next_look = look + 1, max(next_look + 1, int(next_look * LOOK_FACTOR))
                 found = changes(self.pairs, look, self.allowed)
                 self.told(self._progress(found))
-                if found.known:
+                if not found.open:
                     return self._compared(found)
         except TimeOverError:
             pass
@@ -124,9 +124,9 @@ class Comparing:
         self.check(side, ran)
 
     def _progress(self, found: Changes) -> str:
-        unknown = sum(not change.known for change in found.all)
+        what = "limits undecided" if self.allowed else "rows not known well enough"
         left_s = max(0.0, self.end_s - self.clock())
-        return f"{len(self.pairs)} pairs, {unknown} rows not known well enough, {left_s:.0f} s left"
+        return f"{len(self.pairs)} pairs, {len(found.open)} {what}, {left_s:.0f} s left"
 
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""
