@@ -25,7 +25,7 @@ import stored
 from harness import Report, file_to_write
 
 HERE = Path(__file__).parent
-SCRIPTS = ("accuracy", "verdicts", "peers", "server", "published", "real_apps", "releases", "scale", "idle")
+SCRIPTS = ("accuracy", "verdicts", "peers", "server", "published", "real_apps", "releases", "scale", "idle", "versus")
 
 INTRODUCTION = """# Evidence
 

@@ -1,4 +1,4 @@
-"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, render, merge limits, explain."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, merge limits, render, explain."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from . import measure_command
 
             status = measure_command.main(vars(said))
-        elif said.command == "budgets":
-            from . import budgets_command
-
-            budgets_command.merge(said.file, said.output, said.base)
         elif said.command == "compare":
             from . import compare_command
 
             status = compare_command.main(vars(said))
+        elif said.command == "budgets":
+            from . import budgets_command
+
+            budgets_command.merge(said.file, said.output, said.base)
+        elif said.command == "versus":
+            from . import versus_command
+
+            status = versus_command.main(vars(said))
         elif said.command == "explain":
             _explain(said.id)
         else:
@@ -66,13 +70,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _said(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
-    said, rest = parser.parse_known_args(arguments)
-    if said.command == "measure":  # before Python 3.12, argparse does not take a REQUEST behind an option
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own, behind = _split(given) if given[:1] == ["versus"] else (given, [])
+    said, rest = parser.parse_known_args(own)
+    said.pytest = behind
+    if said.command in ("measure", "versus"):  # before Python 3.12, argparse does not take a REQUEST behind an option
         said.request += [one for one in rest if not one.startswith("-")]
         rest = [one for one in rest if one.startswith("-")]
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return said
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before the first `--`, and those behind it."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _add_measure(commands.add_parser("measure", help="measure an app without a test"))
+    _add_versus(
+        commands.add_parser("versus", help="compare a change with what it changes, in fresh processes by turns")
+    )
     explain = commands.add_parser("explain", help="say what a message means and what to do")
     explain.add_argument("id", nargs="?", metavar="ID", help="the id of a message; without it all ids are listed")
     render = commands.add_parser("render", help="make files of a stored result, or print its tables")
@@ -100,7 +116,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     stored = "a file that --mw-budget-json wrote, a directory with such files, or a name of --mw-budget-save"
     compare.add_argument("before", metavar="BEFORE", help=stored)
     compare.add_argument("after", metavar="AFTER", help="the same for the later run")
-    growth = "exit with status 1 if a figure certainly grew by more, for example us:10%%,tasks:0"
+    growth = "exit with status 1 if a figure certainly grew by more, for example us:10%%,bytecodes:0"
     compare.add_argument("--fail", metavar="QUANTITY:GROWTH", help=growth)
     compare.add_argument("--markdown", metavar="PATH", help="write to PATH, for a comment on a pull request")
 
@@ -127,6 +143,28 @@ def _add_measure(measure: argparse.ArgumentParser) -> None:
     measure.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     for output in STORED:
         measure.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
+
+
+def _add_versus(versus: argparse.ArgumentParser) -> None:
+    versus.usage = "mwbudget versus [options] [REQUEST ...] [-- PYTEST ARGUMENTS]"
+    request = "with --app-a and --app-b, such as 'GET /health'; without any, each route that GET can request as it is"
+    versus.add_argument("request", nargs="*", metavar="REQUEST", help=request)
+    base = "commit to compare HEAD with (default: the merge base with the main branch)"
+    versus.add_argument("--base", metavar="REV", help=base)
+    fail = "how much each layer may grow, such as us:5%%,bytecodes:0; a change that certainly grows more fails"
+    versus.add_argument("--fail", metavar="LIMITS", help=fail)
+    undecided = "the exit status when it is not certain that a limit is kept (default: pass)"
+    versus.add_argument("--undecided", choices=("pass", "fail"), default="pass", help=undecided)
+    time_s = 300
+    versus.add_argument("--max-time", metavar="SECONDS", default=time_s, help=f"time for all of it (default: {time_s})")
+    prepare = "shell command to run in the checkout of each side first, such as one that builds extensions"
+    versus.add_argument("--prepare", metavar="CMD", help=prepare)
+    versus.add_argument("--markdown", metavar="PATH", help="write what was found to PATH, for a comment")
+    for name, text in (
+        ("a", "the first of two apps to compare in place of commits, named as for `measure`"),
+        ("b", "the second one"),
+    ):
+        versus.add_argument(f"--app-{name}", metavar="APP", help=text)
 
 
 def _explain(message_id: str | None) -> None:

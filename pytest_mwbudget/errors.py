@@ -74,6 +74,10 @@ class EndlessError(MeasurementError):
     message_id = "stopped-answering"
 
 
+class VersusError(MwBudgetError):
+    """Two versions of a project cannot be compared. The `message_id` tells the kinds apart."""
+
+
 class BudgetWarning(UserWarning):
     """A verdict is undecided, and the settings make that a warning."""
 

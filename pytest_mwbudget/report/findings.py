@@ -120,6 +120,17 @@ def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
     yield from _undecided_limits(rows)
 
 
+def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
+    """Name the rows whose work the counts of executed code do not see."""
+    found = [row for row in rows if row.mostly_c(slowdown)]
+    if found:
+        listed = ", ".join(
+            f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
+            for row in found
+        )
+        yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
+
+
 def _undecided_limits(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say which recorded limits are undecided and why: a sentence for each reason."""
     found: dict[str | None, list[str]] = {}
@@ -135,17 +146,6 @@ def missing(recorded: Recorded | None) -> Iterator[Finding]:
     """Say which recorded limits are missing."""
     if recorded is not None and recorded.missing is not None:
         yield Finding("", recorded.missing, "fail" if recorded.required else "undecided")
-
-
-def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
-    """Name the rows whose work the counts of executed code do not see."""
-    found = [row for row in rows if row.mostly_c(slowdown)]
-    if found:
-        listed = ", ".join(
-            f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
-            for row in found
-        )
-        yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
 
 
 def headline(

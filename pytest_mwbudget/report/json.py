@@ -308,14 +308,14 @@ def from_json(data: Mapping[str, Any]) -> Result:
     )
 
 
-def _read_recorded(data: Mapping[str, Any]) -> Recorded:
-    limits = tuple(RecordedLimit(**one) for one in data["limits"])
-    return Recorded(**{**data, "limits": limits, "changed": tuple(data["changed"])})
-
-
 def _read_change(data: Mapping[str, Any]) -> Change:
     estimates = {key: data[key] and _read_estimate(data[key]) for key in ("before", "after", "change")}
     return Change(**{**data, **estimates})
+
+
+def _read_recorded(data: Mapping[str, Any]) -> Recorded:
+    limits = tuple(RecordedLimit(**one) for one in data["limits"])
+    return Recorded(**{**data, "limits": limits, "changed": tuple(data["changed"])})
 
 
 def _read_profile(data: Mapping[str, Any]) -> Profile:

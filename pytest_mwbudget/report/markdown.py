@@ -167,9 +167,9 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
         yield _line((*_cells(row), _change(row)) if since else _cells(row))
     yield ""
     yield from _findings(shown)
+    yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
     if shown.accept:
         yield f"- {ACCEPT} {code(shown.accept)}"
-    yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
     yield from (f"- note: {plain(note)}" for note in shown.notes)
     yield from (f"- advice: {plain(advice.text)} ({code(advice.page)})" for advice in shown.advice)
     if shown.profile is not None:

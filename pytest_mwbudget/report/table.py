@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..model.changes import Change
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
@@ -116,7 +116,8 @@ class Row:
     """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
     `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
-    reason for each figure that is null in the JSON. `changes` has what figures changed by, by quantity.
+    reason for each figure that is null in the JSON. `changes` has what figures changed by, and `limits` the recorded
+    limits, by quantity.
     """
 
     name: str
@@ -126,8 +127,8 @@ class Row:
     report: LayerReport | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[Quantity, RecordedLimit] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
+    limits: Mapping[Quantity, RecordedLimit] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -184,6 +185,17 @@ class Row:
         """The quantities over their budgets."""
         return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
 
+    def mostly_c(self, slowdown: float) -> bool | None:
+        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
+
+        `slowdown` is at least 1; layers may be slowed down by up to its square.
+        """
+        cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
+        if cpu is None or bytecodes is None:
+            return None
+        us = cpu.value / slowdown**2
+        return us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
+
     @property
     def over_limits(self) -> list[RecordedLimit]:
         """The recorded limits that the row is over."""
@@ -197,59 +209,48 @@ class Row:
             [*over, *(self.figures[one.quantity].value / max(one.limit, 0.5) for one in self.over_limits)], default=0.0
         )
 
-    def mostly_c(self, slowdown: float) -> bool | None:
-        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
-
-        `slowdown` is at least 1; layers may be slowed down by up to its square.
-        """
-        cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
-        if cpu is None or bytecodes is None:
-            return None
-        us = cpu.value / slowdown**2
-        return us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
-
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
         return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
 
 
 def rows(result: Result) -> Iterator[Row]:
-    """Yield the rows of a result with their changes, outermost first; the last one is `(total)`."""
-    changes: dict[str, dict[str, Change]] = {}
-    for change in result.changes:
-        changes.setdefault(change.row, {})[change.quantity] = change
-    yield from (replace(row, changes=changes[row.name]) if row.name in changes else row for row in _rows(result))
-
-
-def _rows(result: Result) -> Iterator[Row]:
+    """Yield the rows of a result with their limits and changes, outermost first; the last one is `(total)`."""
     books, ledger, total = result.books, result.ledger, result.total_verdict
     judged: dict[Quantity, Judged] = {}
     if total is not None and result.total_budget_us is not None:
         judged["us"] = Judged(result.total_budget_us, total, result.total_reason)
-    yield _row("(outside)", books.outside if books else None, None, ledger.outside if ledger else None, result=result)
+    yield _row(result, "(outside)", books.outside if books else None, None, ledger.outside if ledger else None)
     for report in result.layers:
-        yield _row(report.name, report.us, report.occupation, report.counts, report.judged, report, result)
+        yield _row(result, report.name, report.us, report.occupation, report.counts, report.judged, report)
     us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
     if us or counts:
-        yield _row("(endpoint)", us, None, counts, result=result)
-    counts = ledger.total if ledger else None
-    yield _row("(total)", books.total if books else None, None, counts, judged, result=result)
+        yield _row(result, "(endpoint)", us, None, counts)
+    yield _row(result, "(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
 
 
 def _row(
+    result: Result,
     name: str,
     us: Estimate | None,
     occupation: Occupation | None,
     counts: Counts | None,
     judged: Mapping[Quantity, Judged] | None = None,
     report: LayerReport | None = None,
-    result: Result | None = None,
 ) -> Row:
     figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
-    why = _why(report, figures, result) if report and result else {}
-    recorded = result.recorded.limits if result and result.recorded else ()
-    limits = {limit.quantity: limit for limit in recorded if limit.row == name}
-    return Row(name, figures, judged or {}, counts is not None, report, counts.own_types if counts else (), why, limits)
+    recorded = result.recorded.limits if result.recorded else ()
+    return Row(
+        name,
+        figures,
+        judged or {},
+        counted=counts is not None,
+        report=report,
+        own_types=counts.own_types if counts else (),
+        why=_why(report, figures, result) if report else {},
+        changes={change.quantity: change for change in result.changes if change.row == name},
+        limits={limit.quantity: limit for limit in recorded if limit.row == name},
+    )
 
 
 def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts | None) -> Iterator[Figure]:

@@ -56,7 +56,7 @@ class View:
     advice: tuple[Advice, ...]
     profile: Profile | None
     place: BudgetPlace
-    accept: str = ""
+    accept: str
     changed: tuple[str, ...] = ()
 
     @property

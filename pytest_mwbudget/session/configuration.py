@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _app: pytest.StashKey[NamedApp] = pytest.StashKey()
 # The recorded limits of a run that measures, None without a file of limits.
 LIMITS: pytest.StashKey[RunLimits | None] = pytest.StashKey()
+# What a plugin puts here changes the merged settings of every test.
+CHANGED: pytest.StashKey[Callable[[Settings], Settings]] = pytest.StashKey()
 
 
 def enforced(config: pytest.Config) -> bool:
@@ -76,7 +79,9 @@ def settings_of(item: pytest.Item) -> Settings:
                 f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
             )
     settings = merge([marker.kwargs for marker in markers], configured(item.config))
-    limits = item.config.stash.get(LIMITS, None)
+    change, limits = item.config.stash.get(CHANGED, None), item.config.stash.get(LIMITS, None)
+    if change is not None:
+        return change(settings)
     return settings if limits is None else limits.of(item.nodeid, settings)
 
 

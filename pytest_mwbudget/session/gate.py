@@ -43,9 +43,10 @@ FAILURE_WIDTH = 79
 
 # What a plugin puts here takes the place of the usual schedule: tests of this package have one that is quick.
 SCHEDULE: pytest.StashKey[Schedule] = pytest.StashKey()
+# The same for the speed of the machine as earlier runs saw it.
+MACHINE: pytest.StashKey[Machine] = pytest.StashKey()
 # What measures the requests of a test: the fixture, or for a test without it what records the test's own clients.
 _client: pytest.StashKey[MwBudget | OwnRequests] = pytest.StashKey()
-_machine: pytest.StashKey[Machine] = pytest.StashKey()
 _turns: pytest.StashKey[Turns] = pytest.StashKey()
 
 
@@ -170,9 +171,9 @@ def turns_of(config: pytest.Config) -> Turns:
 def _shared_machine(config: pytest.Config) -> Machine:
     from .remembered_speed import machine
 
-    if _machine not in config.stash:
-        config.stash[_machine] = machine(config)
-    return config.stash[_machine]
+    if MACHINE not in config.stash:
+        config.stash[MACHINE] = machine(config)
+    return config.stash[MACHINE]
 
 
 # ---- running a test ---------------------------------------------------------------------------------------------

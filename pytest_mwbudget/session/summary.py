@@ -161,14 +161,17 @@ class Summary:
             if broken:
                 _fail(session)
         self._finish_limits(session, lasting)
-        if self.baseline is not None:
+        if self.baseline is not None and not self.config.option.collectonly:
             self._compare(self.baseline)
             if self.document["comparison"]["grown"]:
                 _fail(session)
         history: Sequence[HistoryRun] = ()
         for output, path in self.files.items():
             try:
-                if output is HISTORY:
+                if output is SAVE and not self.document["measurements"]:
+                    nothing = f"nothing was measured, so {str(path)!r} is left as it was"
+                    self.remarks.append(tagged(nothing, "file"))
+                elif output is HISTORY:
                     history = self._remember(path)
                 else:
                     output.write(path, self.document, history)
@@ -179,19 +182,6 @@ class Summary:
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary and self.requests:
             self._add_to(Path(step_summary))
-
-    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
-        """Update the file of limits, if there is one and the run came to its end. A refused update fails the run."""
-        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if self.config.stash.get(LIMITS, None) is None or not ended:
-            return
-        from ..report.json import from_json
-        from .limits_update import finish
-
-        measured = [(one["nodeid"], from_json(one)) for one in measurements]
-        self.limits = finish(self.config, measured, self.unfinished)
-        if self.limits.failed:
-            _fail(session)
 
     def _remember(self, path: Path) -> Sequence[HistoryRun]:
         """Append the run to the history, and return all of it."""
@@ -211,6 +201,19 @@ class Summary:
         changed = {id(old): new for old, new in zip(before, self.document["measurements"], strict=True)}
         for request in self.requests:
             request.measurement = changed.get(id(request.measurement), request.measurement)
+
+    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
+        """Update the file of limits, if there is one and the run came to its end. A refused update fails the run."""
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if self.config.stash.get(LIMITS, None) is None or not ended:
+            return
+        from ..report.json import from_json
+        from .limits_update import finish
+
+        measured = [(one["nodeid"], from_json(one)) for one in measurements]
+        self.limits = finish(self.config, measured, self.unfinished)
+        if self.limits.failed:
+            _fail(session)
 
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
@@ -280,12 +283,15 @@ class Summary:
     def _print_comparison(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print what the run was compared with, and which figures grew by more than is allowed."""
         from ..report.comparison import compared_run
-        from ..report.json import compared
+        from ..report.json import compared, from_json
 
         since = compared(self.document)
         if since is not None:
             terminalreporter.write_sep("=", "mw-budget compare")
-            _write(terminalreporter, compared_run(since, self.config.get_terminal_writer().fullwidth))
+            # The table of a failure was made before anything was compared.
+            told = [request.measurement for request in self._lasting() if request.told]
+            measured = [(measurement["nodeid"], from_json(measurement)) for measurement in told]
+            _write(terminalreporter, compared_run(since, measured, self.config.get_terminal_writer().fullwidth))
 
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level

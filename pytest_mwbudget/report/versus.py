@@ -1,0 +1,212 @@
+"""What `mwbudget versus` found, as lines for a terminal and as Markdown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ..comparison.pairs import Change, Changes, RowKey
+from ..model.request_keys import RequestKey
+from .terminal import Line
+from .text import figure, printable, shortened, size, wrapped
+
+# With more requests only the rows are shown in which something changed or a limit is not kept.
+FEW_REQUESTS = 3
+NAME_WIDTH = 30
+# The most undecided limits that have a sentence each, and the most requests that a sentence names.
+MOST = 5
+STYLES = {"fail": "red", "undecided": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """A finished comparison of two sides with these `names`.
+
+    `heading` says what was compared, `remarks` what the figures do not cover, and `limited` whether there are limits.
+    """
+
+    heading: Sequence[str]
+    changes: Changes
+    remarks: Sequence[str] = ()
+    names: tuple[str, str] = ("base", "HEAD")
+    limited: bool = False
+
+    @property
+    def failures(self) -> list[Change]:
+        """The changes that are larger than allowed."""
+        return [change for change in self.changes.all if change.verdict == "fail"]
+
+    @property
+    def undecided(self) -> list[Change]:
+        """The changes of which it is not known whether they are allowed."""
+        return [change for change in self.changes.all if change.verdict == "undecided"]
+
+    def requests(self) -> Iterator[tuple[RequestKey, list[Change], list[Change]]]:
+        """Yield each request with the changes to show: those of times, then those of counts."""
+        keys = list(dict.fromkeys(change.row.request for change in self.changes.all))
+        for key in keys:
+            times = [one for one in self.changes.times if one.row.request == key]
+            counts = [one for one in self.changes.counts if one.row.request == key and _changed(one)]
+            yield key, times if len(keys) <= FEW_REQUESTS else [one for one in times if _changed(one)], counts
+
+    def sentences(self) -> Iterator[str]:
+        """Say which limits are broken or undecided, and how many rows changed."""
+        for change in (*self.failures, *self.undecided[:MOST]):
+            assert change.most is not None
+            said = told(change).removeprefix("undecided: ")
+            yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_number(change, change.most)} more"
+        if len(self.undecided) > MOST:
+            yield f"undecided: {len(self.undecided) - MOST} more limits; a longer --max-time decides more"
+        words = [change.word for change in self.changes.times]
+        if words:
+            names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
+            counted = [f"{words.count(word)} {name}" for word, name in names if word in words]
+            yield f"of {len(words)} times, {', '.join(counted)}"
+        changed = sum(_changed(one) for one in self.changes.counts)
+        yield f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
+
+    def one_sided(self) -> Iterator[str]:
+        """Say which requests only one side has, and that no limit is of anything that was measured."""
+        for name, keys in zip(self.names, (self.changes.only_base, self.changes.only_head), strict=True):
+            if keys:
+                requests = [f"{key.request} ({key.nodeid})" for key in keys[:MOST]]
+                more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
+                yield f"measured with {name} only: {', '.join(requests)}{more}"
+        if self.limited and not any(change.verdict for change in self.changes.all):
+            yield "no limit of --fail is of anything that was measured; limits are of layers, total_us of requests"
+
+
+def told(change: Change) -> str:
+    """Say in words what changed."""
+    word, by = change.word, change.by
+    if word in ("new", "gone"):
+        value = change.after if change.before is None else change.before
+        assert value is not None
+        return f"{word}: {_number(change, value)}"
+    if not change.timed:
+        return _told_count(change)
+    if word in ("more", "less"):
+        ends = (by.low, by.high) if word == "more" else (-by.high, -by.low)
+        share = f", {100 * abs(by.estimate) / change.before:.1f} %" if change.before and change.before > 1 else ""
+        name = "slower" if word == "more" else "faster"
+        return f"{name} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share})"
+    if word == "same":
+        return f"same within {figure(change.within)} µs"
+    if not by.bounded:
+        return "undecided: too few pairs of processes"
+    return f"undecided: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
+
+
+def _told_count(change: Change) -> str:
+    low, high = change.by.low, change.by.high
+    if change.word == "undecided":
+        return f"undecided: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
+    if change.word == "same":
+        return "same"
+    return _more(change, *sorted((abs(low), abs(high))), less=change.word == "less")
+
+
+def _more(change: Change, least: float, most: float, *, less: bool = False) -> str:
+    """Say how many more there are: `40 to 41 more objects`."""
+    span = " to ".join(dict.fromkeys(_number(change, end) for end in (least, most)))
+    if change.quantity == "bytes":
+        return f"{span} {'less' if less else 'more'}"
+    return f"{span} {'fewer' if less else 'more'} {change.quantity}"
+
+
+def _changed(change: Change) -> bool:
+    """Whether a change is worth a line."""
+    if change.verdict in ("fail", "undecided") or change.word in ("more", "less"):
+        return True
+    return change.word in ("new", "gone") and (change.timed or change.by.high > 0 or change.by.low < 0)
+
+
+def _number(change: Change, value: float) -> str:
+    """Return a number; of times and sizes with its unit."""
+    if change.timed:
+        return f"{figure(value)} µs"
+    return size(value) if change.quantity == "bytes" else f"{value:.0f}"
+
+
+def _by_row(counts: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
+    for row, own in groupby(counts, lambda change: change.row):
+        yield row.name, list(own)
+
+
+def _count(change: Change) -> str:
+    """Say what a count was and is: `objects 61 → 101`, and the range of the change if it has one."""
+    if change.before is None or change.after is None:
+        value = change.after if change.before is None else change.before
+        assert value is not None
+        return f"{change.quantity} {_number(change, value)} ({change.word})"
+    ends = f"{change.quantity} {_number(change, change.before)} → {_number(change, change.after)}"
+    return ends if change.by.low == change.by.high else f"{ends} ({told(change)})"
+
+
+def _row(row: RowKey) -> str:
+    return f"{row.name} in {row.request.request}"
+
+
+def terminal(found: Versus, width: int) -> Iterator[Line]:
+    """Lay the comparison out for a terminal."""
+    for line in found.heading:
+        yield Line(printable(line))
+    for key, times, counts in found.requests():
+        if not times and not counts:
+            continue
+        yield Line("")
+        yield Line(shortened(f"{key.request}, {key.nodeid}", width))
+        if times:
+            titles = " ".join(f"{f'{name} µs':>9}" for name in found.names)
+            yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
+        for change in times:
+            cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
+            yield Line(f"{shortened(change.row.name, NAME_WIDTH):{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
+        for name, own in _by_row(counts):
+            text = f"{name}: {', '.join(map(_count, own))}"
+            style = next((_style(one) for one in own if one.verdict == "fail"), "")
+            yield from (Line(part, style) for part in wrapped(text, width))
+    yield Line("")
+    for sentence in found.sentences():
+        yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
+    for remark in (*found.one_sided(), *found.remarks):
+        yield Line(printable(f"note: {remark}"))
+
+
+def _style(change: Change) -> str:
+    return STYLES.get(change.verdict or "", "")
+
+
+def markdown(found: Versus) -> str:
+    """Lay the comparison out for a comment on a merge request."""
+    lines = ["### What the change costs per request", "", *(f"- {_plain(line)}" for line in found.heading)]
+    for key, times, counts in found.requests():
+        if not times and not counts:
+            continue
+        lines += ["", f"**{_code(key.request)}** {_code(key.nodeid)}", ""]
+        if times:
+            before, after = found.names
+            lines += [f"| row | {before} µs | {after} µs | change |", "|---|--:|--:|---|"]
+        for change in times:
+            cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
+            lines.append(f"| {' | '.join([_code(change.row.name), *cells, _marked(change)])} |")
+        lines += ["", *(f"- {_code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
+    lines += ["", *(f"- {_plain(sentence)}" for sentence in found.sentences())]
+    lines += [f"- note: {_plain(remark)}" for remark in (*found.one_sided(), *found.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _marked(change: Change) -> str:
+    return f"**{told(change)}**" if change.verdict == "fail" else told(change)
+
+
+def _code(text: str) -> str:
+    """Return a name as code, which a table can hold."""
+    return f"`{printable(text).replace('`', chr(39)).replace('|', chr(166))}`"
+
+
+def _plain(text: str) -> str:
+    """Return text in which nothing is markup."""
+    return re.sub(r"([\\`*_<>#|\[\]])", r"\\\1", printable(text))

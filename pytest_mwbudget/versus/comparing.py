@@ -1,0 +1,169 @@
+"""Run processes of both sides by turns until every row is known, or the time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ..analysis.paired import FEWEST_PAIRS
+from ..comparison.allowed import TIMES, Allowed
+from ..comparison.pairs import Changes, Pair, changes
+from ..errors import VersusError
+from ..model.estimate import Seconds
+from .order import Told
+from .processes import Ran, Side, TimeOverError, run
+
+# How long each request is timed in each process. Many short processes tell more than few long ones.
+TIME_S: Seconds = 0.5
+# Pairs with different seeds of hashes that are enough for counts.
+PAIRS_OF_COUNTS = 3
+# The pairs are evaluated whenever there are so many times as many as at the last look.
+LOOK_FACTOR = 1.5
+# A pair is begun if there is time for one that takes this much longer than the longest so far.
+SLOWER = 1.1
+# The most tests or modules that a message names.
+MOST_NAMES = 5
+
+# Runs a side with a seed and a time limit.
+Run = Callable[[Side, Seconds, int, Seconds], Ran]
+
+
+@dataclass
+class Comparing:
+    """The processes of a comparison.
+
+    `check` is called with each side and what its process told, and raises VersusError if it measured something else.
+    `first` is called once, after the first process of HEAD. `told` takes a line on the progress. All of it ends before
+    `end_s` of the monotonic clock, unless the first pair takes longer than that.
+    """
+
+    base: Side
+    head: Side
+    allowed: Allowed
+    end_s: Seconds
+    check: Callable[[Side, Ran], None]
+    first: Callable[[Told], None]
+    told: Callable[[str], None]
+    run: Run = run
+    clock: Callable[[], Seconds] = monotonic
+    pairs: list[Pair] = field(default_factory=list)
+    ran: dict[str, Ran] = field(default_factory=dict)
+    longest_s: Seconds = 0.0
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.begin_s = self.clock()
+
+    @property
+    def seconds(self) -> Seconds:
+        """The time since the first process was started."""
+        return self.clock() - self.begin_s
+
+    @property
+    def timed(self) -> bool:
+        """Whether times are measured: not if all limits are of counts."""
+        return not self.allowed or any(quantity in TIMES for quantity in self.allowed)
+
+    def changes(self) -> Changes:
+        """Run pairs, and return what they show. Raises VersusError if there is no pair."""
+        look, next_look = 0, FEWEST_PAIRS if self.timed else PAIRS_OF_COUNTS
+        try:
+            while self._time_for_a_pair():
+                self._pair()
+                if len(self.pairs) < next_look:
+                    continue
+                look, next_look = look + 1, max(next_look + 1, int(next_look * LOOK_FACTOR))
+                found = changes(self.pairs, look, self.allowed)
+                self.told(self._progress(found))
+                if not found.open:
+                    return self._compared(found)
+        except TimeOverError:
+            pass
+        except KeyboardInterrupt:
+            if not self.pairs:
+                raise
+            self.interrupted = True
+        if not self.pairs:
+            raise VersusError(
+                "the time was over before both sides had run once; raise --max-time, or name fewer tests behind --",
+                message_id="versus-side",
+            )
+        return self._compared(changes(self.pairs, look + 1, self.allowed, last=True))
+
+    def _compared(self, found: Changes) -> Changes:
+        """Return the changes. Raises VersusError if there are none to judge: such a gate would always be open."""
+        if any(found.all):
+            return found
+        failed = self.ran[self.base.name].told.failed
+        why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
+        raise VersusError(
+            f"no request was measured with {self.base.name} and with {self.head.name}, so nothing was compared{why}",
+            message_id="versus-side",
+        )
+
+    def _time_for_a_pair(self) -> bool:
+        return not self.pairs or self.clock() + SLOWER * self.longest_s <= self.end_s
+
+    def _pair(self) -> None:
+        """Run both sides, HEAD first in every other pair, so that what changes slowly cancels."""
+        number, begin = len(self.pairs), self.clock()
+        sides = (self.base, self.head) if number % 2 else (self.head, self.base)
+        for side in sides:
+            self._side(side, number)
+        self.pairs.append(Pair(*(self.ran[side.name].process for side in (self.base, self.head))))
+        self.longest_s = max(self.longest_s, self.clock() - begin)
+
+    def _side(self, side: Side, seed: int) -> None:
+        ran = self.run(side, TIME_S if self.timed else 0.0, seed, max(1.0, self.end_s - self.clock()))
+        new = side.name not in self.ran
+        self.ran[side.name] = ran
+        if new and side is self.head:
+            _check_head(ran)
+            self.first(ran.told)
+        self.check(side, ran)
+
+    def _progress(self, found: Changes) -> str:
+        what = "limits undecided" if self.allowed else "rows not known well enough"
+        left_s = max(0.0, self.end_s - self.clock())
+        return f"{len(self.pairs)} pairs, {len(found.open)} {what}, {left_s:.0f} s left"
+
+    def remarks(self) -> list[str]:
+        """Say which tests ran or failed on the base only, and on HEAD only."""
+        base, head = (self.ran[side.name].told for side in (self.base, self.head))
+        found = [
+            f"not measured with {side.name}: {named(ran.left_out)}"
+            for side in (self.base, self.head)
+            if (ran := self.ran[side.name]).left_out
+        ]
+        if failed := [test for test in base.failed if test not in head.failed]:
+            found.append(
+                f"failed with {self.base.name}, so not compared in full: {named(failed)} ({base.failed[failed[0]]})"
+            )
+        for one, other, name in ((base, head, self.base.name), (head, base, self.head.name)):
+            if tests := [test for test in one.tests if test not in other.tests and test not in other.failed]:
+                found.append(f"run with {name} only: {named(tests)}")
+        return found
+
+
+def _check_head(ran: Ran) -> None:
+    told = ran.told
+    if told.failed:
+        raise VersusError(
+            f"tests fail with HEAD, so its figures may be of something else: {named(list(told.failed))}; correct them"
+            f" first\n{ran.output}",
+            message_id="versus-side",
+        )
+    if not ran.process.results:
+        reasons = "".join(f"\n{one}" for one in ran.left_out)
+        raise VersusError(
+            "HEAD measured no request; mark a test with mw_budget, or give requests behind --, for example"
+            f" -- --mw-budget-app=myapp.main:app{reasons}\n{ran.output}",
+            message_id="versus-side",
+        )
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

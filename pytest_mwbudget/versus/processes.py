@@ -1,0 +1,140 @@
+"""Fresh processes of pytest, one at a time, each in one of the two worktrees."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..comparison.pairs import Process
+from ..errors import VersusError
+from ..model.estimate import Seconds
+from ..model.request_keys import keyed
+from ..report.json import from_json
+from .order import ORDER, Order, Told
+
+PLUGIN = "pytest_mwbudget.session.one_side"
+# Exit statuses of pytest: no failure, some failures. With any other status nothing was measured, or not all.
+ENDED = (0, 1)
+NO_TESTS = 5
+# What CI systems set: every process would add its table to the summary of the job, and its annotations.
+OF_CI = ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS")
+SHOWN_CHARACTERS = 4000
+# How long a process gets to end after it was asked to.
+ENDING_S: Seconds = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two sides: its name in messages, its directory, and the arguments for pytest.
+
+    `root` is its worktree, `place` the directory in it to run in, and `checkout` the user's clone.
+    """
+
+    name: str
+    root: Path
+    place: Path
+    checkout: Path
+    arguments: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a process measured and told."""
+
+    process: Process
+    told: Told
+    output: str
+    left_out: Sequence[str] = field(default_factory=tuple)
+
+
+class TimeOverError(Exception):
+    """The time for a process was over."""
+
+
+def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
+    """Measure a side in a fresh process.
+
+    Each request is timed for `time_s`, and only counted if that is 0. `seed` is that of the hashes of strings. Raises
+    TimeOverError if the process does not end within `limit_s`, and VersusError if pytest did not run the tests.
+    """
+    with TemporaryDirectory(prefix="mwbudget-side-") as folder:
+        order = Order(str(side.root), str(side.checkout), folder, time_s)
+        written = Path(folder, "results.json")
+        command = [
+            *(sys.executable, "-m", "pytest", "-p", PLUGIN, "--mw-budget"),
+            # The user may name other markers. Tests of what the base does not have must not end its run.
+            *("-m", "mw_budget", "--continue-on-collection-errors", *side.arguments),
+            f"--mw-budget-json={written}",
+        ]
+        environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
+        environment |= {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
+        status, output = _output(command, side.place, environment, limit_s)
+        told = Told.read(Path(folder))
+        if status not in ENDED or told is None:
+            raise VersusError(_why_not(side, status, output), message_id="versus-side")
+        try:
+            document = json.loads(written.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise VersusError(f"pytest wrote no results for {side.name}:\n{output}", message_id="versus-side") from None
+    return Ran(_process(document), told, output, [_left_out(one) for one in document["left_out"]])
+
+
+def _why_not(side: Side, status: int, output: str) -> str:
+    reason = "found no test" if status == NO_TESTS else f"ended with exit status {status}"
+    return f"pytest {reason} for {side.name}; correct this, or the arguments for pytest behind --:\n{output}"
+
+
+def _process(document: Mapping[str, Any]) -> Process:
+    data = document["measurements"]
+    results = [(one["nodeid"], from_json(one)) for one in data]
+    keys = [key for key, _ in keyed(results)]
+    speeds = {key: one["reference_ns"] for key, one in zip(keys, data, strict=True) if one.get("reference_ns")}
+    return Process({key: result for key, (_, result) in zip(keys, results, strict=True)}, speeds)
+
+
+def _left_out(data: Mapping[str, Any]) -> str:
+    return f"{data['nodeid']} {data['request']['method']} {data['request']['url']}: {data['reason']}"
+
+
+def _output(command: Sequence[str], place: Path, environment: Mapping[str, str], limit_s: Seconds) -> tuple[int, str]:
+    """Return the exit status of a command and the end of its output. No process of it outlives this function."""
+    # In a session of its own: Ctrl-C reaches only this process, which then ends that one with all its children.
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        cwd=place,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise TimeOverError from None
+    finally:
+        _end(process)
+    return process.returncode, output.decode(errors="replace").rstrip()[-SHOWN_CHARACTERS:]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    for how in ("SIGTERM", "SIGKILL"):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, getattr(signal, how))
+        else:
+            process.kill()
+        try:
+            process.communicate(timeout=ENDING_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return

@@ -1,0 +1,132 @@
+"""The two checkouts that are measured: the base, with the tests and the configuration of HEAD, and HEAD."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from compileall import compile_dir
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from tempfile import mkdtemp
+
+from ..errors import VersusError
+from .repository import Base, Repository
+
+# Files that configure pytest, or are loaded by it, in any directory.
+CONFIGURATION = (
+    *("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"),
+    "conftest.py",
+)
+# Directories that hold tests and their helpers by convention.
+OF_TESTS = ("test", "tests")
+SHOWN_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class OfTests:
+    """What belongs to the tests: the patterns of their files' names, and paths of files and directories."""
+
+    patterns: Sequence[str] = ("test_*.py", "*_test.py")
+    paths: Sequence[str] = ()
+
+    def own(self, name: str) -> bool:
+        """Whether a file, by its path in the repository, belongs to the tests or configures them."""
+        path = PurePosixPath(name)
+        if path.name in CONFIGURATION or any(fnmatch(path.name, pattern) for pattern in self.patterns):
+            return True
+        if any(part in OF_TESTS for part in path.parts[:-1]):
+            return True
+        return any(one == path or one in path.parents for one in map(PurePosixPath, self.paths))
+
+
+@dataclass(frozen=True, slots=True)
+class Worktrees:
+    """Two directories whose paths have the same length. `here` is the user's working directory in the repository."""
+
+    repository: Repository
+    base: Path
+    head: Path
+    here: Path
+
+    def place(self, root: Path) -> Path:
+        """Return the directory in a worktree that stands for the user's working directory."""
+        place = root / self.here
+        place.mkdir(parents=True, exist_ok=True)  # the base may not have it
+        return place
+
+    def lay_over(self, tests: OfTests) -> list[str]:
+        """Replace tests and configuration of the base by those of HEAD. Returns their paths in the repository."""
+        of_head = [name for name in self.repository.files(self.head) if tests.own(name)]
+        for name in self.repository.files(self.base):
+            if tests.own(name) and name not in of_head:
+                (self.base / name).unlink()
+        _copy(of_head, self.head, self.base)
+        return of_head
+
+    def compile(self, place: Path) -> None:
+        """Compile all modules of a worktree, so that no process finds less compiled than another."""
+        # A file that is no valid Python fails where a test imports it.
+        compile_dir(place, quiet=2)
+
+    def prepare(self, command: str) -> None:
+        """Run the user's command in both. Raises VersusError, with the end of its output, if it fails."""
+        for place in (self.base, self.head):
+            run = subprocess.run(  # noqa: S602 - the user's own command line
+                command, shell=True, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            )
+            if run.returncode:
+                output = run.stdout.decode(errors="replace").rstrip()[-SHOWN_CHARACTERS:]
+                raise VersusError(
+                    f"--prepare={command!r} failed with exit status {run.returncode} for {self.name(place)}; correct"
+                    f" the command, which runs in a fresh checkout of each side:\n{output}",
+                    message_id="versus-side",
+                )
+
+    def name(self, place: Path) -> str:
+        """Return what a worktree is called in messages."""
+        return "the base" if place == self.base else "HEAD"
+
+
+@contextmanager
+def worktrees(repository: Repository, base: Base) -> Iterator[Worktrees]:
+    """Check out the base and HEAD, with the changes that are not committed, and remove both after the block."""
+    folder = Path(os.path.realpath(mkdtemp(prefix="mwbudget-versus-")))
+    here = Path(os.path.realpath(Path.cwd())).relative_to(os.path.realpath(repository.root))
+    found = Worktrees(repository, folder / "a", folder / "b", here)
+    try:
+        for place, commit in ((found.base, base.commit), (found.head, "HEAD")):
+            repository.git("worktree", "add", "--detach", "--force", str(place), commit)
+        _take_changes(repository, found.head)
+        for place in (found.base, found.head):
+            found.compile(place)
+        yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        repository.asked("worktree", "prune")
+
+
+def _take_changes(repository: Repository, place: Path) -> None:
+    """Make the worktree what the working tree is: changed files, deleted ones, and those that git does not know."""
+    changed = repository.changed()
+    present = [name for name in changed if os.path.lexists(repository.root / name)]
+    for name in changed:
+        if name not in present:
+            (place / name).unlink(missing_ok=True)
+    _copy([name for name in present if not _is_folder(repository.root / name)], repository.root, place)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a directory, such as another repository in this one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _copy(names: Iterable[str], source: Path, target: Path) -> None:
+    for name in names:
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        shutil.copy2(source / name, path, follow_symlinks=False)

@@ -1,0 +1,148 @@
+"""The command `mwbudget versus`: compare a change with what it changes, in fresh processes by turns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from .comparison.allowed import Allowed, parsed
+from .config.checks import seconds
+from .errors import SettingError
+from .report.terminal import Line
+from .report.versus import Versus, markdown, terminal
+from .session.artifacts import MARKDOWN, put
+from .versus.comparing import Comparing
+from .versus.origin import Origin
+from .versus.processes import Side
+from .versus.repository import SHORT, Repository
+from .versus.worktrees import worktrees
+
+PASSED, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def main(said: Mapping[str, Any]) -> int:
+    """Compare, and print what was found. Returns the exit status.
+
+    Raises SettingError for unusable arguments, and VersusError if the two sides cannot be compared.
+    """
+    allowed = parsed(said["fail"], f"--fail={said['fail']!r}") if said["fail"] else {}
+    end_s = monotonic() + seconds(said["max_time"], "--max-time")
+    comment = Path(said["markdown"]) if said["markdown"] else None
+    if comment is not None:
+        MARKDOWN.check(comment, f"--markdown={said['markdown']!r}")
+    apps = (said["app_a"], said["app_b"])
+    with _ended_as_by_the_user():
+        if any(apps):
+            found, interrupted = _apps(said, allowed, end_s)
+        else:
+            found, interrupted = _commits(said, allowed, end_s)
+    if comment is not None:
+        put(comment, markdown(found))
+    for line in terminal(found, shutil.get_terminal_size().columns):
+        print(_coloured(line))
+    if interrupted:
+        return INTERRUPTED
+    broken = found.failures or (said["undecided"] == "fail" and found.undecided)
+    return FAILED if broken else PASSED
+
+
+# ---- two apps -----------------------------------------------------------------------------------------------------
+
+
+def _apps(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Versus, bool]:
+    """Compare two apps of the working directory."""
+    for name in ("app_a", "app_b"):
+        if not said[name]:
+            other = "--app-b" if name == "app_a" else "--app-a"
+            raise SettingError(f"{other} is compared with nothing; give --{name.replace('_', '-')} too")
+    for name in ("base", "prepare"):
+        if said[name]:
+            raise SettingError(
+                f"--{name}={said[name]!r} is of commits, and --app-a names an app; leave out one of them"
+            )
+    here = Path.cwd()
+    requests = [f"--mw-budget-request={line}" for line in said["request"]]
+    first, second = (
+        Side(name, here, here, here, [*said["pytest"], f"--mw-budget-app={said[key]}", *requests])
+        for name, key in (("A", "app_a"), ("B", "app_b"))
+    )
+    comparing = Comparing(first, second, allowed, end_s, lambda side, ran: None, lambda told: None, _progress)
+    found = comparing.changes()
+    heading = [f"A: {said['app_a']}", f"B: {said['app_b']}", _effort(comparing)]
+    return Versus(heading, found, comparing.remarks(), names=("A", "B"), limited=bool(allowed)), comparing.interrupted
+
+
+# ---- two commits --------------------------------------------------------------------------------------------------
+
+
+def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Versus, bool]:
+    """Compare HEAD, with the changes that are not committed, with its base."""
+    if said["request"]:
+        raise SettingError(
+            f"REQUEST {said['request'][0]!r} is for --app-a and --app-b; without them give arguments for pytest behind"
+            " --, such as -- tests/test_app.py"
+        )
+    repository = Repository(Path.cwd())
+    base = repository.base(said["base"], os.environ)
+    heading = [f"base: {base}", f"HEAD: {_head(repository)}"]
+    _progress(f"comparing with {base}")
+    with worktrees(repository, base) as both:
+        if said["prepare"]:
+            both.prepare(said["prepare"])
+        origin = Origin(both, said["pytest"])
+        old, new = (
+            Side(name, place, both.place(place), repository.root, said["pytest"])
+            for name, place in (("base", both.base), ("HEAD", both.head))
+        )
+        comparing = Comparing(old, new, allowed, end_s, origin.check, origin.lay_over, _progress)
+        found = comparing.changes()
+        told = {name: ran.told for name, ran in comparing.ran.items()}
+        remarks = [*comparing.remarks(), *origin.remarks(told), *repository.remarks(base)]
+    return Versus([*heading, _effort(comparing)], found, remarks, limited=bool(allowed)), comparing.interrupted
+
+
+def _head(repository: Repository) -> str:
+    commit, changed = repository.git("rev-parse", "HEAD")[:SHORT], len(repository.changed())
+    return f"{commit}, and {changed} {'file' if changed == 1 else 'files'} not committed" if changed else commit
+
+
+# ---- the terminal -------------------------------------------------------------------------------------------------
+
+
+def _effort(comparing: Comparing) -> str:
+    pairs = len(comparing.pairs)
+    unit = "; µs per request, at the machine's best speed" if comparing.timed else ""
+    stopped = "; interrupted" if comparing.interrupted else ""
+    return f"{pairs} {'pair' if pairs == 1 else 'pairs'} of processes in {comparing.seconds:.0f} s{unit}{stopped}"
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _coloured(line: Line) -> str:
+    codes = {"red": 31, "yellow": 33, "green": 32}
+    if line.style not in codes or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return line.text
+    return f"\x1b[{codes[line.style]}m{line.text}\x1b[0m"
+
+
+@contextmanager
+def _ended_as_by_the_user() -> Iterator[None]:
+    """Clean up when a CI system ends this process, as after Ctrl-C."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

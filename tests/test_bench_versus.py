@@ -1,0 +1,122 @@
+"""The mechanics of `bench/versus.py`; its timings are not checked."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.comparison.pairs import Pair, changes
+from pytest_mwbudget.versus import comparing
+
+from .conftest import needs
+
+pytestmark = pytest.mark.bench
+
+BENCH = Path(__file__).parent.parent / "bench"
+
+
+@pytest.fixture
+def versus(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    needs("starlette", "the app of the bench uses starlette")
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("versus")
+
+
+def stored(rng: random.Random, condition: str = "as it is", noise: float = 0.01) -> dict[str, Any]:
+    """A process as the bench stores it, on a machine with two speeds."""
+    slow = rng.choice([1.0, 1.3])
+    rows = {"CORSMiddleware": 7.0, "Work": 100.0, "(endpoint)": 20.0}
+    return {
+        "kind": "process",
+        "condition": condition,
+        "seconds": 2.0,
+        "reference_ns": 2000.0 * slow,
+        "outside_us": slow,
+        "rows": {name: us * slow * rng.gauss(1, noise) for name, us in rows.items()},
+    }
+
+
+def one_run(change: str, condition: str = "as it is", **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kind": "run",
+        "condition": condition,
+        "change": change,
+        "pairs": 9,
+        "seconds": 60.0,
+        "before_us": 100.0,
+        "by_us": [5.0, 4.0, 6.0],
+        "slower": [],
+        "failed": [],
+        "undecided": [],
+        "counts": {},
+    }
+    return found | more
+
+
+def test_every_change_is_only_in_its_own_version(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    with versus.apps() as folder:
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(importlib.sys.modules, "grown", raising=False)  # type: ignore[attr-defined]
+        grown = importlib.import_module("grown")
+        layers = [getattr(grown, f"Work{number}") for number in range(len(versus.CHANGES))]
+        codes = [layer.__call__.__code__.co_code for layer in layers]
+        assert {layer.__name__ for layer in layers} == {"Work"}
+        assert grown.create_app(3, 10).user_middleware[1].kwargs == {"rounds": 10}
+    same = [name for name, code in zip(versus.CHANGES, codes, strict=True) if code == codes[0]]
+    assert same == [versus.NOTHING, "1 %", "5 %", "20 %"]
+
+
+def test_runs_and_processes_are_made(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "TIME_S", 0.2)
+    monkeypatch.setattr(versus, "TIME_S", 0.2)
+    monkeypatch.setattr(versus, "CHANGES", {name: versus.CHANGES[name] for name in (versus.NOTHING, "20 %")})
+    monkeypatch.setattr(versus, "CONDITIONS", {"as it is": ()})
+    readings = versus.measure(quick=False, runs=1, processes=2, seconds=20)
+    assert [one["kind"] for one in readings] == ["run", "run", "process", "process"]
+    assert [one["change"] for one in readings[:2]] == [versus.NOTHING, "20 %"]
+    assert set(readings[2]["rows"]) >= {"Work", "CORSMiddleware", "(endpoint)"}
+    assert readings[2]["reference_ns"] > 0
+    assert "20 % (as it is)" in str(versus.report(readings))
+
+
+def test_drawn_runs_find_what_was_added_and_nothing_else(versus: ModuleType) -> None:
+    rng = random.Random(1)
+    processes = [stored(rng) for _ in range(60)]
+    assert versus.drawn(processes, 1.0, 20)["fail"] == 0
+    found = versus.drawn(processes, 1.05, 20)
+    assert found["layer slower"] == found["layer fails"] == 20
+
+
+def test_a_drawn_run_has_as_many_pairs_as_fit(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(1)
+    seen: list[int] = []
+
+    def counting(pairs: list[Pair], *arguments: Any, **more: Any) -> Any:
+        seen.append(len(pairs))
+        return changes(pairs, *arguments, **more)
+
+    monkeypatch.setattr(comparing, "changes", counting)
+    versus.Drawn([stored(rng, noise=0.5) for _ in range(60)], rng).run(1.0)
+    assert seen[-1] == versus.SECONDS // 4 - 1
+
+
+def test_goals_follow_from_the_runs(versus: ModuleType) -> None:
+    good = [one_run(versus.NOTHING) for _ in range(20)] + [one_run("5 %", slower=["Work"]) for _ in range(20)]
+    assert all(goal.met for goal in versus.report(good).goals)
+    alarm = [*good, one_run(versus.NOTHING, failed=["CORSMiddleware"])]
+    assert [goal.met for goal in versus.report(alarm).goals] == [False, True]
+    missed = [*good, *(one_run("5 %") for _ in range(3))]
+    assert [goal.met for goal in versus.report(missed).goals] == [True, False]
+    assert not any(goal.met for goal in versus.report([]).goals)
+
+
+def test_counts_have_a_column_each(versus: ModuleType) -> None:
+    runs = [one_run("one call", counts={"bytecodes": [3, 3], "objects": [-1, 1]}), one_run(versus.NOTHING)]
+    table = str(versus.counts_table(runs))
+    assert "bytecodes" in table
+    assert [line.split()[-2:] for line in table.splitlines()[-2:]] == [["0", "0"], ["1", "0"]]

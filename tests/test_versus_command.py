@@ -1,0 +1,252 @@
+"""`mwbudget versus` from end to end, with processes of pytest in real checkouts, and its report."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_mwbudget.__main__ import main
+from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.request_keys import RequestKey
+from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
+from pytest_mwbudget.versus import comparing
+
+from .projects import Project, app, shop
+from .test_pairs import KEY
+
+# The plugins of this environment only make each process start more slowly.
+LEAN = ["--", "-p", "pytest_mwbudget.plugin"]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_DIFF_BASE_SHA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(comparing, "PAIRS_OF_COUNTS", 1)
+    project = shop(tmp_path / "shop")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+@pytest.fixture
+def versus(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["versus", *arguments])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def nothing_left(project: Project) -> bool:
+    return len(project.git("worktree", "list").splitlines()) == 1
+
+
+def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: Run) -> None:
+    project.put("src/shop/app.py", app(tasks=2))
+    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN)
+    assert status == 1, err
+    comment = (project.root / "out" / "comment.md").read_text(encoding="utf-8")
+    assert "tasks 0 → 2" in comment
+    lines = out.splitlines()
+    assert lines[0].endswith("(merge base with main)")
+    assert lines[1].endswith("and 1 file not committed")
+    assert "tasks 0 → 2" in out
+    assert "fail: Work in GET /health: 2 more tasks; --fail allows 1 more" in lines
+    assert nothing_left(project)
+
+
+def test_a_layer_that_grows_as_allowed_passes(project: Project, versus: Run) -> None:
+    project.put("src/shop/app.py", app(tasks=2))
+    project.put("src/shop/new.py", "")
+    project.put("tests/test_new.py", "import shop.new\n")
+    project.put("requirements.txt", "starlette\n")
+    project.commit()
+    status, out, err = versus("--fail", "tasks:2", *LEAN)
+    assert status == 0, err
+    assert "fail" not in out.replace("failed with base", "")
+    # The base has no such module, so it cannot collect this test.
+    assert "note: failed with base, so not compared in full: tests/test_new.py" in out
+    assert "note: both sides run with the packages that are installed here, and requirements.txt changed" in out
+
+
+def test_two_apps_of_a_checkout_are_compared(project: Project, versus: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.root / "src")
+    a, b = "shop.app:create_app()", "shop.app:create_app(tasks=1)"
+    status, out, err = versus("/", "--app-a", a, "--app-b", b, "--fail", "tasks:0", *LEAN)
+    assert status == 1, err
+    assert out.splitlines()[:2] == [f"A: {a}", f"B: {b}"]
+    assert "fail: Work in GET /: 1 more tasks; --fail allows 0 more" in out
+
+
+def test_a_failing_test_of_head_is_an_error_with_its_output(project: Project, versus: Run) -> None:
+    project.put("tests/test_shop.py", "def test_it():\n    assert 1 == 2\n")
+    status, out, err = versus("--fail", "tasks:0", *LEAN, "-m", "")
+    assert (status, out) == (2, "")
+    assert "tests fail with HEAD" in err
+    assert "assert 1 == 2" in err
+    assert "mwbudget explain versus-side" in err
+
+
+def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> None:
+    # What a test does that makes the checkouts useless: it names the user's clone.
+    source = str(project.root / "src")
+    project.put("tests/conftest.py", f"import sys\nsys.meta_path.pop(0)\nsys.path.insert(0, {source!r})\n")
+    status, _, err = versus("--fail", "tasks:0", *LEAN)
+    assert status == 2
+    assert f"shop.app from {source}" in err
+    assert "--prepare" in err
+    assert nothing_left(project)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail", "us"], "--fail='us' has the part 'us'; write QUANTITY:GROWTH"),
+        (["--max-time", "soon"], "--max-time is 'soon'"),
+        (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
+        (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is of commits"),
+        (["--markdown", "."], "--markdown='.' cannot be written"),
+        (["/health"], "REQUEST '/health' is for --app-a and --app-b"),
+    ],
+)
+def test_unusable_arguments_are_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["versus", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: int) -> None:
+    project.put("src/shop/new.py", "")
+    started = tmp_path / "started"
+    project.put("tests/conftest.py", f"import time\nopen({str(started)!r}, 'w')\ntime.sleep(60)\n")
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "pytest_mwbudget", "versus", *LEAN]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not started.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert nothing_left(project)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.live
+def test_a_layer_that_takes_longer_fails(project: Project, versus: Run) -> None:
+    project.put("src/shop/app.py", app(spin_us=200))
+    status, out, err = versus("--fail", "us:50us", "--max-time", "120", *LEAN)
+    assert status == 1, err
+    assert "fail: Work in GET /health: slower by" in out
+
+
+@pytest.mark.live
+def test_a_layer_that_stays_as_it_is_passes(project: Project, versus: Run) -> None:
+    project.put("src/shop/app.py", app() + "\n# a comment\n")
+    status, out, err = versus("--fail", "us:200us", "--undecided", "fail", "--max-time", "120", *LEAN)
+    assert status == 0, out + err
+
+
+@pytest.mark.live
+def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) -> None:
+    pytest.importorskip("xdist")
+    project.put("src/shop/app.py", app(tasks=2))
+    status, out, err = versus("--fail", "tasks:1", *LEAN, "-p", "xdist", "-n", "2")
+    assert status == 1, err
+    assert "tasks 0 → 2" in out
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def change(
+    low: float, high: float, before: float | None = 100.0, after: float | None = 105.0, **more: object
+) -> Change:
+    estimate = (low + high) / 2
+    return Change(RowKey(KEY, "Work"), more.pop("quantity", "us"), before, after, Estimate(estimate, low, high), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (change(4, 6), "slower by 5.00 µs (4.00 to 6.00, 5.0 %)"),
+        (change(-6, -4), "faster by 5.00 µs (4.00 to 6.00, 5.0 %)"),
+        (change(-1, 2), "same within 2.00 µs"),
+        (change(-10, 20), "undecided: between 10.0 µs faster and 20.0 µs slower"),
+        (change(-math.inf, math.inf), "undecided: too few pairs of processes"),
+        (change(4, 6, before=None), "new: 105.0 µs"),
+        (change(4, 6, after=None), "gone: 100.0 µs"),
+        (change(2, 2, quantity="tasks"), "2 more tasks"),
+        (change(1, 2, quantity="objects"), "1 to 2 more objects"),
+        (change(-3, -1, quantity="objects"), "1 to 3 fewer objects"),
+        (change(-1, 1, quantity="objects"), "undecided: between 1 fewer objects and 1 more objects"),
+        (change(0, 0, quantity="objects"), "same"),
+        (change(1024, 2048, quantity="bytes"), "1.0 KiB to 2.0 KiB more"),
+        (change(1, 1, before=None, quantity="retained"), "new: 105"),
+    ],
+)
+def test_changes_in_words(one: Change, text: str) -> None:
+    assert told(one) == text
+
+
+def test_with_many_requests_only_changes_are_shown() -> None:
+    keys = [RequestKey("t", f"GET /{number}") for number in range(9)]
+    times = [Change(RowKey(key, "Work"), "us", 100.0, 100.0, Estimate(0, -1, 1)) for key in keys]
+    times[3] = Change(RowKey(keys[3], "Work"), "us", 100.0, 120.0, Estimate(20, 19, 21), 5.0, "fail")
+    shown = [line.text for line in terminal(Versus(["heading"], Changes(times), ["a remark"]), 80)]
+    assert shown[0] == "heading"
+    assert [line for line in shown if line.startswith("GET /")] == ["GET /3, t"]
+    assert "fail: Work in GET /3: slower by 20.0 µs (19.0 to 21.0, 20.0 %); --fail allows 5.00 µs more" in shown
+    assert "of 9 times, 1 slower, 8 the same" in shown
+    assert shown[-1] == "note: a remark"
+
+
+def test_counts_have_a_line_for_each_row() -> None:
+    exact, ranged = (
+        change(2, 2, 1, 3, quantity="tasks"),
+        change(1, 2, 10, 12, quantity="objects", verdict="fail", most=0),
+    )
+    new = Change(RowKey(KEY, "New"), "objects", None, 7, Estimate(7, 7, 7))
+    lines = {line.text: line.style for line in terminal(Versus([], Changes([], [exact, ranged, new])), 99)}
+    assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
+    assert "New: objects 7 (new)" in lines
+
+
+def test_many_undecided_limits_are_counted() -> None:
+    times = [change(-10, 20, most=5.0, verdict="undecided") for _ in range(8)]
+    shown = [line.text for line in terminal(Versus([], Changes(times)), 80)]
+    assert sum(line.startswith("undecided: Work") for line in shown) == 5
+    assert "undecided: 3 more limits; a longer --max-time decides more" in shown
+
+
+def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
+    only = [RequestKey("t", f"GET /{number}") for number in range(7)]
+    found = Changes([change(-1, 1)], only_base=only[:1], only_head=only)
+    notes = [line.text for line in terminal(Versus([], found, limited=True), 80) if line.text.startswith("note:")]
+    assert notes[0] == "note: measured with base only: GET /0 (t)"
+    assert notes[1].endswith("GET /4 (t) and 2 more")
+    assert notes[2].startswith("note: no limit of --fail is of anything")
+
+
+def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
+    odd = Change(RowKey(KEY, "a|b`c"), "us", 100.0, 120.0, Estimate(20, 19, 21), 5.0, "fail")
+    new = Change(RowKey(KEY, "New"), "us", None, 12.0, Estimate(12, 11, 13))
+    text = markdown(Versus(["base: main *x*"], Changes([odd, new]), ["<b>"]))
+    assert "| row | base µs | HEAD µs | change |" in text
+    assert "| `a¦b'c` | 100.0 | 120.0 | **slower by 20.0 µs (19.0 to 21.0, 20.0 %)** |" in text
+    assert "| `New` | - | 12.0 | new: 12.0 µs |" in text
+    assert r"- base: main \*x\*" in text
+    assert r"- note: \<b\>" in text

@@ -1,0 +1,173 @@
+"""A process imports the project from one worktree, whatever is installed, and proves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.errors import VersusError
+from pytest_mwbudget.versus import origins
+from pytest_mwbudget.versus.order import Told
+from pytest_mwbudget.versus.origin import Origin
+from pytest_mwbudget.versus.processes import Ran, Side
+from pytest_mwbudget.versus.repository import Repository
+from pytest_mwbudget.versus.worktrees import worktrees
+
+from .projects import shop
+
+# Runs in a process of its own: enters a worktree, imports modules, prints where they are from.
+SCRIPT = f"""
+import importlib, importlib.util, json, sys, types
+spec = importlib.util.spec_from_file_location("origins", {origins.__file__!r})
+origins = importlib.util.module_from_spec(spec)
+sys.modules["origins"] = origins
+spec.loader.exec_module(origins)
+from pathlib import Path
+root, checkout, *names = sys.argv[1:]
+worktree = origins.Worktree(Path(root), Path(checkout))
+worktree.enter()
+for name in names:
+    importlib.import_module(name)
+sys.modules["strange"] = "no module"
+proof = worktree.proof()
+print(json.dumps([proof.own, proof.elsewhere]))
+"""
+# What build backends install for editable installs that are no plain path: a finder that knows where each package is.
+HOOK = """
+import sys
+from importlib.util import spec_from_file_location
+from pathlib import Path
+
+class Editable:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        place = Path({checkout!r}, {inner!r}, *name.split("."))
+        for file, within in ((place / "__init__.py", [str(place)]), (place.with_suffix(".py"), None)):
+            if file.exists():
+                return spec_from_file_location(name, file, submodule_search_locations=within)
+
+sys.meta_path.insert({at}, Editable)
+"""
+
+
+class Trees:
+    """A user's checkout and a worktree of it, with the same packages below `inner`; `installed` is on `sys.path`."""
+
+    def __init__(self, root: Path, inner: str) -> None:
+        self.checkout, self.worktree, self.installed = root / "checkout", root / "worktree", root / "installed"
+        self.inner = inner
+        for place in (self.checkout, self.worktree):
+            package = place / inner / "shop"
+            package.mkdir(parents=True)
+            (package / "__init__.py").write_text("")
+            (package / "core.py").write_text("from . import __name__\n")
+            (place / "alone.py").write_text("")
+        self.installed.mkdir()
+
+    def imports(self, *names: str, path: str = "") -> tuple[list[str], dict[str, str]]:
+        arguments = [str(self.worktree), str(self.checkout), *names]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(self.installed)]))}
+        run = subprocess.run(
+            [sys.executable, "-c", SCRIPT, *arguments], env=environment, capture_output=True, text=True, check=True
+        )
+        own, elsewhere = json.loads(run.stdout.splitlines()[-1])
+        return own, elsewhere
+
+
+def own_modules(inner: str) -> list[str]:
+    return sorted(str(Path(inner, "shop", name)) for name in ("__init__.py", "core.py"))
+
+
+@pytest.mark.parametrize("inner", ["", "src"])
+def test_modules_of_the_root_and_of_src_are_found(tmp_path: Path, inner: str) -> None:
+    assert Trees(tmp_path, inner).imports("shop.core") == (own_modules(inner), {})
+
+
+@pytest.mark.parametrize("inner", ["src", "lib/python"])
+def test_a_path_to_the_checkout_leads_to_the_worktree(tmp_path: Path, inner: str) -> None:
+    trees = Trees(tmp_path, inner)
+    assert trees.imports("shop.core", path=str(trees.checkout / inner)) == (own_modules(inner), {})
+
+
+@pytest.mark.parametrize("at", [0, 99])
+@pytest.mark.parametrize("inner", ["src", "lib/python"])
+def test_import_hooks_of_editable_installs_lead_to_the_worktree(tmp_path: Path, inner: str, at: int) -> None:
+    trees = Trees(tmp_path, inner)
+    hook = HOOK.format(checkout=str(trees.checkout), inner=inner, at=at)
+    (trees.installed / "sitecustomize.py").write_text(hook)
+    assert trees.imports("shop.core") == (own_modules(inner), {})
+
+
+def test_an_installed_copy_does_not_hide_the_worktree(tmp_path: Path) -> None:
+    trees = Trees(tmp_path, "src")
+    (trees.installed / "shop").mkdir()
+    (trees.installed / "shop" / "__init__.py").write_text("raise RuntimeError")
+    assert trees.imports("shop.core") == (own_modules("src"), {})
+
+
+def test_what_was_imported_before_is_named(tmp_path: Path) -> None:
+    trees = Trees(tmp_path, "src")
+    (trees.installed / "sitecustomize.py").write_text(
+        f"import sys; sys.path.insert(0, {str(trees.checkout / 'src')!r})\nimport shop"
+    )
+    own, elsewhere = trees.imports("alone")
+    assert own == ["alone.py"]
+    assert elsewhere == {"shop": str(trees.checkout / "src/shop/__init__.py")}
+
+
+def test_a_copy_that_was_imported_before_is_named(tmp_path: Path) -> None:
+    trees = Trees(tmp_path, "src")
+    (trees.installed / "shop").mkdir()
+    (trees.installed / "shop" / "__init__.py").write_text("")
+    (trees.installed / "sitecustomize.py").write_text("import shop")
+    assert list(trees.imports("alone")[1]) == ["shop"]
+
+
+def test_other_packages_stay_as_they_are(tmp_path: Path) -> None:
+    trees = Trees(tmp_path, "src")
+    (trees.installed / "library.py").write_text("")
+    assert trees.imports("library", "json") == ([], {})
+
+
+@pytest.fixture
+def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    project = shop(tmp_path / "shop")
+    project.put("src/shop/app.py", "changed = True\n")
+    monkeypatch.chdir(project.root)
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base(None, {})) as both:
+        found = Origin(both, ["tests/test_shop.py::test_health", "-q"])
+        found.lay_over(Told(patterns=["test_*.py"], paths=["tests", "src"]))
+        yield found
+
+
+def side(origin: Origin) -> Side:
+    return Side("the base", origin.worktrees.base, origin.worktrees.base, Path.cwd(), [])
+
+
+def test_a_process_that_proves_its_origin_passes(origin: Origin) -> None:
+    origin.check(side(origin), Ran(Any, Told(own=["src/shop/app.py", "tests/test_shop.py"]), ""))  # type: ignore[arg-type]
+
+
+def test_modules_from_elsewhere_are_an_error_with_the_way_out(origin: Origin) -> None:
+    told = Told(own=["src/shop/app.py"], elsewhere={f"shop.m{one}": f"/x/m{one}.py" for one in range(5)})
+    with pytest.raises(VersusError, match=r"shop\.m0 from /x/m0\.py[\s\S]*and 2 more[\s\S]*--prepare") as raised:
+        origin.check(side(origin), Ran(Any, told, ""))  # type: ignore[arg-type]
+    assert raised.value.message_id == "versus-origin"
+
+
+def test_tests_alone_are_the_same_on_both_sides(origin: Origin) -> None:
+    with pytest.raises(VersusError, match="imported no module of this project from the checkout of the base"):
+        origin.check(side(origin), Ran(Any, Told(own=["tests/test_shop.py"]), ""))  # type: ignore[arg-type]
+
+
+def test_it_is_told_when_no_imported_module_differs(origin: Origin) -> None:
+    assert origin.remarks({"base": Told(own=["src/shop/app.py"])}) == []
+    (remark,) = origin.remarks({"base": Told(own=["src/shop/__init__.py"])})
+    assert remark.startswith("none of the 1 modules")

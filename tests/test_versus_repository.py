@@ -1,0 +1,140 @@
+"""Which commits are compared, and what is said of a repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_mwbudget.errors import VersusError
+from pytest_mwbudget.versus.repository import Repository
+
+from .projects import Project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A repository with one commit on main, and one on the branch `change`."""
+    project = Project(tmp_path / "project")
+    project.put("app.py", "one = 1\n")
+    project.commit()
+    project.git("checkout", "--quiet", "-b", "change")
+    project.put("app.py", "one = 2\n")
+    project.commit()
+    return project
+
+
+def test_the_base_is_the_merge_base_with_main(project: Project) -> None:
+    first = project.git("rev-parse", "main")
+    project.git("checkout", "--quiet", "main")
+    project.put("other.py", "")
+    project.commit()
+    project.git("checkout", "--quiet", "change")
+    base = Repository(project.root).base(None, {})
+    assert (base.commit, base.chosen) == (first, "merge base with main")
+
+
+def test_a_remote_main_branch_goes_before_a_local_one(project: Project, tmp_path: Path) -> None:
+    clone = Project(tmp_path / "clone")
+    clone.git("remote", "add", "origin", str(project.root))
+    clone.git("fetch", "--quiet", "origin")
+    clone.git("checkout", "--quiet", "-b", "mine", "origin/change")
+    assert Repository(clone.root).base(None, {}).chosen == "merge base with origin/main"
+
+
+def test_a_named_base_is_taken_as_it_is(project: Project) -> None:
+    assert Repository(project.root).base("HEAD~1", {}).commit == project.git("rev-parse", "main")
+
+
+def test_ci_systems_name_the_base(project: Project) -> None:
+    first = project.git("rev-parse", "main")
+    project.git("branch", "release", "main")
+    repository = Repository(project.root)
+    assert repository.base(None, {"GITHUB_BASE_REF": "release"}).chosen == "merge base with release"
+    assert repository.base(None, {"CI_MERGE_REQUEST_DIFF_BASE_SHA": first}).commit == first
+
+
+def test_without_a_change_there_is_nothing_to_compare(project: Project) -> None:
+    project.git("checkout", "--quiet", "main")
+    with pytest.raises(VersusError, match="nothing to compare; name an older commit") as raised:
+        Repository(project.root).base(None, {})
+    assert raised.value.message_id == "versus-base"
+
+
+@pytest.mark.parametrize("name", ["app.py", "new.py"])
+def test_a_change_that_is_not_committed_is_one(project: Project, name: str) -> None:
+    project.git("checkout", "--quiet", "main")
+    project.put(name, "one = 3\n")
+    repository = Repository(project.root)
+    assert repository.base(None, {}).commit == project.git("rev-parse", "HEAD")
+    assert repository.changed() == [name]
+
+
+def test_a_shallow_clone_names_the_remedy(project: Project, tmp_path: Path) -> None:
+    clone = Project(tmp_path / "clone")
+    clone.git("remote", "add", "origin", f"file://{project.root}")
+    clone.git("fetch", "--quiet", "--depth=1", "origin", "change")
+    clone.git("checkout", "--quiet", "FETCH_HEAD")
+    repository = Repository(clone.root)
+    for revision, environment in (
+        (None, {}),
+        ("HEAD~1", {}),
+        (None, {"CI_MERGE_REQUEST_DIFF_BASE_SHA": project.git("rev-parse", "main")}),
+    ):
+        with pytest.raises(VersusError, match=r"shallow.*fetch-depth: 0.*GIT_DEPTH: 0"):
+            repository.base(revision, environment)
+
+
+def test_an_unknown_base_is_an_error_with_the_remedy(project: Project) -> None:
+    with pytest.raises(VersusError, match=r"--base='nix' is no commit that is known here; `git log"):
+        Repository(project.root).base("nix", {})
+    with pytest.raises(VersusError, match=r"--base='--all' is no commit"):
+        Repository(project.root).base("--all", {})
+
+
+def test_histories_without_a_common_commit_are_told(project: Project) -> None:
+    project.git("checkout", "--quiet", "--orphan", "other")
+    project.commit()
+    with pytest.raises(VersusError, match="no merge base here; they have no commit in common"):
+        Repository(project.root).base(None, {})
+
+
+def test_no_repository_and_no_commit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(VersusError, match=r"not in a git repository.*--app-a"):
+        Repository(tmp_path)
+    project = Project(tmp_path / "empty")
+    with pytest.raises(VersusError, match="no commit yet"):
+        Repository(project.root).base(None, {})
+
+
+def test_without_git_the_message_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project.root))
+    with pytest.raises(VersusError, match="git is not installed"):
+        Repository(project.root)
+
+
+def test_variables_of_a_hook_name_no_other_repository(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    assert Repository(project.root).root == project.root.resolve()
+
+
+def test_what_the_checkouts_lack_is_told(project: Project, tmp_path: Path) -> None:
+    library = Project(tmp_path / "library")
+    commit = library.commit()
+    project.put("requirements-dev.txt", "starlette\n")
+    project.put("pyproject.toml", "[project]\n")
+    project.put(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    project.git("update-index", "--add", "--cacheinfo", f"160000,{commit},vendor/library")
+    project.git("add", "requirements-dev.txt", "pyproject.toml", ".gitattributes")
+    repository = Repository(project.root)
+    packages, submodules, lfs = repository.remarks(repository.base(None, {}))
+    assert "pyproject.toml, requirements-dev.txt changed" in packages
+    assert "submodules are empty" in submodules
+    assert "LFS" in lfs
+
+
+def test_a_change_of_code_alone_has_no_remark(project: Project) -> None:
+    repository = Repository(project.root)
+    assert repository.remarks(repository.base(None, {})) == []

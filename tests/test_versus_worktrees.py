@@ -1,0 +1,143 @@
+"""The two checkouts: what each holds, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_mwbudget.errors import VersusError
+from pytest_mwbudget.versus.repository import Repository
+from pytest_mwbudget.versus.worktrees import OfTests, Worktrees, worktrees
+
+from .projects import Project, shop
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(tmp_path)
+    project = shop(tmp_path / "shop")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+@pytest.fixture
+def both(project: Project) -> Iterator[Worktrees]:
+    """Checkouts after changes of every kind, some of them committed."""
+    project.put("src/shop/committed.py", "")
+    project.put("data.bin", "old")
+    project.commit()
+    project.put("src/shop/app.py", "changed = True\n")
+    project.put("src/shop/unknown.py", "")
+    project.put("ignored/__pycache__/x.pyc", "")
+    (project.root / "data.bin").unlink()
+    os.symlink("app.py", project.root / "src/shop/link.py")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base(None, {})) as found:
+        yield found
+
+
+def test_head_is_the_working_tree(both: Worktrees) -> None:
+    assert (both.head / "src/shop/app.py").read_text() == "changed = True\n"
+    assert (both.head / "src/shop/unknown.py").exists()
+    assert (both.head / "src/shop/committed.py").exists()
+    assert not (both.head / "data.bin").exists()
+    assert not (both.head / "ignored").exists()
+    assert (both.head / "src/shop/link.py").is_symlink()
+
+
+def test_the_base_is_the_commit(both: Worktrees) -> None:
+    assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
+    assert not (both.base / "src/shop/unknown.py").exists()
+    assert not (both.base / "src/shop/committed.py").exists()
+
+
+def test_the_paths_have_equal_length_and_the_modules_are_compiled(both: Worktrees) -> None:
+    assert len(str(both.base)) == len(str(both.head))
+    for place in (both.base, both.head):
+        assert list((place / "src/shop/__pycache__").glob("app.*.pyc"))
+
+
+def test_the_users_checkout_is_as_it_was(project: Project, both: Worktrees) -> None:
+    assert "src/shop/app.py" in project.git("status", "--short")
+    assert (project.root / "src/shop/app.py").read_text() == "changed = True\n"
+
+
+def test_tests_and_configuration_are_those_of_head(project: Project) -> None:
+    project.put("tests/test_old.py", "")
+    project.put("tests/data/old.json", "")
+    project.commit()
+    project.git("branch", "--force", "main")
+    (project.root / "tests/test_old.py").unlink()
+    project.put("tests/data/new.json", "")
+    project.put("tests/helpers.py", "")
+    project.put("src/shop/check_shop.py", "")
+    project.put("conftest.py", "")
+    project.put("pyproject.toml", "[tool.x]\n")
+    project.put("scripts/bench.py", "")
+    project.put("src/shop/app.py", "changed = True\n")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base(None, {})) as both:
+        taken = both.lay_over(OfTests(("check_*.py",), ("scripts/bench.py",)))
+        names = {path.relative_to(both.base).as_posix() for path in both.base.rglob("*.*") if path.is_file()}
+        assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
+    assert {"tests/data/new.json", "tests/helpers.py", "src/shop/check_shop.py", "conftest.py"} <= names
+    assert {"pyproject.toml", "scripts/bench.py", "pytest.ini"} <= names
+    assert not names & {"tests/test_old.py"}
+    assert "src/shop/app.py" not in taken
+
+
+def test_hooks_do_not_run(project: Project) -> None:
+    hook = project.root / ".git/hooks/post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {project.root}/hooked\n")
+    hook.chmod(0o755)
+    project.put("new.py", "")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base(None, {})):
+        pass
+    assert not (project.root / "hooked").exists()
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_nothing_is_left(project: Project, error: type[BaseException] | None) -> None:
+    project.put("new.py", "")
+    repository = Repository(project.root)
+    places: list[Path] = []
+
+    def use() -> None:
+        with worktrees(repository, repository.base(None, {})) as both:
+            places.extend([both.base, both.head])
+            if error is not None:
+                raise error
+
+    if error is None:
+        use()
+    else:
+        with pytest.raises(error):
+            use()
+    assert not any(place.parent.exists() for place in places)
+    assert len(project.git("worktree", "list").splitlines()) == 1
+
+
+def test_the_users_command_runs_in_both(both: Worktrees) -> None:
+    both.prepare("echo built > built.txt")
+    assert [(place / "built.txt").exists() for place in (both.base, both.head)] == [True, True]
+
+
+def test_a_command_that_fails_is_told_with_its_output(both: Worktrees) -> None:
+    with pytest.raises(
+        VersusError, match=r"--prepare='echo oh no; exit 3' failed with exit status 3 for the base"
+    ) as raised:
+        both.prepare("echo oh no; exit 3")
+    assert str(raised.value).endswith("oh no")
+
+
+def test_a_subdirectory_is_measured_in_the_same_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.put("sub/new.py", "")
+    monkeypatch.chdir(project.root / "sub")
+    repository = Repository(Path.cwd())
+    with worktrees(repository, repository.base(None, {})) as both:
+        assert both.place(both.head) == both.head / "sub"
+        assert both.place(both.base).is_dir()
