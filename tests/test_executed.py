@@ -465,6 +465,17 @@ def test_a_tool_that_watches_some_code_only_leaves_no_number() -> None:
 
 
 @needs_executed
+def test_a_tool_at_work_is_no_reason_to_distrust_the_interpreter() -> None:
+    check: Any = events.why_no_events
+    check.cache_clear()
+    with monitoring_tool() as (monitoring, tool):
+        monitoring.set_events(tool, monitoring.events.INSTRUCTION)
+        assert check() is None
+    check.cache_clear()
+    assert check() is None
+
+
+@needs_executed
 def test_events_that_an_earlier_tool_of_the_same_id_switched_off_are_counted() -> None:
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
     before, tool = executed_by(hello), free_tool()
