@@ -49,7 +49,7 @@ COUNTS = (
     Column("retained", "retained", "objects still alive afterwards", _whole),
     Column("tasks", "tasks", "tasks spawned", _whole),
     Column("threads", "threads", "calls handed to worker threads", _whole),
-    Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
+    Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole, detail=True),
     Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
     Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
     Column("received", "receive", "messages received through its outer boundary", _whole, short="recv"),
