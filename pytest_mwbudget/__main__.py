@@ -116,7 +116,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     stored = "a file that --mw-budget-json wrote, a directory with such files, or a name of --mw-budget-save"
     compare.add_argument("before", metavar="BEFORE", help=stored)
     compare.add_argument("after", metavar="AFTER", help="the same for the later run")
-    growth = "exit with status 1 if a figure certainly grew by more, for example us:10%%,tasks:0"
+    growth = "exit with status 1 if a figure certainly grew by more, for example us:10%%,bytecodes:0"
     compare.add_argument("--fail", metavar="QUANTITY:GROWTH", help=growth)
     compare.add_argument("--markdown", metavar="PATH", help="write to PATH, for a comment on a pull request")
 

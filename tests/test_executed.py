@@ -20,7 +20,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import StreamingResponse
 
 from pytest_mwbudget.asgi import loops
-from pytest_mwbudget.counting import events
+from pytest_mwbudget.counting import events, executed
 from pytest_mwbudget.counting.attribution import Charging
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.counting.executed import Executed, ExecutedRun, Pace
@@ -373,6 +373,27 @@ def test_a_request_now_and_then_that_does_more_leaves_the_usual_number() -> None
     usual = of(counts(counted(Plain(hello, alternating(1))), "Plain"))
     found = counts(counted(Plain(hello, alternating(*[1] * 12, 40))), "Plain")
     assert of(found) == usual
+
+
+@pytest.mark.parametrize(
+    ("sums", "spent_ns", "enough"),
+    [
+        ([], 0, False),
+        ([1], 9, False),
+        ([1, 1, 1, 1], 0, False),
+        ([1, 1, 1, 1, 1], 0, True),
+        ([2, 1, 1, 1, 1], 0, False),
+        ([2, 1, 1, 1, 1, 1], 0, True),
+        ([1, 2] * 4, 0, True),  # as many as there may be
+        ([1, 1], 9, True),
+        ([1, 2], 9, False),
+        ([1, 2, 2], 9, True),
+        ([1, 2, 1, 2, 1], 9, True),
+    ],
+)
+def test_requests_are_made_until_they_agree(sums: Sequence[int], spent_ns: int, enough: bool) -> None:
+    pace = Pace(agreeing=5, most=8, limit_ns=9)
+    assert executed._enough([[(number, 0, 0)] for number in sums], pace, spent_ns) is enough
 
 
 @pytest.mark.parametrize(

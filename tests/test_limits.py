@@ -211,6 +211,9 @@ def test_a_count_that_is_not_counted_here_is_undecided() -> None:
     (found,) = judged(replace(RESULT, ledger=without), {place(row="(total)"): Limit(1)}, CPU)
     assert found.verdict == "undecided"
     assert found.reason == "objects cannot be counted here: no compiler [uncountable]"
+    alone = replace(without, why={}, total=replace(without.total, why={"objects": "it differs"}))
+    (found,) = judged(replace(RESULT, ledger=alone), {place(row="(total)"): Limit(1)}, CPU)
+    assert found.reason == "objects cannot be counted here: it differs [uncountable]"
 
 
 def test_a_row_without_a_limit_is_missing() -> None:
@@ -391,13 +394,12 @@ def test_a_section_gets_new_versions_when_all_of_it_was_measured() -> None:
     assert broken.file == file
 
 
-def test_a_request_that_another_process_did_not_count_is_not_joined() -> None:
+def test_only_what_every_process_counted_is_joined() -> None:
     one, other = measured({"objects": exact(5), "us": exact(1)})[KEY], measured({"objects": exact(6)})[KEY]
     whole = joined([one, other])
-    assert whole is not None
     assert whole.differs
     assert whole.costs["A"] == {"objects": Cost(5, 6, 5, 6), "us": exact(1)}
-    assert joined([one, measured({"tasks": exact(5)})[KEY]]) is None
+    assert joined([one, measured({"tasks": exact(5)})[KEY]]).costs == one.without_counts().costs
     assert one.without_counts().costs == {"A": {"us": exact(1)}}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.limits.file import LimitsFile, parsed, text_of
+from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
 from pytest_mwbudget.session import limits, limits_update
 from pytest_mwbudget.session.limits import RECORDED, surroundings
 from pytest_mwbudget.session.recount import RecountError
@@ -414,6 +414,21 @@ def test_counts_that_differ_are_counted_in_more_processes(project: Project, monk
     assert len(seeds) == len(set(seeds)) == 7
     assert '"tasks": [20, 22]' in project.file.read_text(encoding="utf-8")
     assert project.limits["two Layer"] == 20
+
+
+def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = limits_update.recounted
+    other = Place("CPython 3.9.1, asyncio, Elsewhere", "t.py::test", "GET /", "(total)", "tasks")
+
+    def recounted(config: pytest.Config, tests: set[str], seed: int) -> Any:
+        project.file.write_text(text_of(LimitsFile({other: Limit(1)})), encoding="utf-8")
+        return plain(config, tests, seed)
+
+    monkeypatch.setattr(limits_update, "recounted", recounted)
+    project.run(*UPDATE)
+    found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
+    assert found[other] == Limit(1)
+    assert {place.section for place in found} == {other.section, HERE.section}
 
 
 def test_reports_say_which_limit_was_broken(project: Project) -> None:

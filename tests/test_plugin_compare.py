@@ -229,6 +229,44 @@ def test_a_document_has_nothing_private(shop: pytest.Pytester, monkeypatch: pyte
     assert str(shop.path) not in text
 
 
+def test_a_run_that_measures_nothing_does_not_replace_a_saved_one(shop: pytest.Pytester) -> None:
+    saved(shop)
+    before = SAVED.read_bytes()
+    result = run(shop, "--mw-budget", "--mw-budget-save=main", "-k", "nothing")
+    result.stdout.fnmatch_lines(["nothing was measured, so '*main.json' is left as it was [[]file[]]"])
+    assert SAVED.read_bytes() == before
+
+
+def test_collecting_judges_nothing(shop: pytest.Pytester) -> None:
+    saved(shop)
+    options = ("--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
+    assert run(shop, "--mw-budget", *options, "--collect-only").ret == 0
+
+
+def test_the_changes_of_a_failing_test_are_told_too(shop: pytest.Pytester) -> None:
+    saved(shop)
+    with_a_task(shop)
+    shop.makepyfile(test_shop=COUNTED)
+    result = run_apart(shop, "--mw-budget-compare=main")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*= mw-budget compare =*", "test_shop.py::test_it GET /health: Spin: *tasks 0 → 1 (+1)*"]
+    )
+
+
+def test_workers_of_xdist_are_compared_by_the_process_that_reports(shop: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    saved(shop)
+    with_a_task(shop)
+    options = ("-n", "1", "--mw-budget", "--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
+    result = shop.runpytest_subprocess("-p", "no:cacheprovider", *LEAN, *options)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["Spin *1 (+1)*", "test_shop.py::test_it GET /health: Spin tasks 0 → 1, +1; allowed: *"]
+    )
+
+
 # ---- the history --------------------------------------------------------------------------------------------------
 
 

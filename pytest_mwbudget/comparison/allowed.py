@@ -1,4 +1,4 @@
-"""How much a quantity may grow before a comparison fails, such as `us:10%,tasks:0`."""
+"""How much a quantity may grow before a comparison fails, such as `us:10%,bytecodes:0`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..model.results import QUANTITIES, Quantity
 Compared: TypeAlias = Quantity | Literal["total_us"]
 COMPARED: tuple[Compared, ...] = (*QUANTITIES, "total_us")
 TIMES: tuple[Compared, ...] = ("us", "busy_us", "total_us")
-EXAMPLE = "us:10%,tasks:0"
+EXAMPLE = "us:10%,bytecodes:0"
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|μs|ms)?", re.IGNORECASE)
 _PERCENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")

@@ -101,8 +101,8 @@ SETTINGS = {
             "record",
             "QUANTITIES",
             (INI,),
-            "quantities whose limits are recorded in the file, separated by commas; unless set, the counts objects,"
-            " bytecodes, tasks and threads, as far as this version counts them",
+            "quantities whose limits are recorded in the file, separated by commas; unless set, objects, tasks, threads"
+            " and bytecodes",
         ),
         Setting(
             "update_mode",
@@ -127,7 +127,7 @@ SETTINGS = {
             "compare_fail",
             "QUANTITY:GROWTH",
             (OPTION,),
-            "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:10%,tasks:0",
+            "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:10%,bytecodes:0",
         ),
         Setting(
             "history", "PATH", (OPTION,), "append all figures to PATH as a line; the HTML page draws them over time"

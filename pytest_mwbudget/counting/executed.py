@@ -26,8 +26,8 @@ from .unseen import reasons, unseen_work
 # What one owner executed in one request: the quantities in EXECUTED.
 Numbers: TypeAlias = tuple[int, int, int]
 
-# Fewer requests cannot agree.
-FEWEST = 2
+# Fewer requests cannot agree. In a slow app so many are made until the last ones do.
+FEWEST, MOST_OF_SLOW = 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,10 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Numbers of requests: so many in a row must agree, of at most `most`; and a limit of time."""
+    """How many requests are made: until `agreeing` in a row execute the same, at most `most`.
+
+    After `limit_ns` two that agree are enough.
+    """
 
     agreeing: int
     most: int
@@ -92,7 +95,9 @@ class ExecutedRun:
         if (why := undisturbed.why_not()) is not None:
             return Executed.unknown(why)
         unseen = unseen_work(others, seconds, lambda: self._take()[1], spawning.notified, spawning.answered)
-        return Executed(requests[-pace.agreeing :], too_low=reasons(unseen, self.charging.owners))
+        # The first requests fill caches.
+        last = min(pace.agreeing, max(FEWEST, len(requests) // 2))
+        return Executed(requests[-last:], too_low=reasons(unseen, self.charging.owners))
 
     def _take(self) -> tuple[list[Numbers], dict[int, int]]:
         """Return what was executed since the last call: by row's owner, and events in threads of nobody."""
@@ -105,7 +110,12 @@ class ExecutedRun:
 
 def _enough(requests: Sequence[Sequence[Numbers]], pace: Pace, spent_ns: Nanoseconds) -> bool:
     """Whether the last requests agree in every row, or there are as many as there may be. Pure."""
-    last = requests[-pace.agreeing :]
-    if len(last) == pace.agreeing and all(one == last[0] for one in last):
-        return True
-    return len(requests) >= FEWEST and (len(requests) >= pace.most or spent_ns >= pace.limit_ns)
+    if spent_ns >= pace.limit_ns:
+        return _agree(requests, FEWEST) or len(requests) >= MOST_OF_SLOW
+    return _agree(requests, pace.agreeing) or len(requests) >= pace.most
+
+
+def _agree(requests: Sequence[Sequence[Numbers]], number: int) -> bool:
+    """Whether so many requests were made last that executed the same. Pure."""
+    last = requests[-number:]
+    return len(last) == number and all(one == last[0] for one in last)

@@ -15,13 +15,21 @@ OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 Figures: TypeAlias = Mapping[Quantity, "Count | Estimate"]
 
 
+def counts_of(result: Result, row: str) -> Counts | None:
+    """Return the counts of a row by its name, None if it has none."""
+    ledger = result.ledger
+    if ledger is not None and row in (OUTSIDE, ENDPOINT, TOTAL):
+        return {OUTSIDE: ledger.outside, ENDPOINT: ledger.endpoint, TOTAL: ledger.total}[row]
+    return next((report.counts for report in result.layers if report.name == row), None)
+
+
 def figures(result: Result) -> dict[str, Figures]:
     """Return the known figures of each row by its name."""
-    ledger, books = result.ledger, result.books
+    books = result.books
     found: dict[str, Figures] = {
-        OUTSIDE: _figures(ledger.outside if ledger else None, books.outside if books else None),
-        ENDPOINT: _figures(ledger.endpoint if ledger else None, books.endpoint if books else None),
-        TOTAL: _figures(ledger.total if ledger else None, books.total if books else None),
+        OUTSIDE: _figures(counts_of(result, OUTSIDE), books.outside if books else None),
+        ENDPOINT: _figures(counts_of(result, ENDPOINT), books.endpoint if books else None),
+        TOTAL: _figures(counts_of(result, TOTAL), books.total if books else None),
     }
     for report in result.layers:
         busy = report.occupation.busy if report.occupation else None

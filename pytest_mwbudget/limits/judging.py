@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..analysis.verdicts import judge
 from ..errors import tagged
 from ..model.estimate import Estimate
-from ..model.request_keys import RequestKey
 from ..model.results import COUNTED, Count, Quantity, Recorded, RecordedLimit, Result, worst
-from .costs import TOTAL, Figures, figures
-from .file import Limit, LimitsFile, Place
-from .sections import Surroundings, chosen, python_of
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a file holds for a request: the section to judge by and the request's limits, by place."""
-
-    section: str | None
-    limits: Mapping[Place, Limit]
-
-
-def held(file: LimitsFile, key: RequestKey, here: Surroundings) -> Held:
-    """Return what a file holds for a request."""
-    section = chosen(file.sections, here)
-    own = {place: limit for place, limit in file.limits.items() if (place.section, *key) == place[:3]}
-    return Held(section, own)
+from .costs import TOTAL, Figures, counts_of, figures
+from .file import Limit, Place
+from .sections import Surroundings, python_of
 
 
 def judged(
@@ -76,8 +60,8 @@ def _why_not(
         return tagged(result.disturbed, "active-tool")
     if quantity not in COUNTED:
         return tagged("its time is not known", "too-few-requests")
-    own = layer.counts.why if layer is not None and layer.counts is not None else {}
-    why = own.get(quantity) or (result.ledger.why.get(quantity) if result.ledger else None)
+    own = counts_of(result, row)
+    why = (own.why.get(quantity) if own else None) or (result.ledger.why.get(quantity) if result.ledger else None)
     return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Literal
 
 from ..analysis.verdicts import fails_above
@@ -45,18 +46,17 @@ class Measured:
         times = {row: {q: cost for q, cost in one.items() if q not in COUNTED} for row, one in self.costs.items()}
         return replace(self, costs=times)
 
-    def with_another(self, other: Measured) -> Measured | None:
-        """Return the costs in both processes; None if the other one lacks the count of a row."""
-        joined: dict[str, dict[Quantity, Cost]] = {}
+    def with_another(self, other: Measured) -> Measured:
+        """Return the costs in both processes, without counts that only one of them has."""
+        found: dict[str, dict[Quantity, Cost]] = {}
         for row, own in self.costs.items():
             others = other.costs.get(row, {})
-            if any(quantity in COUNTED and quantity not in others for quantity in own):
-                return None
-            joined[row] = {
+            found[row] = {
                 quantity: cost.with_another(others[quantity]) if quantity in COUNTED else cost
                 for quantity, cost in own.items()
+                if quantity not in COUNTED or quantity in others
             }
-        return replace(self, costs=joined)
+        return replace(self, costs=found)
 
     @property
     def differs(self) -> bool:
@@ -133,15 +133,15 @@ def updated(
     """Update the section of `here`.
 
     `measured` has the requests of tests that passed, `unused` the ids of tests that do not exist any more. `packages`
-    are the versions of the distributions in the stacks. If every test of the section was measured and nothing was
-    refused, the section gets the versions of `here`.
+    are the versions of the distributions in the stacks. If every test of the section was measured and no limit is
+    broken any more, the section gets the versions of `here`.
     """
     if not measured and not unused:
         return Update(file)
     section = chosen(file.sections, here) or here.section
     limits, changes, refused = dict(file.limits), list[Change](), list[Refused]()
     for key, one in measured.items():
-        found = [*_changes_of(section, key, one, limits, here, rules)]
+        found = [figure.change() for figure in _figures(section, key, one, limits, here, rules)]
         refused_here = [change for change in found if isinstance(change, Refused)]
         refused += refused_here
         # A row that is refused is the reason why others of its request are broken, such as the total.
@@ -157,27 +157,27 @@ def updated(
         else:
             limits[change.place] = change.after
     tests = {place.nodeid for place in limits if place.section == section}
-    whole = not refused and tests <= {key.nodeid for key in measured}
+    broken = any(
+        figure.broken for key, one in measured.items() for figure in _figures(section, key, one, limits, here, rules)
+    )
+    whole = not broken and tests <= {key.nodeid for key in measured}
     written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
     return Update(written, tuple(changes), tuple(refused))
 
 
-def _changes_of(
+def _figures(
     section: str,
     key: RequestKey,
     one: Measured,
     limits: Mapping[Place, Limit],
     here: Surroundings,
     rules: Rules,
-) -> Iterator[Change | Refused]:
-    """Yield the changes of a request's limits."""
+) -> Iterator[_Figure]:
+    """Yield the costs of a request with their limits."""
     for row, costs_of_row in one.costs.items():
         for quantity, cost in costs_of_row.items():
             place = Place(section, *key, row, quantity, "" if quantity in COUNTED else rules.processor)
-            ceiling = one.ceilings.get((row, quantity))
-            change = _Figure(place, cost, limits.get(place), ceiling, here, rules).change()
-            if change is not None:
-                yield change
+            yield _Figure(place, cost, limits.get(place), one.ceilings.get((row, quantity)), here, rules)
 
 
 def _with_packages(
@@ -242,7 +242,7 @@ class _Figure:
         modes, limit = self.rules.modes, self.limit
         if limit is None:
             return self._created() if "create" in modes else None
-        if self._broken(limit):
+        if self.broken:
             return self._raised(limit) if "fix" in modes else None
         return self._trimmed(limit) if "trim" in modes else None
 
@@ -276,10 +276,14 @@ class _Figure:
             return None
         return Change("trimmed", self.place, limit, self._written(self._enough))
 
-    def _broken(self, limit: Limit) -> bool:
+    @property
+    def broken(self) -> bool:
+        """Whether the cost is above its limit."""
+        if self.limit is None:
+            return False
         if self._counted:
-            return self.cost.typical > limit.most
-        return self.cost.low > fails_above(limit.most, 1.0)
+            return self.cost.typical > self.limit.most
+        return self.cost.low > fails_above(self.limit.most, 1.0)
 
     def _raised(self, limit: Limit) -> Change | Refused:
         allowed, holder = self._allowed(limit)
@@ -321,9 +325,6 @@ def rounded_up(us: float) -> float:
     return math.ceil(round(us * 10.0**digits, 6)) / 10.0**digits
 
 
-def joined(processes: Sequence[Measured]) -> Measured | None:
-    """Return the costs of a request in all processes; None if one of them lacks a count."""
-    whole: Measured | None = processes[0]
-    for one in processes[1:]:
-        whole = whole and whole.with_another(one)
-    return whole
+def joined(processes: Sequence[Measured]) -> Measured:
+    """Return the costs of a request in all processes, at least one."""
+    return reduce(Measured.with_another, processes)

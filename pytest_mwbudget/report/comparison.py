@@ -9,6 +9,7 @@ from ..comparison.allowed import Compared
 from ..comparison.comparing import Comparison, Offence, Pair
 from ..errors import tagged
 from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
+from ..model.results import Result
 from .changes import about, named, of_rows, sentence, share, signed, span, told
 from .markdown import code, plain
 from .terminal import MAX_WIDTH, MIN_NAME, Line
@@ -65,10 +66,16 @@ def lines(comparison: Comparison, since: Since, width: int) -> Iterator[Line]:
     yield from verdict(since, width)
 
 
-def compared_run(since: Since, width: int) -> Iterator[Line]:
-    """Lay out what a run was compared with, and what grew by too much; the tables of the run have the changes."""
+def compared_run(since: Since, failing: Sequence[tuple[str, Result]], width: int) -> Iterator[Line]:
+    """Lay out what a run was compared with, and what grew by too much.
+
+    The tables of the run have the changes, but not those of `failing` tests, which are given with their ids.
+    """
     width = min(width, MAX_WIDTH) - 1
     yield from (Line(text) for one in about(since) for text in wrapped(one, width))
+    for nodeid, result in failing:
+        for change in of_rows(result.changes, timed=True):
+            yield from (Line(text) for text in wrapped(f"{nodeid} {result.label}: {change}", width))
     yield from verdict(since, width)
 
 

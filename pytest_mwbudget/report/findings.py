@@ -53,7 +53,7 @@ def exceeded(row: Row) -> Iterator[Finding]:
         kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if quantity in NAMED else []
         yield Finding(_subject(row), _excess(quantity, found, most), "fail", tuple(kinds[:MOST_KINDS]))
     if row.over_limits:
-        excesses = ", ".join(map(_over_limit, row.over_limits))
+        excesses = "; ".join(map(_over_limit, row.over_limits))
         limits = "limit" if len(row.over_limits) == 1 else "limits"
         yield Finding(_subject(row), f"is over its recorded {limits}: {excesses}.", "fail")
     # Of a row that is no layer, another row's sentence names them.

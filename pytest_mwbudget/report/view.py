@@ -140,7 +140,7 @@ def view(result: Result) -> View:
             *missing(result.recorded),
             *undecided(found),
         ),
-        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_changed(result)),
+        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_other_versions(result)),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
@@ -151,7 +151,7 @@ def view(result: Result) -> View:
     )
 
 
-def _changed(result: Result) -> Iterator[str]:
+def _other_versions(result: Result) -> Iterator[str]:
     """Say what differs from what the limits were recorded with, where this may explain the verdict."""
     recorded = result.recorded
     if recorded is not None and recorded.changed and recorded.verdict != "pass":

@@ -79,10 +79,10 @@ def settings_of(item: pytest.Item) -> Settings:
                 f" @pytest.mark.mw_budget(us=50). The keywords are: {', '.join(MARKER_KEYS)}"
             )
     settings = merge([marker.kwargs for marker in markers], configured(item.config))
-    limits = item.config.stash.get(LIMITS, None)
-    settings = settings if limits is None else limits.of(item.nodeid, settings)
-    change = item.config.stash.get(CHANGED, None)
-    return settings if change is None else change(settings)
+    change, limits = item.config.stash.get(CHANGED, None), item.config.stash.get(LIMITS, None)
+    if change is not None:
+        return change(settings)
+    return settings if limits is None else limits.of(item.nodeid, settings)
 
 
 def check_flamegraphs(config: pytest.Config) -> None:

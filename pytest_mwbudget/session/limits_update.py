@@ -211,7 +211,7 @@ class _Ending:
     def _differing(tests: set[str], processes: Mapping[RequestKey, Sequence[Measured]]) -> set[str]:
         """Return the tests whose typical counts differ between processes."""
         wholes = {key: joined(found) for key, found in processes.items() if key.nodeid in tests}
-        return {key.nodeid for key, whole in wholes.items() if whole is not None and whole.differs}
+        return {key.nodeid for key, whole in wholes.items() if whole.differs}
 
     def _progress(self, tests: Collection[str]) -> None:
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")

@@ -21,7 +21,8 @@ TESTS, RESULT = "tests.json", "result.json"
 # Options of pytest and of its plugins that write files, select tests by an earlier run, or start other processes.
 WRITERS = (
     *("xmlpath", "htmlpath", "report_log", "json_report_file", "benchmark_json", "allure_report_dir", "pastebin"),
-    *("mw_budget_html", "mw_budget_markdown", "mw_budget_benchmark_json"),
+    *("mw_budget_html", "mw_budget_markdown", "mw_budget_benchmark_json", "mw_budget_history", "mw_budget_save"),
+    *("mw_budget_compare", "mw_budget_compare_fail"),
 )
 SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_budget_update_mode", "mw_budget_reason")
 # The hash seeds of these processes. The first one is behind every limit of a count.

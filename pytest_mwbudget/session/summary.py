@@ -160,15 +160,18 @@ class Summary:
             broken = any(measurement["verdict"] == "fail" for measurement in survey.measurements)
             if broken:
                 _fail(session)
-        if self.baseline is not None:
+        self._finish_limits(session, lasting)
+        if self.baseline is not None and not self.config.option.collectonly:
             self._compare(self.baseline)
             if self.document["comparison"]["grown"]:
                 _fail(session)
         history: Sequence[HistoryRun] = ()
-        self._finish_limits(session, lasting)
         for output, path in self.files.items():
             try:
-                if output is HISTORY:
+                if output is SAVE and not self.document["measurements"]:
+                    nothing = f"nothing was measured, so {str(path)!r} is left as it was"
+                    self.remarks.append(tagged(nothing, "file"))
+                elif output is HISTORY:
                     history = self._remember(path)
                 else:
                     output.write(path, self.document, history)
@@ -279,12 +282,15 @@ class Summary:
     def _print_comparison(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print what the run was compared with, and which figures grew by more than is allowed."""
         from ..report.comparison import compared_run
-        from ..report.json import compared
+        from ..report.json import compared, from_json
 
         since = compared(self.document)
         if since is not None:
             terminalreporter.write_sep("=", "mw-budget compare")
-            _write(terminalreporter, compared_run(since, self.config.get_terminal_writer().fullwidth))
+            # The table of a failure was made before anything was compared.
+            told = [request.measurement for request in self._lasting() if request.told]
+            measured = [(measurement["nodeid"], from_json(measurement)) for measurement in told]
+            _write(terminalreporter, compared_run(since, measured, self.config.get_terminal_writer().fullwidth))
 
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level

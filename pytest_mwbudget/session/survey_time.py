@@ -31,7 +31,7 @@ COUNTING_S: Seconds = 0.1
 # More time is set aside for counting than is expected, because later tests may make more requests than earlier ones.
 RESERVE = 1.25
 # If there is not enough time to count all, a request is counted this often, after so many others and such a warm-up.
-FEW_COUNTED, FEW_UNCOUNTED, FEW_WARM_CALLS = 7, 4, 40
+FEW_COUNTED, FEW_UNCOUNTED, FEW_AGREEING, FEW_WARM_CALLS = 7, 4, 3, 40
 # The share of all time that times may take, however many requests have to be counted.
 TIMING_SHARE = 0.25
 # A request is timed in a part of this many of the time that is free, or of fewer if fewer requests are expected.
@@ -103,6 +103,7 @@ class Plan:
                 brief,
                 counted_requests=min(schedule.counted_requests, FEW_COUNTED),
                 uncounted_requests=min(schedule.uncounted_requests, FEW_UNCOUNTED),
+                agreeing_requests=min(schedule.agreeing_requests, FEW_AGREEING),
                 brief_warm_calls=min(schedule.brief_warm_calls, FEW_WARM_CALLS),
             )
         return replace(environment, precise=True, schedule=brief, progress=lambda share: None)

@@ -23,10 +23,11 @@ class Schedule:
     uncounted_requests: int = 8
     counting_ns: int = 1_000_000_000
 
-    # Counting executed code: until this many requests in a row execute the same, at most this many and this long.
+    # Counting executed code: until this many requests in a row execute the same, at most this many. After this time,
+    # two that execute the same are enough.
     agreeing_requests: int = 10
     executed_requests: int = 40
-    executed_ns: int = 500_000_000
+    executed_ns: int = 300_000_000
 
     # The first look: about this long, between the fewest and the most requests. Each later look has twice as many.
     first_look_ns: int = 500_000_000
