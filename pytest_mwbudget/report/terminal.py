@@ -314,7 +314,8 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
     if shown.counted is not None:
         cells = {_cell(row, column)[:1] for row in shown.rows for column in columns}
         signs = {"~": "; ~ varies from request to request", "?": "; ? is not known"}
-        yield f"{shown.counted} requests counted{''.join(said for sign, said in signs.items() if sign in cells)}"
+        said = "".join(meaning for sign, meaning in signs.items() if sign in cells)
+        yield from wrapped(f"{shown.counted} requests counted{said}", width)
     for why, quantities in shown.uncounted.items():
         yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
     for sentence in shown.changed:
