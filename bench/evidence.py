@@ -39,6 +39,10 @@ The results of November 2026 were measured with timing probes in C, which have s
 figures, which were measured in the same run, and the verdicts, which were measured under coverage's tracer in three
 threads (`python bench/verdicts.py --traced 2 --runs 90`). Without coverage, in 36 runs, none of 573 kept budgets
 failed, and 84.9 % of the verdicts were right.
+
+The results of `mwbudget versus` are of fewer runs than the script makes by default, and none of them is beside
+neighbours that the script starts. They were measured at a low priority beside four other people's test suites, with a
+load of 3 to 11 on two cores.
 """
 
 

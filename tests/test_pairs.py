@@ -177,9 +177,14 @@ def test_requests_of_one_side_are_named() -> None:
     assert found([Pair(pair.head, pair.base)] * 5).only_base == [other]
 
 
-def test_a_request_that_failed_in_one_process_is_not_compared() -> None:
+def test_a_pair_in_which_a_test_failed_does_not_count() -> None:
     one = Process({KEY: result({"Work": 10})})
-    assert not list(found([Pair(one, one), Pair(one, Process({}))]).all)
+    failed = Pair(one, Process({}))
+    assert not list(found([failed]).all)
+    all_changes = found([Pair(one, one)] * 4 + [failed])
+    assert not row(all_changes, "Work").by.bounded
+    assert row(found([Pair(one, one)] * 5 + [failed]), "Work").by.bounded
+    assert all_changes.only_base == []
 
 
 def test_counts_are_compared_exactly() -> None:

@@ -59,7 +59,7 @@ class Change:
 
     `before` and `after` are typical values; None on the side that has no such row. `by` is the change with its
     interval for times, with its range for counts. `most` is the largest growth that is allowed, None without a limit,
-    and `verdict` is None then. `exact` says that a count had the same value in every request.
+    and `verdict` is None then.
     """
 
     row: RowKey
@@ -130,15 +130,17 @@ class Changes:
 
 def changes(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: bool = False) -> Changes:
     """Evaluate all pairs so far. `look` counts the evaluations from 1 on; `last` must not depend on what they show."""
-    first_base, first_head = pairs[0].base.results, pairs[0].head.results
-    both = [key for key in first_base if all(key in side.results for pair in pairs for side in pair)]
-    series = [one for key in both for one in _series(key, pairs, allowed)]
+    base, head = (dict.fromkeys(key for side in sides for key in side.results) for sides in zip(*pairs, strict=True))
+    # A request may be missing in a process in which its test failed.
+    both = {key: [pair for pair in pairs if all(key in side.results for side in pair)] for key in base}
+    measured = {key: of_both for key, of_both in both.items() if of_both}
+    series = [one for key, of_both in measured.items() for one in _series(key, of_both, allowed)]
     alpha = spend(ALPHA, look, last=last) / max(1, len(series))
     return Changes(
         [_judged(one.change(alpha), allowed) for one in series],
-        [_judged(one, allowed) for key in both for one in _counted(key, pairs)],
-        [key for key in first_base if key not in first_head],
-        [key for key in first_head if key not in first_base],
+        [_judged(one, allowed) for key, of_both in measured.items() for one in _counted(key, of_both)],
+        [key for key in base if key not in head],
+        [key for key in head if key not in base],
     )
 
 
