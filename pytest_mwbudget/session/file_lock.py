@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
+
+from ..interpreter.clocks import sleep
+from ..model.estimate import Seconds
 
 if sys.platform == "win32":
     import msvcrt
@@ -19,6 +23,7 @@ else:
 
 # A link that another user put into a directory for temporary files must not be followed.
 FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+PAUSE_S: Seconds = 0.05
 
 
 class FileLock:
@@ -60,6 +65,21 @@ class FileLock:
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)
+
+
+@contextmanager
+def held(path: Path, patience_s: Seconds) -> Iterator[None]:
+    """Hold the lock of `path` in the block; go on without it after `patience_s`, or where files cannot be locked."""
+    lock = FileLock(path)
+    with suppress(OSError):
+        for _ in range(round(patience_s / PAUSE_S)):
+            if lock.acquire():
+                break
+            sleep(PAUSE_S)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 if sys.platform == "win32":

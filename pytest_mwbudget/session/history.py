@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..comparison.history import HistoryRun
 from ..errors import tagged
-from ..interpreter.clocks import perf_counter_ns
-from ..model.estimate import Nanoseconds, Seconds
+from ..model.estimate import Seconds
 from ..report.history import read as read_line
-from .file_lock import FileLock
+from .file_lock import held
 
 # Appending takes milliseconds. After this long, the lock is another program's, or cannot be had.
-PATIENCE_NS: Nanoseconds = 10_000_000_000
-PAUSE_S: Seconds = 0.01
+PATIENCE_S: Seconds = 10.0
 
 
 def append(path: Path, line: str) -> None:
     """Append a line in one write, after a line break if a killed run left a part of a line. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        lock = FileLock(path)
-        _wait_for(lock)
-        try:
-            broken = file.seek(0, 2) > 0 and _last_byte(path) != b"\n"
-            file.write(b"\n" * broken + line.encode())
-            file.flush()
-        finally:
-            lock.release()
-
-
-def _wait_for(lock: FileLock) -> None:
-    """Take the lock; go on without it where files cannot be locked, or after `PATIENCE_NS`."""
-    end_ns = perf_counter_ns() + PATIENCE_NS
-    try:
-        while not lock.acquire() and perf_counter_ns() < end_ns:
-            time.sleep(PAUSE_S)
-    except OSError:
-        return
+    with path.open("ab+") as file, held(path, PATIENCE_S):
+        broken = file.seek(0, 2) > 0 and _last_byte(path) != b"\n"
+        file.write(b"\n" * broken + line.encode())
+        file.flush()
 
 
 def _last_byte(path: Path) -> bytes:

@@ -6,8 +6,7 @@ import hashlib
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir
@@ -15,7 +14,6 @@ from tempfile import gettempdir
 import pytest
 
 from ..errors import SettingError, tagged
-from ..interpreter.clocks import sleep
 from ..limits.file import Limit, LimitsFile, Place, parsed, text_of
 from ..limits.sections import Surroundings, chosen
 from ..limits.updating import Change, Measured, Refused, Rules, Update, joined, unused_places, updated
@@ -26,7 +24,7 @@ from ..report.terminal import Line
 from ..report.text import amount, printable
 from .artifacts import put
 from .configuration import LIMITS, verbosity
-from .file_lock import FileLock
+from .file_lock import held
 from .limits import UPDATE, Collected, RunLimits, read, surroundings
 from .recount import SEEDS, RecountError, recounted
 
@@ -34,8 +32,8 @@ from .recount import SEEDS, RecountError, recounted
 FEWEST, MOST = 2, 7
 # The most changes that are listed without -v.
 MOST_LISTED = 10
-# How long to wait for another run that writes the same file, and how long between two tries.
-LOCK_S, PAUSE_S = 30.0, 0.05
+# How long to wait for another run that writes the same file.
+LOCK_S = 30.0
 
 
 @dataclass
@@ -143,7 +141,7 @@ class _Ending:
             rules = self._rules()
             planned = self._updated(self.run.file, rules)
             self._confirm(set().union(*(one.of_counts for one in planned)))
-            with _alone(self.run.path):
+            with held(_lock_of(self.run.path), LOCK_S):
                 file = read(self.run.path, repr(self.run.name))
                 updates = self._updated(file, rules)
                 self._write(file, updates[-1].file if updates else file)
@@ -279,17 +277,7 @@ def _git(path: Path, *arguments: str) -> str | None:
     return run.stdout.decode("utf-8", errors="replace") if run.returncode == 0 else None
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep other runs that update the same file waiting, as those of `tox -p`. Where nothing can be locked, go on."""
+def _lock_of(path: Path) -> Path:
+    """Return the file that stands for the lock of a file of limits, for runs such as those of `tox -p`."""
     name = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:16]
-    lock = FileLock(Path(gettempdir()) / f"mw-budget-limits-{getattr(os, 'getuid', int)()}-{name}.lock")
-    with suppress(OSError):
-        for _ in range(round(LOCK_S / PAUSE_S)):
-            if lock.acquire():
-                break
-            sleep(PAUSE_S)
-    try:
-        yield
-    finally:
-        lock.release()
+    return Path(gettempdir()) / f"mw-budget-limits-{getattr(os, 'getuid', int)()}-{name}.lock"
