@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from .comparison.allowed import Allowed, parsed
 from .config.checks import seconds
 from .errors import SettingError
+from .interpreter.clocks import perf_counter
 from .report.terminal import Line
 from .report.versus import Versus, markdown, terminal
 from .session.artifacts import MARKDOWN, put
@@ -33,7 +33,7 @@ def main(said: Mapping[str, Any]) -> int:
     Raises SettingError for unusable arguments, and VersusError if the two sides cannot be compared.
     """
     allowed = parsed(said["fail"], f"--fail={said['fail']!r}") if said["fail"] else {}
-    end_s = monotonic() + seconds(said["max_time"], "--max-time")
+    end_s = perf_counter() + seconds(said["max_time"], "--max-time")
     comment = Path(said["markdown"]) if said["markdown"] else None
     if comment is not None:
         MARKDOWN.check(comment, f"--markdown={said['markdown']!r}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 
 from ..analysis.paired import FEWEST_PAIRS
 from ..comparison.allowed import TIMES, Allowed
 from ..comparison.pairs import Changes, Pair, changes
 from ..errors import VersusError
+from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
 from .order import Told
 from .processes import Ran, Side, TimeOverError, run
@@ -35,7 +35,7 @@ class Comparing:
 
     `check` is called with each side and what its process told, and raises VersusError if it measured something else.
     `first` is called once, after the first process of HEAD. `told` takes a line on the progress. All of it ends before
-    `end_s` of the monotonic clock, unless the first pair takes longer than that.
+    `end_s` of the clock, unless the first pair takes longer than that.
     """
 
     base: Side
@@ -46,7 +46,7 @@ class Comparing:
     first: Callable[[Told], None]
     told: Callable[[str], None]
     run: Run = run
-    clock: Callable[[], Seconds] = monotonic
+    clock: Callable[[], Seconds] = perf_counter
     pairs: list[Pair] = field(default_factory=list)
     ran: dict[str, Ran] = field(default_factory=dict)
     longest_s: Seconds = 0.0
