@@ -139,6 +139,7 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
     names = {layer.index: layer.name for _, layer in stack.layers}
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for index, counts in found.items():
+        # Common beside threads and timers: budgets, HTML and JSON say it.
         steady = {quantity: why for quantity, why in counts.why.items() if not why.startswith(DIFFERS)}
         for why in dict.fromkeys(steady.values()):
             quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
@@ -147,9 +148,6 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
         of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])
         missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
         yield tagged(missing, "uncountable")
-    unsteady = {key: None for counts in found.values() for key, why in counts.why.items() if why.startswith(DIFFERS)}
-    if unsteady:
-        yield tagged(f"{', '.join(unsteady)} of some rows are not counted: {DIFFERS}.", "uncountable")
 
 
 def hops(stack: Stack, found: Counted) -> Hops:

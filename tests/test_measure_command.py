@@ -268,7 +268,7 @@ def test_an_interrupt_of_the_startup_is_no_traceback(shop: str, capsys: pytest.C
 def test_a_request_that_is_counted_and_not_timed_says_why(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("limited_app.py").write_text(
         f"from {shop} import app as inner\n\ncalls = 0\n\n\nasync def app(scope, receive, send):\n"
-        "    global calls\n    calls += scope['type'] == 'http'\n    if calls > 60:\n"
+        "    global calls\n    calls += scope['type'] == 'http'\n    if calls > 85:\n"
         "        raise LookupError('the token was used')\n    await inner(scope, receive, send)\n"
     )
     assert main(["measure", "limited_app:app", "/health"]) == 1

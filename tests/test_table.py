@@ -23,8 +23,8 @@ UNUSUAL: dict[str, object] = {
     "SECONDS": "7",
     "LINES": ["A = 7"],
 }
-# The time of a survey is that of the run: no test has it (tests/test_survey.py).
-OF_THE_RUN = ("survey_time",)
+# Settings of the run, which no test has (tests/test_survey.py, tests/test_plugin_compare.py).
+OF_THE_RUN = ("survey_time", "compare")
 IN_SETTINGS = [
     name
     for name, setting in SETTINGS.items()

@@ -127,7 +127,7 @@ SETTINGS = {
             "compare_fail",
             "QUANTITY:GROWTH",
             (OPTION,),
-            "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:10%,bytecodes:0",
+            "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:5,bytecodes:0",
         ),
         Setting(
             "history", "PATH", (OPTION,), "append all figures to PATH as a line; the HTML page draws them over time"

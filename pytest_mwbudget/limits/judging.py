@@ -100,17 +100,19 @@ def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
     so.
     """
     assert result.recorded is not None
-    known, limits, notes = figures(again), list[RecordedLimit](), list[str]()
+    known, limits, kept = figures(again), list[RecordedLimit](), list[str]()
     for limit in result.recorded.limits:
         other = known.get(limit.row, {}).get(limit.quantity) if limit.verdict == "fail" else None
         if isinstance(other, Count) and other.count <= limit.limit:
             limits.append(replace(limit, verdict="pass"))
-            counts = f"{limit.value:g} here, and {other.count} with PYTHONHASHSEED={seed}, a seed behind its limit"
-            notes.append(tagged(f"{limit.quantity} of {limit.row} depend on the hash seed: {counts}.", "hash-seed"))
+            kept.append(f"{limit.quantity} of {limit.row} ({limit.value:g} here, {other.count} there)")
         else:
             limits.append(limit)
     judged = with_recorded(result, replace(result.recorded, limits=tuple(limits)))
-    return replace(judged, notes=(*result.notes, *notes))
+    if not kept:
+        return judged
+    seeds = f"depend on the hash seed, and are within their limits with PYTHONHASHSEED={seed}"
+    return replace(judged, notes=(*result.notes, tagged(f"Counts {seeds}: {', '.join(kept)}.", "hash-seed")))
 
 
 def without_limits(result: Result, limits: Mapping[Place, Limit], recorded: Collection[Quantity]) -> list[str]:

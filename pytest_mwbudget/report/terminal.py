@@ -312,8 +312,10 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"
     if shown.counted is not None:
-        varies = any(_cell(row, column).startswith("~") for row in shown.rows for column in columns)
-        yield f"{shown.counted} requests counted{'; ~ varies from request to request' if varies else ''}"
+        cells = {_cell(row, column)[:1] for row in shown.rows for column in columns}
+        signs = {"~": "; ~ varies from request to request", "?": "; ? is not known"}
+        said = "".join(meaning for sign, meaning in signs.items() if sign in cells)
+        yield from wrapped(f"{shown.counted} requests counted{said}", width)
     for why, quantities in shown.uncounted.items():
         yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
     for sentence in shown.changed:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ..comparison.history import HistoryRun
 from ..errors import tagged
-from ..model.estimate import Seconds
+from ..interpreter.clocks import perf_counter_ns
+from ..model.estimate import Nanoseconds, Seconds
 from ..report.history import read as read_line
 from .file_lock import FileLock
 
 # Appending takes milliseconds. After this long, the lock is another program's, or cannot be had.
-PATIENCE_S: Seconds = 10.0
+PATIENCE_NS: Nanoseconds = 10_000_000_000
 PAUSE_S: Seconds = 0.01
 
 
@@ -32,10 +33,10 @@ def append(path: Path, line: str) -> None:
 
 
 def _wait_for(lock: FileLock) -> None:
-    """Take the lock; go on without it where files cannot be locked, or after `PATIENCE_S`."""
-    end = time.monotonic() + PATIENCE_S
+    """Take the lock; go on without it where files cannot be locked, or after `PATIENCE_NS`."""
+    end_ns = perf_counter_ns() + PATIENCE_NS
     try:
-        while not lock.acquire() and time.monotonic() < end:
+        while not lock.acquire() and perf_counter_ns() < end_ns:
             time.sleep(PAUSE_S)
     except OSError:
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from tempfile import gettempdir
 import pytest
 
 from ..errors import SettingError, tagged
+from ..interpreter.clocks import sleep
 from ..limits.file import Limit, LimitsFile, Place, parsed, text_of
 from ..limits.sections import Surroundings, chosen
 from ..limits.updating import Change, Measured, Refused, Rules, Update, joined, unused_places, updated
@@ -34,8 +34,8 @@ from .recount import SEEDS, RecountError, recounted
 FEWEST, MOST = 2, 7
 # The most changes that are listed without -v.
 MOST_LISTED = 10
-# How long to wait for another run that writes the same file.
-LOCK_S = 30.0
+# How long to wait for another run that writes the same file, and how long between two tries.
+LOCK_S, PAUSE_S = 30.0, 0.05
 
 
 @dataclass
@@ -284,10 +284,11 @@ def _alone(path: Path) -> Iterator[None]:
     """Keep other runs that update the same file waiting, as those of `tox -p`. Where nothing can be locked, go on."""
     name = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:16]
     lock = FileLock(Path(gettempdir()) / f"mw-budget-limits-{getattr(os, 'getuid', int)()}-{name}.lock")
-    end = time.monotonic() + LOCK_S
     with suppress(OSError):
-        while not lock.acquire() and time.monotonic() < end:
-            time.sleep(0.05)
+        for _ in range(round(LOCK_S / PAUSE_S)):
+            if lock.acquire():
+                break
+            sleep(PAUSE_S)
     try:
         yield
     finally:

@@ -183,6 +183,19 @@ class Summary:
         if step_summary and self.requests:
             self._add_to(Path(step_summary))
 
+    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
+        """Update the file of limits, if there is one and the run came to its end. A refused update fails the run."""
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if self.config.stash.get(LIMITS, None) is None or not ended:
+            return
+        from ..report.json import from_json
+        from .limits_update import finish
+
+        measured = [(one["nodeid"], from_json(one)) for one in measurements]
+        self.limits = finish(self.config, measured, self.unfinished)
+        if self.limits.failed:
+            _fail(session)
+
     def _remember(self, path: Path) -> Sequence[HistoryRun]:
         """Append the run to the history, and return all of it."""
         from ..report.history import line
@@ -201,18 +214,6 @@ class Summary:
         changed = {id(old): new for old, new in zip(before, self.document["measurements"], strict=True)}
         for request in self.requests:
             request.measurement = changed.get(id(request.measurement), request.measurement)
-
-    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
-        """Update the file of limits, if there is one. What cannot be updated fails the run."""
-        if self.config.stash.get(LIMITS, None) is None:
-            return
-        from ..report.json import from_json
-        from .limits_update import finish
-
-        measured = [(one["nodeid"], from_json(one)) for one in measurements]
-        self.limits = finish(self.config, measured, self.unfinished)
-        if self.limits.failed:
-            _fail(session)
 
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
