@@ -169,7 +169,7 @@ def side(name: str, folder: Path, change: str, rounds: int) -> Side:
 def one_run(folder: Path, rounds: int, change: str, condition: str, seconds: int) -> Reading:
     """Compare the layer as it is with the changed layer."""
     sides = (side("A", folder, NOTHING, rounds), side("B", folder, change, rounds))
-    comparing = Comparing(*sides, parsed(LIMIT, "LIMIT"), time.monotonic() + seconds, ignored, ignored, ignored)
+    comparing = Comparing(*sides, parsed(LIMIT, "LIMIT"), time.perf_counter() + seconds, ignored, ignored, ignored)
     found = comparing.changes()
     work = of_layer(found)
     counts = {

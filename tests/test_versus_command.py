@@ -134,7 +134,15 @@ def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: i
     (tmp_path / "temporary").mkdir()
     command = [sys.executable, "-m", "pytest_mwbudget", "versus", *LEAN]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell lets its background jobs ignore Ctrl-C, and this test may run in one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     end = time.monotonic() + 60
     while not started.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
