@@ -77,4 +77,5 @@ def shortened(text: str, width: int) -> str:
 
 def wrapped(text: str, width: int) -> list[str]:
     """Make `text` printable and break it into lines of at most `width` characters; a longer word stays whole."""
+    width = max(width, 1)
     return textwrap.wrap(printable(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
