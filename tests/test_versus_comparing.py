@@ -13,9 +13,10 @@ from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.errors import VersusError
+from pytest_mwbudget.versus.commands import TimeOverError
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
 from pytest_mwbudget.versus.order import Told
-from pytest_mwbudget.versus.processes import Ran, Side, TimeOverError
+from pytest_mwbudget.versus.processes import Ran, Side
 
 from .test_pairs import KEY, result
 

@@ -11,8 +11,9 @@ from ..comparison.pairs import Changes, Pair, changes
 from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
+from .commands import TimeOverError
 from .order import Told
-from .processes import Ran, Side, TimeOverError, run
+from .processes import Ran, Side, run
 
 # How long each request is timed in each process. Many short processes tell more than few long ones.
 TIME_S: Seconds = 0.5
