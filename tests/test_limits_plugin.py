@@ -578,6 +578,41 @@ def test_workers_judge_and_the_process_that_reports_writes(
     result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
 
 
+KEEPS = """
+import logging
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kept") / str(os.getpid())
+    path.touch()
+    return path
+
+
+@pytest.mark.mw_budget
+def test_one(mw_budget, kept):
+    logging.getLogger().info("the first process")
+    mw_budget.get("/one")
+
+
+def test_kept(kept):
+    assert kept.exists()
+"""
+
+
+def test_another_process_keeps_away_from_the_files_of_this_one(project: Project) -> None:
+    project.run(*UPDATE)
+    project.pytester.makepyfile(test_app=KEEPS)
+    project.costs(21)
+    result = run_apart(project.pytester, "--basetemp=base", "--log-file=mw.log", "--log-file-level=INFO", seed="0")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["Layer is over its recorded limit*"])
+    assert "the first process" in (project.pytester.path / "mw.log").read_text(encoding="utf-8")
+
+
 BY_SEED = """
 import pytest
 
