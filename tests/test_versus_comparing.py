@@ -148,7 +148,7 @@ def test_tests_of_head_are_laid_over_before_the_base_runs_and_each_process_is_ch
 def test_a_failing_test_of_head_ends_it_with_the_output() -> None:
     world = World()
     world.told["HEAD"] = Told(failed={"t::a": "assert 1 == 2"})
-    with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first\noutput"):
+    with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first. .*--prepare\noutput"):
         world.comparing().changes()
 
 

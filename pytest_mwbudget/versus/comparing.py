@@ -152,7 +152,8 @@ def _check_head(ran: Ran) -> None:
     if told.failed:
         raise VersusError(
             f"tests fail with HEAD, so its figures may be of something else: {named(list(told.failed))}; correct them"
-            f" first\n{ran.output}",
+            " first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
+            f"\n{ran.output}",
             message_id="versus-side",
         )
     if not ran.process.results:
