@@ -309,6 +309,14 @@ def test_of_a_request_in_several_files_the_newest_counts_and_that_is_said():
         assert found.repeated == ("t GET /health: in 2 files (early, late); the newest counts, late",)
 
 
+@pytest.mark.parametrize("created", [None, "yesterday", "2026-11-23T09:59:00"])
+def test_a_file_with_another_time_or_none_comes_first(created: str | None):
+    early = stored("early", ("t", result(layer("Early"))), created=created)
+    late = stored("late", ("t", result(layer("Late"))), created="2026-11-23T10:00:00+00:00")
+    (kept,) = merged([late, early]).requests.values()
+    assert kept.result.layers[0].name == "Late"
+
+
 def test_the_same_test_on_another_interpreter_is_another_request():
     before = merged(
         [stored("12", ("t", result(layer("A", 10.0))), python="3.12.1"), stored("13", ("t", result(layer("A", 50.0))))]

@@ -520,6 +520,49 @@ def test_requests_of_a_client_of_the_test_are_judged(project: Project) -> None:
     project.run(*filtered).assert_outcomes(failed=1)
 
 
+def test_a_request_that_is_left_out_keeps_its_limits(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("starlette")
+    project.pytester.makepyfile(
+        test_app="""
+        import os
+        import pytest
+        from starlette.applications import Starlette
+        from starlette.responses import PlainTextResponse
+        from starlette.routing import Route
+        from starlette.testclient import TestClient
+        from conftest import Layer
+
+        calls = []
+
+        async def flaky(request):
+            calls.append(request)
+            return PlainTextResponse("x", status_code=500 if os.environ.get("FLAKY") and len(calls) % 2 else 200)
+
+        async def home(request):
+            return PlainTextResponse("x")
+
+        @pytest.mark.mw_budget
+        def test_one():
+            app = Starlette(routes=[Route("/home", home), Route("/flaky", flaky)])
+            app.add_middleware(Layer)
+            client = TestClient(app)
+            client.get("/home")
+            client.get("/flaky")
+        """
+    )
+    filtered = ("-W", "ignore::DeprecationWarning")
+    project.run(*UPDATE, *filtered).assert_outcomes(passed=1)
+    text = project.file.read_text(encoding="utf-8")
+    assert "GET /flaky" in text
+    monkeypatch.setenv("FLAKY", "1")
+    for arguments in ((), UPDATE):
+        result = project.run(*arguments, *filtered)
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["1 request was not measured*"])
+        result.stdout.no_fnmatch_line("*no test uses*")
+        assert project.file.read_text(encoding="utf-8") == text
+
+
 def test_requests_without_a_test_are_judged(project: Project) -> None:
     project.pytester.makepyfile(shop="from conftest import Layer, hello\napp = Layer(hello)\n")
     app = ("--mw-budget-app=shop:app", "--mw-budget-request=GET /x")
@@ -576,6 +619,41 @@ def test_workers_judge_and_the_process_that_reports_writes(
     pytester.makepyfile(test_app=TESTS.replace("test_two", "test_second"))
     result = run_apart(pytester, "-n", "2")
     result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
+
+
+KEEPS = """
+import logging
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kept") / str(os.getpid())
+    path.touch()
+    return path
+
+
+@pytest.mark.mw_budget
+def test_one(mw_budget, kept):
+    logging.getLogger().info("the first process")
+    mw_budget.get("/one")
+
+
+def test_kept(kept):
+    assert kept.exists()
+"""
+
+
+def test_another_process_keeps_away_from_the_files_of_this_one(project: Project) -> None:
+    project.run(*UPDATE)
+    project.pytester.makepyfile(test_app=KEEPS)
+    project.costs(21)
+    result = run_apart(project.pytester, "--basetemp=base", "--log-file=mw.log", "--log-file-level=INFO", seed="0")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["Layer is over its recorded limit*"])
+    assert "the first process" in (project.pytester.path / "mw.log").read_text(encoding="utf-8")
 
 
 BY_SEED = """

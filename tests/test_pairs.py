@@ -234,3 +234,16 @@ def test_with_limits_only_these_are_waited_for() -> None:
     assert {one.row.name for one in found(pairs).open} > {"Work"}
     assert {one.row.name for one in found(pairs, "us:500us").open} == set()
     assert {one.row.name for one in found(pairs, "us:50us").open} == {"Work"}
+
+
+def test_a_limited_count_that_a_side_does_not_have_is_told() -> None:
+    counted, not_counted = result({"Work": 1.0, "Old": 1.0}), result({"Work": 1.0, "New": 1.0}, {"Work": None})
+    work, other = not_counted.layers
+    assert work.counts is not None
+    work = replace(work, counts=replace(work.counts, why={"objects": "it varies"}))
+    not_counted = replace(not_counted, layers=(work, other))
+    for base, head in ((counted, not_counted), (not_counted, counted), (not_counted, not_counted)):
+        (one,) = (one for one in found(pairs_of([base] * 3, [head] * 3), "objects:0").unknown if one.row.name == "Work")
+        assert (one.quantity, one.why) == ("objects", "it varies")
+    assert not found(pairs_of([counted] * 3, [not_counted] * 3), "tasks:0").unknown
+    assert not found(pairs_of([counted] * 3, [not_counted] * 2 + [counted]), "objects:0").unknown

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mwbudget.__main__ import main
-from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey
+from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey, Unknown
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
@@ -258,3 +258,14 @@ def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
     assert "| `New` | - | 12.0 | new: 12.0 µs |" in text
     assert r"- base: main \*x\*" in text
     assert r"- note: \<b\>" in text
+
+
+def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
+    unknown = [Unknown(RowKey(KEY, "Work"), "bytecodes", "it varies")] * 7
+    told_of = Versus([], Changes(unknown=unknown), limited=True)
+    sentences = list(told_of.sentences())
+    assert sentences[0].startswith("undecided: ")
+    assert "bytecodes not counted, so --fail cannot limit them: it varies" in sentences[0]
+    assert "undecided: 2 more limits of what is not counted" in sentences
+    assert not told_of.certain
+    assert Versus([], Changes()).certain

@@ -13,9 +13,10 @@ from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.errors import VersusError
+from pytest_mwbudget.versus.commands import TimeOverError
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
 from pytest_mwbudget.versus.order import Told
-from pytest_mwbudget.versus.processes import Ran, Side, TimeOverError
+from pytest_mwbudget.versus.processes import Ran, Side
 
 from .test_pairs import KEY, result
 
@@ -147,7 +148,7 @@ def test_tests_of_head_are_laid_over_before_the_base_runs_and_each_process_is_ch
 def test_a_failing_test_of_head_ends_it_with_the_output() -> None:
     world = World()
     world.told["HEAD"] = Told(failed={"t::a": "assert 1 == 2"})
-    with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first\noutput"):
+    with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first. .*--prepare\noutput"):
         world.comparing().changes()
 
 

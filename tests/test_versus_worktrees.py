@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,3 +142,57 @@ def test_a_subdirectory_is_measured_in_the_same_place(project: Project, monkeypa
     with worktrees(repository, repository.base(None, {})) as both:
         assert both.place(both.head) == both.head / "sub"
         assert both.place(both.base).is_dir()
+
+
+def test_other_worktrees_whose_directory_is_not_there_stay(project: Project, tmp_path: Path) -> None:
+    project.git("worktree", "add", "--quiet", "-b", "elsewhere", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").rename(tmp_path / "not mounted")
+    project.put("src/shop/app.py", "")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base(None, {})) as found:
+        folder = found.base.parent
+    assert str(tmp_path / "elsewhere") in project.git("worktree", "list")
+    assert str(folder) not in project.git("worktree", "list")
+    assert not folder.exists()
+
+
+def test_files_and_directories_take_each_others_place(project: Project) -> None:
+    project.put("tests/one", "file")
+    project.put("tests/two/inside.py", "")
+    project.commit()
+    (project.root / "tests/one").unlink()
+    project.put("tests/one/inside.py", "inside = 1\n")
+    (project.root / "tests/two/inside.py").unlink()
+    (project.root / "tests/two").rmdir()
+    project.put("tests/two", "file")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base("HEAD", {})) as found:
+        found.lay_over(OfTests())
+        for place in (found.base, found.head):
+            assert (place / "tests/one/inside.py").read_text() == "inside = 1\n"
+            assert (place / "tests/two").read_text() == "file"
+
+
+def test_a_file_of_the_same_second_is_compiled_again(project: Project) -> None:
+    project.put("tests/helper.py", "value = 1\n")
+    project.commit()
+    project.put("tests/helper.py", "value = 2\n")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base("HEAD", {})) as found:
+        for place in (found.base, found.head):
+            os.utime(place / "tests/helper.py", (1_000_000_000, 1_000_000_000))
+        found.compile(found.base)
+        found.lay_over(OfTests())
+        found.compile(found.base)
+        (cached,) = (found.base / "tests/__pycache__").glob("helper.*.pyc")
+        assert marshal.loads(cached.read_bytes()[16:]).co_consts[0] == 2
+
+
+def test_a_submodule_among_the_tests_is_left_alone(project: Project) -> None:
+    project.git("update-index", "--add", "--cacheinfo", f"160000,{project.git('rev-parse', 'HEAD')},tests/data")
+    project.git("commit", "--quiet", "-m", "submodule")
+    (project.root / "tests/data").mkdir()
+    project.put("src/shop/app.py", "")
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base("HEAD", {})) as found:
+        assert "tests/data" not in found.lay_over(OfTests())

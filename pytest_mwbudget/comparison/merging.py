@@ -69,8 +69,12 @@ def merged(runs: Iterable[StoredRun]) -> Merged:
 
 
 def _when(created: str | None) -> datetime:
-    """Return when a run was made; runs of old files, which do not say it, come first."""
-    return datetime.fromisoformat(created) if created else datetime.min.replace(tzinfo=UTC)
+    """Return when a run was made; runs that do not say it come first. A time without a zone is read as UTC."""
+    try:
+        found = datetime.fromisoformat(created or "")
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _repeated(files: Mapping[Place, Sequence[str]]) -> Iterable[str]:

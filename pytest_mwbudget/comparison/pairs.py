@@ -106,14 +106,26 @@ class Change:
         return self.by.half_width <= self.tolerance
 
 
+class Unknown(NamedTuple):
+    """A quantity that is limited, of a layer that both sides have, and why it is not known on both."""
+
+    row: RowKey
+    quantity: Compared
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """All changes, with what was on one side only: requests, and rows of requests that both sides have."""
+    """All changes, with what was on one side only: requests, and rows of requests that both sides have.
+
+    `unknown` is what has a limit that cannot be judged, because one side or both have no figure.
+    """
 
     times: Sequence[Change] = ()
     counts: Sequence[Change] = ()
     only_base: Sequence[RequestKey] = ()
     only_head: Sequence[RequestKey] = ()
+    unknown: Sequence[Unknown] = ()
 
     @property
     def all(self) -> Iterator[Change]:
@@ -141,6 +153,7 @@ def changes(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: bool = 
         [_judged(one, allowed) for key, of_both in measured.items() for one in _counted(key, of_both)],
         [key for key in base if key not in head],
         [key for key in head if key not in base],
+        [one for key, of_both in measured.items() for one in _unknown(key, of_both, allowed)],
     )
 
 
@@ -269,6 +282,30 @@ def _count_change(
     low, high = min(b.low - a.high for a, b in known), max(b.high - a.low for a, b in known)
     by = Estimate(after - before, low, high)
     return Change(row, quantity, None if absent[0] else before, None if absent[1] else after, by)
+
+
+def _unknown(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterator[Unknown]:
+    """Yield the limited counts of layers that both sides have and that no pair knows on both sides."""
+    base, head = ([_rows_of_counts(side.results[key]) for side in sides] for sides in zip(*pairs, strict=True))
+    for name in dict.fromkeys(name for rows in base for name in rows):
+        row = RowKey(key, name)
+        if not row.is_layer or not any(name in rows for rows in head):
+            continue
+        of_base, of_head = [rows.get(name) for rows in base], [rows.get(name) for rows in head]
+        for quantity in COUNTED:
+            if quantity in allowed and _count_change(row, quantity, of_base, of_head) is None:
+                yield Unknown(row, quantity, _why_unknown(key, pairs, name, quantity))
+
+
+def _why_unknown(key: RequestKey, pairs: Sequence[Pair], name: str, quantity: CountedQuantity) -> str:
+    for result in (side.results[key] for pair in pairs for side in pair):
+        counts = _rows_of_counts(result).get(name)
+        if counts is None or counts.of(quantity) is None:
+            whole = result.ledger.why if result.ledger else {}
+            why = (counts.why if counts else {}).get(quantity) or whole.get(quantity)
+            if why is not None:
+                return why
+    return "no process of a pair could count them"
 
 
 def _of(counts: Counts | None, quantity: CountedQuantity, absent: bool) -> Count | None:

@@ -129,12 +129,13 @@ def updated(
     unused: Collection[str],
     packages: Mapping[str, str],
     rules: Rules,
+    partly: Collection[str] = (),
 ) -> Update:
     """Update the section of `here`.
 
-    `measured` has the requests of tests that passed, `unused` the ids of tests that do not exist any more. `packages`
-    are the versions of the distributions in the stacks. If every test of the section was measured and no limit is
-    broken any more, the section gets the versions of `here`.
+    `measured` has the requests of tests that passed, `unused` the ids of tests that do not exist any more, `partly` of
+    tests with a request that was left out. `packages` are the versions of the distributions in the stacks. If every
+    test of the section was measured and no limit is broken any more, the section gets the versions of `here`.
     """
     if not measured and not unused:
         return Update(file)
@@ -149,7 +150,7 @@ def updated(
             change for change in found if isinstance(change, Change) and not (refused_here and change.kind == "raised")
         ]
     if "trim" in rules.modes:
-        obsolete = unused_places(file, section, measured, unused, rules.quantities)
+        obsolete = unused_places(file, section, measured, unused, rules.quantities, partly)
         changes += [Change("removed", place, limits[place], None) for place in obsolete]
     for change in changes:
         if change.after is None:
@@ -160,7 +161,7 @@ def updated(
     broken = any(
         figure.broken for key, one in measured.items() for figure in _figures(section, key, one, limits, here, rules)
     )
-    whole = not broken and tests <= {key.nodeid for key in measured}
+    whole = not broken and tests <= {key.nodeid for key in measured} - {*partly}
     written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
     return Update(written, tuple(changes), tuple(refused))
 
@@ -204,13 +205,15 @@ def unused_places(
     measured: Mapping[RequestKey, Measured],
     unused: Collection[str],
     quantities: Collection[Quantity] = (),
+    partly: Collection[str] = (),
 ) -> Iterator[Place]:
     """Yield the limits of a section that no test uses.
 
     Their test does not exist any more, a test that passed does not make their request, or the request does not have
-    their row. With `quantities` also the limits of other quantities in measured requests.
+    their row. With `quantities` also the limits of other quantities in measured requests. In the tests that were
+    measured `partly`, a request that is missing can be the one that was left out.
     """
-    tests = {key.nodeid for key in measured}
+    tests = {key.nodeid for key in measured} - {*partly}
     for place in file.limits:
         if place.section != section:
             continue

@@ -39,6 +39,11 @@ class Versus:
         return [change for change in self.changes.all if change.verdict == "fail"]
 
     @property
+    def certain(self) -> bool:
+        """Whether every limit is certainly kept or broken."""
+        return not self.undecided and not self.changes.unknown
+
+    @property
     def undecided(self) -> list[Change]:
         """The changes of which it is not known whether they are allowed."""
         return [change for change in self.changes.all if change.verdict == "undecided"]
@@ -59,6 +64,10 @@ class Versus:
             yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_number(change, change.most)} more"
         if len(self.undecided) > MOST:
             yield f"undecided: {len(self.undecided) - MOST} more limits; a longer --max-time decides more"
+        for one in self.changes.unknown[:MOST]:
+            yield f"undecided: {_row(one.row)}: {one.quantity} not counted, so --fail cannot limit them: {one.why}"
+        if len(self.changes.unknown) > MOST:
+            yield f"undecided: {len(self.changes.unknown) - MOST} more limits of what is not counted"
         words = [change.word for change in self.changes.times]
         if words:
             names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))

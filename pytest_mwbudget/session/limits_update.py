@@ -53,11 +53,17 @@ class Outcome:
         self.failed = True
 
 
-def finish(config: pytest.Config, measured: Sequence[tuple[str, Result]], unfinished: Collection[str]) -> Outcome:
+def finish(
+    config: pytest.Config,
+    measured: Sequence[tuple[str, Result]],
+    unfinished: Collection[str],
+    partly: Collection[str] = (),
+) -> Outcome:
     """Update the file of limits if the run does, else say which of its limits no test uses.
 
     `measured` has the results of all tests with their ids, in order. Of the `unfinished` tests, which failed or were
-    skipped, nothing is written.
+    skipped, nothing is written. Of tests that were measured `partly`, because a request was left out, no request is
+    removed.
     """
     outcome, run = Outcome(), config.stash[LIMITS]
     if run is None or run.recounting:
@@ -65,7 +71,7 @@ def finish(config: pytest.Config, measured: Sequence[tuple[str, Result]], unfini
     found = [(key, result) for key, result in keyed(measured) if result.recorded is not None]
     _say_what_changed(run, found, outcome)
     passed = [(key, result) for key, result in found if key.nodeid not in unfinished]
-    ending = _Ending(config, run, passed, outcome)
+    ending = _Ending(config, run, passed, outcome, partly)
     if run.modes:
         left_out = {key.nodeid for key, _ in found} & set(unfinished)
         if left_out:
@@ -97,6 +103,7 @@ class _Ending:
     run: RunLimits
     passed: Sequence[tuple[RequestKey, Result]]
     outcome: Outcome
+    partly: Collection[str]
 
     def __post_init__(self) -> None:
         self.packages: dict[Surroundings, dict[str, str]] = {}
@@ -116,7 +123,7 @@ class _Ending:
             section = chosen(self.run.file.sections, here)
             if section is not None:
                 unused = self._unused(self.run.file, section)
-                for place in unused_places(self.run.file, section, measured, unused):
+                for place in unused_places(self.run.file, section, measured, unused, partly=self.partly):
                     names[place.nodeid if place.nodeid in unused else ", ".join(place[1:4])] = None
         if names:
             listed = self._listed([*names])
@@ -162,7 +169,7 @@ class _Ending:
         for here, measured in self.measured.items():
             section = chosen(file.sections, here)
             unused = self._unused(file, section) if section else set()
-            updates.append(updated(file, here, measured, unused, self.packages[here], rules))
+            updates.append(updated(file, here, measured, unused, self.packages[here], rules, self.partly))
             file = updates[-1].file
         return updates
 

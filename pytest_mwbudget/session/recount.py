@@ -18,11 +18,13 @@ from ..model.estimate import Seconds
 # Names the directory of a recount in its process: `TESTS` has the ids of the tests, `RESULT` gets the results.
 VARIABLE = "MWBUDGET_RECOUNT"
 TESTS, RESULT = "tests.json", "result.json"
+# The directory for temporary files of the tests there.
+TEMPORARY = "temporary"
 # Options of pytest and of its plugins that write files, select tests by an earlier run, or start other processes.
 WRITERS = (
     *("xmlpath", "htmlpath", "report_log", "json_report_file", "benchmark_json", "allure_report_dir", "pastebin"),
     *("mw_budget_html", "mw_budget_markdown", "mw_budget_benchmark_json", "mw_budget_history", "mw_budget_save"),
-    *("mw_budget_compare", "mw_budget_compare_fail"),
+    *("mw_budget_compare", "mw_budget_compare_fail", "store_durations", "cacheclear"),
 )
 SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_budget_update_mode", "mw_budget_reason")
 # The hash seeds of these processes. The first one is behind every limit of a count.
@@ -99,6 +101,8 @@ def pytest_cmdline_main(config: pytest.Config) -> Any:
                 setattr(option, name, None)
         option.numprocesses, option.dist, option.tx = None, "no", []
         option.mw_budget_json = str(folder / RESULT)
+        # pytest empties the directory of --basetemp and the file of --log-file, which the other process uses.
+        option.basetemp, option.log_file = str(folder / TEMPORARY), os.devnull
     return (yield)
 
 

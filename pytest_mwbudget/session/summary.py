@@ -192,7 +192,7 @@ class Summary:
         from .limits_update import finish
 
         measured = [(one["nodeid"], from_json(one)) for one in measurements]
-        self.limits = finish(self.config, measured, self.unfinished)
+        self.limits = finish(self.config, measured, self.unfinished, {one["nodeid"] for one in self.left_out})
         if self.limits.failed:
             _fail(session)
 

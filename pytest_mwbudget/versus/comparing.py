@@ -11,8 +11,9 @@ from ..comparison.pairs import Changes, Pair, changes
 from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
+from .commands import TimeOverError
 from .order import Told
-from .processes import Ran, Side, TimeOverError, run
+from .processes import Ran, Side, run
 
 # How long each request is timed in each process. Many short processes tell more than few long ones.
 TIME_S: Seconds = 0.5
@@ -151,7 +152,8 @@ def _check_head(ran: Ran) -> None:
     if told.failed:
         raise VersusError(
             f"tests fail with HEAD, so its figures may be of something else: {named(list(told.failed))}; correct them"
-            f" first\n{ran.output}",
+            " first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
+            f"\n{ran.output}",
             message_id="versus-side",
         )
     if not ran.process.results:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from ..errors import VersusError
 from ..model.estimate import Seconds
 from ..model.request_keys import keyed
 from ..report.json import from_json
+from .commands import run_to_the_end
 from .order import ORDER, Order, Told
 
 PLUGIN = "pytest_mwbudget.session.one_side"
@@ -26,9 +25,6 @@ ENDED = (0, 1)
 NO_TESTS = 5
 # What CI systems set: every process would add its table to the summary of the job, and its annotations.
 OF_CI = ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS")
-SHOWN_CHARACTERS = 4000
-# How long a process gets to end after it was asked to.
-ENDING_S: Seconds = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +51,6 @@ class Ran:
     left_out: Sequence[str] = field(default_factory=tuple)
 
 
-class TimeOverError(Exception):
-    """The time for a process was over."""
-
-
 def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
     """Measure a side in a fresh process.
 
@@ -76,7 +68,7 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
         ]
         environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
         environment |= {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
-        status, output = _output(command, side.place, environment, limit_s)
+        status, output = run_to_the_end(command, side.place, environment, limit_s)
         told = Told.read(Path(folder))
         if status not in ENDED or told is None:
             raise VersusError(_why_not(side, status, output), message_id="versus-side")
@@ -102,39 +94,3 @@ def _process(document: Mapping[str, Any]) -> Process:
 
 def _left_out(data: Mapping[str, Any]) -> str:
     return f"{data['nodeid']} {data['request']['method']} {data['request']['url']}: {data['reason']}"
-
-
-def _output(command: Sequence[str], place: Path, environment: Mapping[str, str], limit_s: Seconds) -> tuple[int, str]:
-    """Return the exit status of a command and the end of its output. No process of it outlives this function."""
-    # In a session of its own: Ctrl-C reaches only this process, which then ends that one with all its children.
-    process = subprocess.Popen(  # noqa: S603
-        command,
-        cwd=place,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise TimeOverError from None
-    finally:
-        _end(process)
-    return process.returncode, output.decode(errors="replace").rstrip()[-SHOWN_CHARACTERS:]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    for how in ("SIGTERM", "SIGKILL"):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, getattr(signal, how))
-        else:
-            process.kill()
-        try:
-            process.communicate(timeout=ENDING_S)
-        except subprocess.TimeoutExpired:
-            continue
-        return

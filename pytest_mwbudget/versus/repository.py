@@ -147,9 +147,9 @@ class Repository:
         return sorted({name for name in (known + "\0" + unknown).split("\0") if name})
 
     def files(self, place: Path) -> list[str]:
-        """Return the files of a worktree that git knows, or would take."""
+        """Return the files of a worktree that git knows, or would take. A submodule is a directory, not a file."""
         listed = self.git("ls-files", "--cached", "--others", "--exclude-standard", "-z", place=place)
-        return sorted({name for name in listed.split("\0") if name and os.path.lexists(place / name)})
+        return sorted({name for name in listed.split("\0") if name and is_file(place / name)})
 
     def remarks(self, base: Base) -> list[str]:
         """Say what the worktrees lack, and which dependencies differ although both sides run in one environment."""
@@ -170,6 +170,11 @@ class Repository:
         if any("filter=lfs" in (self.root / name).read_text(errors="replace") for name in attributes):
             found.append("files of Git LFS are in the worktrees as git checks them out: without git-lfs, as pointers")
         return found
+
+
+def is_file(path: Path) -> bool:
+    """Whether git would take a path as a file: also a link, wherever it leads."""
+    return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
 
 
 def _lists_dependencies(name: str) -> bool:

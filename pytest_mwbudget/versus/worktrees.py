@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from compileall import compile_dir
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
 from ..errors import VersusError
-from .repository import Base, Repository
+from .commands import run_to_the_end, uninterrupted
+from .repository import Base, Repository, is_file
 
 # Files that configure pytest, or are loaded by it, in any directory.
 CONFIGURATION = (
@@ -23,7 +23,6 @@ CONFIGURATION = (
 )
 # Directories that hold tests and their helpers by convention.
 OF_TESTS = ("test", "tests")
-SHOWN_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +69,16 @@ class Worktrees:
     def compile(self, place: Path) -> None:
         """Compile all modules of a worktree, so that no process finds less compiled than another."""
         # A file that is no valid Python fails where a test imports it.
-        compile_dir(place, quiet=2)
+        # By force: a file that replaced one of the same second looks compiled.
+        compile_dir(place, quiet=2, force=True)
 
     def prepare(self, command: str) -> None:
         """Run the user's command in both. Raises VersusError, with the end of its output, if it fails."""
         for place in (self.base, self.head):
-            run = subprocess.run(  # noqa: S602 - the user's own command line
-                command, shell=True, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-            )
-            if run.returncode:
-                output = run.stdout.decode(errors="replace").rstrip()[-SHOWN_CHARACTERS:]
+            status, output = run_to_the_end(command, place)
+            if status:
                 raise VersusError(
-                    f"--prepare={command!r} failed with exit status {run.returncode} for {self.name(place)}; correct"
+                    f"--prepare={command!r} failed with exit status {status} for {self.name(place)}; correct"
                     f" the command, which runs in a fresh checkout of each side:\n{output}",
                     message_id="versus-side",
                 )
@@ -105,28 +102,36 @@ def worktrees(repository: Repository, base: Base) -> Iterator[Worktrees]:
             found.compile(place)
         yield found
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        repository.asked("worktree", "prune")
+        with uninterrupted():
+            # Not `git worktree prune`: that would drop every worktree whose directory is not there at the moment.
+            for place in (found.base, found.head):
+                repository.asked("worktree", "remove", "--force", "--force", str(place))
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take_changes(repository: Repository, place: Path) -> None:
     """Make the worktree what the working tree is: changed files, deleted ones, and those that git does not know."""
     changed = repository.changed()
-    present = [name for name in changed if os.path.lexists(repository.root / name)]
     for name in changed:
-        if name not in present:
-            (place / name).unlink(missing_ok=True)
-    _copy([name for name in present if not _is_folder(repository.root / name)], repository.root, place)
-
-
-def _is_folder(path: Path) -> bool:
-    """Whether a path is a directory, such as another repository in this one."""
-    return path.is_dir() and not path.is_symlink()
+        # Where a directory is now, there can be another repository, or files that are copied below.
+        if not os.path.lexists(repository.root / name) and is_file(place / name):
+            (place / name).unlink()
+    _copy([name for name in changed if is_file(repository.root / name)], repository.root, place)
 
 
 def _copy(names: Iterable[str], source: Path, target: Path) -> None:
     for name in names:
         path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        _make_room(path, target)
         shutil.copy2(source / name, path, follow_symlinks=False)
+
+
+def _make_room(path: Path, target: Path) -> None:
+    """Remove what is where a file will be: the same file, a directory, or a file in place of a directory above it."""
+    for folder in reversed(path.relative_to(target).parents):
+        if is_file(target / folder):
+            (target / folder).unlink()
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
