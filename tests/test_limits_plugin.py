@@ -190,6 +190,13 @@ def test_without_a_limit_a_run_warns_and_fails_in_ci(project: Project, monkeypat
     project.run("test_app.py::test_one").assert_outcomes(passed=1, warnings=1)
 
 
+def test_a_failure_says_once_that_a_limit_is_missing(project: Project) -> None:
+    project.pytester.makepyfile(test_app=TESTS.replace("mw_budget\ndef test_one", "mw_budget(tasks=1)\ndef test_one"))
+    result = project.run("test_app.py::test_one")
+    result.assert_outcomes(failed=1)
+    assert str(result.stdout).count("mw-budgets.json has no section") == 1
+
+
 def test_nothing_is_judged_without_measuring_or_without_a_file(project: Project) -> None:
     project.file.write_text("no JSON")
     project.run(measure=False).assert_outcomes(passed=2)
@@ -241,6 +248,14 @@ def test_a_raise_is_limited_by_what_is_committed(project: Project) -> None:
     result = project.run(*UPDATE)
     result.stdout.fnmatch_lines(["  trimmed: test_app.py::test_one, GET /one, Layer: 22 tasks to 5 tasks"])
     assert project.limits["one Layer"] == 5
+
+
+def test_a_file_whose_tests_did_not_pass_is_not_called_up_to_date(project: Project) -> None:
+    project.run(*UPDATE)
+    project.costs(22)
+    result = project.run(*UPDATE)
+    result.stdout.fnmatch_lines(["mw-budgets.json: nothing is written of * that did not pass"])
+    result.stdout.no_fnmatch_line("*is up to date*")
 
 
 def test_no_limit_passes_a_budget_of_the_marker(project: Project) -> None:

@@ -123,8 +123,9 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += _findings(exceeded(row), width)
         lines += _hottest(row, shown, width)
         lines += wrapped(shown.next_step(row), width) if row.exceeded else []
-    lines += _findings(missing(result.recorded), width)
-    if undecided_fails or any(row.report for row in over):
+    tells_undecided = undecided_fails or any(row.report for row in over)
+    lines += _findings((one for one in missing(result.recorded) if one.verdict == "fail" or not tells_undecided), width)
+    if tells_undecided:
         lines += _findings(shown.undecided, width)
     if undecided_fails:
         lines += wrapped(shown.next_step_uncountable, width)

@@ -24,7 +24,7 @@ def figure(value: float | None) -> str:
     """Format microseconds with two decimals at most, fewer for large values; `?` if unknown or infinite."""
     if value is None or not math.isfinite(value):
         return "?"
-    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0}f}"
+    return f"{value:z.{2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0}f}"
 
 
 def bound(value: float) -> str:

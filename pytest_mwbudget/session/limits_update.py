@@ -71,9 +71,9 @@ def finish(
     found = [(key, result) for key, result in keyed(measured) if result.recorded is not None]
     _say_what_changed(run, found, outcome)
     passed = [(key, result) for key, result in found if key.nodeid not in unfinished]
-    ending = _Ending(config, run, passed, outcome, partly)
+    left_out = {key.nodeid for key, _ in found} & set(unfinished)
+    ending = _Ending(config, run, passed, left_out, outcome, partly)
     if run.modes:
-        left_out = {key.nodeid for key, _ in found} & set(unfinished)
         if left_out:
             tests = "1 test that did not pass" if len(left_out) == 1 else f"{len(left_out)} tests that did not pass"
             outcome.say(f"{run.name}: nothing is written of {tests}", "yellow")
@@ -102,6 +102,8 @@ class _Ending:
     config: pytest.Config
     run: RunLimits
     passed: Sequence[tuple[RequestKey, Result]]
+    # Tests whose requests were measured and that did not pass.
+    left_out: Collection[str]
     outcome: Outcome
     partly: Collection[str]
 
@@ -232,7 +234,7 @@ class _Ending:
         numbers = Counter(change.kind for change in changes)
         if numbers:
             self.outcome.say(f"{name}: {', '.join(f'{number} {kind}' for kind, number in numbers.items())}", "green")
-        elif not refused and not self.outcome.failed:
+        elif not refused and not self.outcome.failed and not self.left_out:
             self.outcome.say(f"{name} is up to date", "green")
         lines = [_line(change) for change in changes if change.kind != "created"]
         for line in self._listed(lines):
