@@ -25,7 +25,19 @@ import stored
 from harness import Report, file_to_write
 
 HERE = Path(__file__).parent
-SCRIPTS = ("accuracy", "verdicts", "peers", "server", "published", "real_apps", "releases", "scale", "idle", "versus")
+SCRIPTS = (
+    "accuracy",
+    "verdicts",
+    "peers",
+    "server",
+    "published",
+    "real_apps",
+    "releases",
+    "scale",
+    "idle",
+    "growth",
+    "versus",
+)
 
 INTRODUCTION = """# Evidence
 

@@ -1,0 +1,73 @@
+"""The mechanics of `bench/growth.py`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.bench
+
+
+@pytest.fixture
+def growth(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "bench")
+    return importlib.import_module("growth")
+
+
+def reading(change: str = "nothing", word: str = "same", more: tuple[str, ...] = (), **others: Any) -> dict[str, Any]:
+    return {
+        "condition": "as it is",
+        "change": change,
+        "word": word,
+        "by_us": None,
+        "more": list(more),
+        "others": [],
+        **others,
+    }
+
+
+def test_a_line_says_how_often_each_figure_has_grown(growth: ModuleType) -> None:
+    found = [
+        reading(),
+        reading("one task", more=("bytecodes", "calls", "objects", "tasks")),
+        reading("one task", "slower", more=("bytecodes", "tasks")),
+        reading("one task", others=[["CORSMiddleware", "us", "slower"]]),
+    ]
+    assert growth.report(found).tables[0].rows == [
+        ("nothing (as it is)", *"1000000"),
+        ("one task (as it is)", "3", "2", "1", "1", "2", "1", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "met"),
+    [
+        (reading(), [True, True, True]),
+        (reading(others=[["Work", "bytecodes", "more"]]), [False, True, True]),
+        (reading(others=[["Work", "us", "slower"]]), [True, True, False]),
+        (reading("one call", more=("calls",)), [True, False, True]),
+        (
+            reading("one task", more=("bytecodes",), others=[["CORSMiddleware", "bytecodes", "more"]]),
+            [True, True, True],
+        ),
+        (
+            reading("one call", more=("bytecodes",), others=[["CORSMiddleware", "bytecodes", "more"]]),
+            [False, True, True],
+        ),
+        (reading("1 %"), [True, True, True]),
+    ],
+)
+def test_what_misses_a_goal(growth: ModuleType, found: dict[str, Any], met: list[bool]) -> None:
+    assert [goal.met for goal in growth.report([found]).goals] == met
+
+
+def test_two_runs_of_the_same_layer_have_the_same_counts(growth: ModuleType) -> None:
+    with growth.apps():
+        before, after = growth.one_run(growth.NOTHING, 50), growth.one_run("one attribute access", 50)
+    found = growth.compared(before, after, "one attribute access", "as it is")
+    assert "bytecodes" in found["more"] or found["word"] == "not measured"
+    assert not [other for other in found["others"] if other[1] == "bytecodes"]
