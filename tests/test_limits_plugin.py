@@ -430,6 +430,28 @@ def test_a_count_above_its_limit_with_another_hash_seed_only_is_kept(
     project.run("test_app.py::test_one").assert_outcomes(failed=1)
 
 
+def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_test(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.run(*UPDATE, "--mw-budget-json=less.json")
+    project.costs(21)
+    project.run("--mw-budget-json=same.json").assert_outcomes(failed=2)
+    other = project.pytester.path / "same.json"
+    asked: list[set[str]] = []
+
+    def recounted(config: pytest.Config, tests: set[str], seed: int, limit_s: float) -> Any:
+        asked.append(tests)
+        return json.loads(other.read_text(encoding="utf-8"))
+
+    monkeypatch.setattr(limits, "recounted", recounted)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    project.run().assert_outcomes(failed=2)
+    assert asked == [{"test_app.py::test_one"}]
+    other = project.pytester.path / "less.json"
+    project.run().assert_outcomes(passed=2)
+    assert asked[1:] == [{"test_app.py::test_one"}, {"test_app.py::test_two"}]
+
+
 def test_counts_that_differ_are_counted_in_more_processes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
