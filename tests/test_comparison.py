@@ -379,3 +379,9 @@ def test_what_cannot_be_judged_is_counted_by_reason():
     allowed = parsed("us:1%,objects:0", "--fail")
     assert list(offences(comparison, allowed)) == []
     assert list(unjudged(comparison, allowed)) == [("us", "measured on Epyc, then on Xeon", 1)]
+
+
+def test_a_quantity_that_neither_run_measured_is_named():
+    run = merged([stored("a", ("t", result(replace(layer("Auth"), us=None))))])
+    comparison = compare(run, run)
+    assert list(unjudged(comparison, parsed("us:1%,objects:0", "--fail"))) == [("us", "neither run measured it", 0)]

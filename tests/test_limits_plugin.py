@@ -154,7 +154,8 @@ def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Proje
         [
             "GET /one: Layer 21 tasks, recorded limit 20 tasks (2 of 4 rows over recorded limits)",
             "Layer is over its recorded limit*: *",
-            "Next: if the cost is intended, this writes the figures into the file of limits:",
+            "Next: if the cost is intended, this writes the figures into the file*",
+            "*mwbudget explain limit-refused*",
             "    pytest --mw-budget --mw-budget-update --mw-budget-update-mode=create,trim,fix"
             " --mw-budget-reason='why it costs more' test_app.py::test_one",
             "More: mwbudget explain over-limit*",

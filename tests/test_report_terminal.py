@@ -873,7 +873,7 @@ def test_what_is_created_explains_objects_allocations_and_bytes(quantity: Counte
     report = failing(quantity, same(478), 1, own_types=("shop.Token",))
     assert report.counts is not None
     text = text_of(replace(report, counts=replace(report.counts, objects=objects)))
-    assert "Most are 300 builtins.dict, 178 shop.Token." in text
+    assert "Most objects are 300 builtins.dict, 178 shop.Token." in text
     assert "Types that only it creates: shop.Token." in text
 
 
@@ -882,7 +882,7 @@ def test_what_is_created_explains_the_rest_as_well(quantity: CountedQuantity) ->
     report = failing(quantity, same(3, rest=3), 1, own_types=("shop.Token",))
     assert report.counts is not None
     text = text_of(replace(report, counts=replace(report.counts, objects=same(3, Token=3))))
-    assert "Most are 3 shop.Token." in text
+    assert "Most objects are 3 shop.Token." in text
     assert "Types that only it creates: shop.Token." in text
 
 
@@ -890,7 +890,7 @@ def test_of_many_types_the_ten_most_frequent_are_listed_and_the_rest_of_its_own_
     types = {f"Type_{number:02}": 30 - number for number in range(13)}
     own = tuple(f"shop.{name}" for name in types)
     text = text_of(failing("objects", same(312, **types), 1, own_types=own))
-    most = text.partition("Most are ")[2].partition(". ")[0]
+    most = text.partition("Most objects are ")[2].partition(". ")[0]
     assert most.split(", ") == [f"{30 - number} shop.Type_{number:02}" for number in range(10)]
     only = text.partition("Types that only it creates: ")[2].partition(" and 3 more.")[0]
     assert only.split(", ") == list(own[:10])
@@ -900,7 +900,7 @@ def test_where_the_types_are_not_known_nothing_is_said_of_them() -> None:
     report = failing("bytes", same(20_480), 16_384)
     assert report.counts is not None
     text = text_of(replace(report, counts=replace(report.counts, objects=None)))
-    assert "Most are" not in text
+    assert "Most objects are" not in text
     assert "Types that only" not in text
 
 

@@ -20,7 +20,7 @@ def test_only_before_spawns_a_task(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["RequestIdBefore spawns * per request, its budget is 0 tasks.", f"*{COROUTINE}"])
     if sys.version_info >= (3, 13):
         result.stdout.fnmatch_lines(["RequestIdBefore creates * objects per request*"])
-        result.stdout.fnmatch_lines(["Most are * builtins.tuple*"])
+        result.stdout.fnmatch_lines(["Most objects are * builtins.tuple*"])
         result.stdout.fnmatch_lines(["Types that only it creates: *"])
 
 

@@ -106,11 +106,17 @@ def _compared(change: Change) -> Compared | None:
 
 
 def unjudged(comparison: Comparison, allowed: Allowed) -> Iterator[tuple[Compared, str, int]]:
-    """Yield a quantity that is allowed to grow only so far, why figures of it were not judged, and how many."""
+    """Yield a quantity that is allowed to grow only so far, why figures of it were not judged, and how many.
+
+    The number is 0 if no run measured the quantity.
+    """
     found: dict[tuple[Compared, str], int] = {}
+    measured: set[Compared | None] = set()
     for _, change in comparison.changes:
         quantity = _compared(change)
+        measured.add(quantity)
         if quantity in allowed and change.change is None and change.reason is not None:
             assert quantity is not None
             found[quantity, change.reason] = found.get((quantity, change.reason), 0) + 1
     yield from ((quantity, reason, number) for (quantity, reason), number in found.items())
+    yield from ((quantity, "neither run measured it", 0) for quantity in allowed if quantity not in measured)

@@ -29,8 +29,8 @@ def grown_sentence(offence: Offence) -> str:
 
 def unjudged_sentence(quantity: Compared, reason: str, number: int) -> str:
     """Say how many figures of a quantity could not be judged, and why."""
-    rows = "1 figure" if number == 1 else f"{number} figures"
-    return tagged(f"{rows} of {quantity} could not be judged by what is allowed: {reason}", "not-comparable")
+    rows = "1 figure of " if number == 1 else f"{number} figures of " if number else ""
+    return tagged(f"{rows}{quantity} could not be judged by what is allowed: {reason}", "not-comparable")
 
 
 def summed(changes: Iterable[Change]) -> str:

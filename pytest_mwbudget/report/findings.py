@@ -26,7 +26,10 @@ VERBS = {
     "py_calls": "enters",
 }
 IN_FILE = "in the table of the request in the file of requests"
-ACCEPT = "Next: if the cost is intended, this writes the figures into the file of limits:"
+ACCEPT = (
+    "Next: if the cost is intended, this writes the figures into the file of limits, unless a limit would rise too far"
+    " (mwbudget explain limit-refused):"
+)
 # The most names in a list.
 MOST_KINDS = 10
 
@@ -100,7 +103,7 @@ def _created(row: Row) -> Iterator[Finding]:
     objects, own = row.figures.get("objects"), row.own_types
     if objects is not None and objects.kinds:
         frequent = [f"{number} {kind}" for kind, number in objects.kinds.items()]
-        yield Finding("", f"Most are {', '.join(frequent[:MOST_KINDS])}.")
+        yield Finding("", f"Most objects are {', '.join(frequent[:MOST_KINDS])}.")
     if own:
         more = f" and {len(own) - MOST_KINDS} more" if len(own) > MOST_KINDS else ""
         yield Finding("", f"Types that only it creates: {', '.join(own[:MOST_KINDS])}{more}.")
