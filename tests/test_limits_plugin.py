@@ -425,7 +425,7 @@ def test_a_count_above_its_limit_with_another_hash_seed_only_is_kept(
     assert asked == [({"test_app.py::test_one"}, 1)]
     text = " ".join(result.stdout.str().split())
     assert "within their limits with PYTHONHASHSEED=1:" in text
-    assert "tasks of Layer (21 here, 20 there), " in text
+    assert "tasks of Layer (21 here, 20 there)" in text
     for row in document["measurements"][0]["layers"], [document["measurements"][0]["ledger"]["total"]]:
         row[0]["tasks"] |= {"count": 21, "high": 21}
     project.run("test_app.py::test_one").assert_outcomes(failed=1)

@@ -1605,7 +1605,7 @@ def test_the_table_reads_in_80_columns_with_and_without_colour(
 
 @pytest.mark.parametrize("width", [64, 110])
 def test_the_table_is_as_wide_as_pytests_own_writer(shop: pytest.Pytester, width: int) -> None:
-    long = "ALayerWithANameThatIsLongerThanMostTerminalsAreWideSoThatItHasToBeShortenedInTheMiddle"
+    long = "ALayerWithANameThatIsLongerThanMostTerminalsAreWideSoThatItHasToBeShortened" + 3 * "InTheMiddle"
     shop.makepyfile(shop=APP.replace("Spin", long))
     shop.makeconftest(
         CONFTEST
