@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from .artifacts import put
 from .configuration import LIMITS, verbosity
 from .file_lock import held
 from .limits import UPDATE, Collected, RunLimits, read, surroundings
+from .provenance import git_output
 from .recount import SEEDS, RecountError, recounted
 
 # FEWEST further processes stand behind a new count, MOST where counts differ between them.
@@ -270,20 +270,10 @@ def committed_file(path: Path) -> LimitsFile | None:
 
     Raises SettingError if the committed file cannot be read.
     """
-    if _git(path, "rev-parse", "--is-inside-work-tree") is None:
+    if git_output(path.parent, "rev-parse", "--is-inside-work-tree") is None:
         return None
-    text = _git(path, "show", f"HEAD:./{path.name}")
+    text = git_output(path.parent, "show", f"HEAD:./{path.name}")
     return LimitsFile() if text is None else parsed(text, f"HEAD:{path.name}")
-
-
-def _git(path: Path, *arguments: str) -> str | None:
-    """Return what git prints in the file's directory, None if it fails."""
-    command = ["git", *arguments]
-    try:
-        run = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)  # noqa: S603
-    except OSError:
-        return None
-    return run.stdout.decode("utf-8", errors="replace") if run.returncode == 0 else None
 
 
 def _lock_of(path: Path) -> Path:

@@ -31,15 +31,15 @@ def _commit(folder: Path) -> Commit | None:
 
     Files that git does not track are no uncommitted changes: a run writes caches and results.
     """
-    found = (_git(folder, "rev-parse", "--verify", "HEAD") or "").strip()
+    found = (git_output(folder, "rev-parse", "--verify", "HEAD", limit_s=GIT_TIMEOUT_S) or "").strip()
     if _COMMIT.fullmatch(found):
-        status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        status = git_output(folder, "status", "--porcelain", "--untracked-files=no", limit_s=GIT_TIMEOUT_S)
         return Commit(found, None if status is None else bool(status.strip()))
     named = next((value for name in VARIABLES if _COMMIT.fullmatch(value := os.environ.get(name, ""))), None)
     return None if named is None else Commit(named, None)
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def git_output(folder: Path, *arguments: str, limit_s: float | None = None) -> str | None:
     """Return the output of git, None if git is missing, fails or takes too long. Takes no lock in the repository."""
     try:
         done = subprocess.run(  # noqa: S603
@@ -47,7 +47,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=GIT_TIMEOUT_S,
+            timeout=limit_s,
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
