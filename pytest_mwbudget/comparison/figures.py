@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..model.changes import TOTAL
+from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import Estimate
 from ..model.results import COUNTED, Counts, LayerReport, Result
 
@@ -46,11 +46,11 @@ class RequestFigures:
 def figures_of(result: Result) -> RequestFigures:
     """Return the figures of a result."""
     books, ledger = result.books, result.ledger
-    found = {"(outside)": _frame(books.outside if books else None, ledger.outside if ledger else None)}
+    found = {OUTSIDE: _frame(books.outside if books else None, ledger.outside if ledger else None)}
     found |= {report.name: _layer(report) for report in result.layers}
     endpoint = _frame(books.endpoint if books else None, ledger.endpoint if ledger else None)
     if endpoint.figures:
-        found["(endpoint)"] = endpoint
+        found[ENDPOINT] = endpoint
     found[TOTAL] = _frame(books.total if books else None, ledger.total if ledger else None)
     return RequestFigures(found, result.slowdown, result.reference_ns)
 

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ..analysis.intervals import spend
 from ..analysis.paired import paired
+from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import Estimate, Microseconds, independent_sum
 from ..model.request_keys import RequestKey
 from ..model.results import COUNTED, Count, CountedQuantity, Counts, Method, Result, Verdict
@@ -23,7 +24,6 @@ ALPHA = 0.01
 LEAST_US: Microseconds = 0.5
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
 NARROW_SHARE = 0.05
-OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 
 
 @dataclass(frozen=True, slots=True)

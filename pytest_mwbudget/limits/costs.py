@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import COUNTED, Count, Counts, Quantity, Result
-
-OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 
 # The figures of a row that are known.
 Figures: TypeAlias = Mapping[Quantity, "Count | Estimate"]

@@ -12,9 +12,10 @@ from functools import reduce
 from typing import Literal
 
 from ..analysis.verdicts import fails_above
+from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.request_keys import RequestKey
 from ..model.results import COUNTED, Quantity, Result
-from .costs import ENDPOINT, OUTSIDE, TOTAL, Cost, costs, room_us
+from .costs import Cost, costs, room_us
 from .file import Limit, LimitsFile, Place
 from .sections import Surroundings, chosen
 

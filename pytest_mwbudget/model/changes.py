@@ -14,7 +14,7 @@ ChangeWord: TypeAlias = Literal[
     "slower", "faster", "more", "fewer", "same", "unclear", "not comparable", "new", "gone", "not measured"
 ]
 CHANGE_WORDS: tuple[ChangeWord, ...] = get_args(ChangeWord)
-TOTAL = "(total)"
+OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 WORSE: tuple[ChangeWord, ...] = ("slower", "more")
 BETTER: tuple[ChangeWord, ...] = ("faster", "fewer")
 
