@@ -274,6 +274,8 @@ def test_no_limit_passes_a_budget_of_the_marker(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["GET /one: Layer 22 tasks, budget 21 tasks*", "Layer spawns 22 tasks*", "Layer is over its recorded limit*"]
     )
+    # The command would write nothing of this test.
+    result.stdout.no_fnmatch_line("*--mw-budget-update*")
 
 
 def test_a_part_removes_nothing_and_a_whole_run_names_what_is_unused(project: Project) -> None:

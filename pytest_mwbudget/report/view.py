@@ -34,7 +34,7 @@ class View:
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
     `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
     which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
-    writes the figures into the file of limits, empty if there is nothing to accept.
+    writes the figures into the file of limits, empty if there is nothing to accept or a budget is broken too.
     """
 
     request: str
@@ -144,11 +144,16 @@ def view(result: Result) -> View:
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
-        accept=result.recorded.command
-        if result.recorded and (result.recorded.broken or result.recorded.missing)
-        else "",
+        accept=_accept(result),
         changed=tuple(of_rows(result.changes, timed=True)),
     )
+
+
+def _accept(result: Result) -> str:
+    """Return the command that accepts the figures, empty without one: of a test over a budget nothing is written."""
+    recorded = result.recorded
+    over_budget = "fail" in (result.total_verdict, *(report.verdict for report in result.layers))
+    return recorded.command if recorded and (recorded.broken or recorded.missing) and not over_budget else ""
 
 
 def _other_versions(result: Result) -> Iterator[str]:
