@@ -169,7 +169,7 @@ def worker(number: int, max_time_s: float, share: float) -> list[Reading]:
 
 def measure(quick: bool, processes: int) -> list[Reading]:
     """Take the readings of all processes; quick: of one process, with little time."""
-    sizes = [(0, 1.0, 0.2)] if quick else [(number, MAX_TIME_S, TRUTH_SHARE) for number in range(processes)]
+    sizes = [(0, 3.0, 0.3)] if quick else [(number, MAX_TIME_S, TRUTH_SHARE) for number in range(processes)]
     return [
         {"process": number, **reading}
         for number, max_time_s, share in sizes
