@@ -21,8 +21,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from pytest_mwbudget.analysis.estimates import method_us
-from pytest_mwbudget.analysis.samples import Pairs, Series
-from pytest_mwbudget.analysis.savings import FEW, savings
+from pytest_mwbudget.analysis.samples import Series
+from pytest_mwbudget.analysis.savings import FEW, Round, savings
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
@@ -438,49 +438,50 @@ def test_a_task_spawning_layer_in_an_app_of_a_framework() -> None:
 # ---- intervals ----------------------------------------------------------------------------------------------------
 
 
-def simulated(chance: random.Random, rounds: int, saves_us: list[float]) -> dict[EntryIndex, Pairs]:
-    """Simulate requests of 150 µs with heavy tails, drift, and noise that neighbours share."""
-    pairs = {EntryIndex(index): Pairs() for index in range(len(saves_us))}
-    drift = 0.0
+LAYERS_US = {EntryIndex(index): us for index, us in enumerate([0.2, 8.0, 26.0, 110.0])}
 
-    def block(us: float) -> Series:
-        nonlocal drift
-        taken = Series()
-        for _ in range(4):
-            drift = 0.98 * drift + chance.gauss(0, 0.3)
-            tail = chance.expovariate(1 / 40) if chance.random() < 0.1 else 0.0
-            noisy_us = us + drift + abs(chance.gauss(0, 2)) + tail
-            taken.add(1000 * noisy_us, 2400.0 * chance.lognormvariate(0, 0.01))
-        return taken
 
+def simulated(chance: random.Random, rounds: int, *, memory: float = 0.98, step_us: float = 0.3) -> list[Round]:
+    """Simulate requests of 150 µs with heavy tails, and drift: noise with a memory that all requests share."""
+    drift_us, found = 0.0, []
     for _ in range(rounds):
-        arms = {None: 150.0} | {EntryIndex(index): 150 - us for index, us in enumerate(saves_us)}
-        blocks = {arm: block(arms[arm]) for arm in chance.sample(list(arms), len(arms))}
-        for index, one in pairs.items():
-            one.blocks.append((blocks[None], blocks[index]))
-    return pairs
+        blocks: dict[EntryIndex | None, Series] = {arm: Series() for arm in (None, *LAYERS_US)}
+        for arm in chance.sample([None, *LAYERS_US], len(blocks)):
+            for _ in range(4):
+                drift_us = memory * drift_us + chance.gauss(0, step_us)
+                tail_us = chance.expovariate(1 / 40) if chance.random() < 0.1 else 0.0
+                us = 150 - (0.0 if arm is None else LAYERS_US[arm]) + drift_us + tail_us + abs(chance.gauss(0, 2))
+                blocks[arm].add(1000 * us, 2400 * chance.lognormvariate(0, 0.01))
+        found.append(blocks)
+    return found
 
 
-@pytest.mark.parametrize("rounds", [24, 60])
-def test_the_intervals_of_all_layers_hold_jointly(rounds: int) -> None:
-    chance, saves_us, runs, held, widths = random.Random(3), [0.2, 8.0, 26.0, 110.0], 100, 0, []
+@pytest.mark.parametrize("rounds", [16, 40])
+@pytest.mark.parametrize(("memory", "step_us", "widest_us"), [(0.98, 0.3, 3), (0.9, 1.5, 8)])
+def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, step_us: float, widest_us: float) -> None:
+    chance, runs, held, widths = random.Random(3), 100, 0, []
     for _ in range(runs):
-        found = savings(simulated(chance, rounds, saves_us), whole_us=0.0, quick_ns=2400.0)
+        made = simulated(chance, rounds, memory=memory, step_us=step_us)
+        found = savings(made, [*LAYERS_US], whole_us=0.0, quick_ns=2400.0)
         # The known error of the method would hide intervals that are too narrow.
-        ends = [one.us.widened(-method_us(one.us.estimate, 0.0)) for one in found.values() if one.us is not None]
-        assert len(ends) == len(saves_us)
-        widths += [us.half_width for us in ends]
-        held += all(us.low <= truth <= us.high for us, truth in zip(ends, saves_us, strict=True))
+        ends = {
+            index: one.us.widened(-method_us(one.us.estimate, 0.0))
+            for index, one in found.items()
+            if one.us is not None
+        }
+        assert ends.keys() == LAYERS_US.keys()
+        widths += [us.half_width for us in ends.values()]
+        held += all(us.low <= LAYERS_US[index] <= us.high for index, us in ends.items())
     # 99 % of the runs, less what chance allows.
     assert held >= 0.96 * runs
-    assert median(widths) < 5
+    assert median(widths) < widest_us
 
 
 def test_too_few_requests_and_a_slow_machine_are_reasons() -> None:
-    chance, only = random.Random(3), EntryIndex(0)
-    few = savings(simulated(chance, 4, [5.0]), whole_us=150.0, quick_ns=2400.0)
-    assert few[only].why == FEW
-    assert savings({only: Pairs()}, whole_us=150.0, quick_ns=2400.0)[only].why == FEW
-    slow = savings(simulated(chance, 60, [5.0]), whole_us=150.0, quick_ns=1500.0)
-    assert slow[only].why is not None
-    assert slow[only].why.startswith("the machine ran 1.6")
+    chance, layers = random.Random(3), [*LAYERS_US]
+    assert {one.why for one in savings(simulated(chance, 2), layers, 150.0, quick_ns=2400.0).values()} == {FEW}
+    assert {one.why for one in savings([], layers, 150.0, quick_ns=2400.0).values()} == {FEW}
+    slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[layers[0]]
+    assert slow.us is None
+    assert slow.why is not None
+    assert slow.why.startswith("the machine ran 1.6")

@@ -7,11 +7,12 @@ stay as they are: a layer that the app cannot do without has a reason in place o
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..analysis.samples import Pairs, Series, Split
-from ..analysis.savings import savings
+from ..analysis.samples import Series, Split
+from ..analysis.savings import Round, savings
 from ..analysis.verdicts import more_time
 from ..asgi import loops
 from ..errors import RepetitionError, ResponseError, of_the_app
@@ -56,7 +57,7 @@ async def with_saves(timing: Timing, timed: Timed) -> Timed:
 class Savings:
     """The requests of one stack with every layer and without one. A request takes `request_ns`.
 
-    `pairs` has the blocks of requests of the layers that the app can do without; `why` has the reason for the others.
+    `layers` are those that the app can do without; `why` has the reason for the others.
     """
 
     def __init__(self, timing: Timing, request_ns: float) -> None:
@@ -66,7 +67,8 @@ class Savings:
         self.schedule = timing.schedule
         self.request_ns = request_ns
         self.requests = 0
-        self.pairs: dict[EntryIndex, Pairs] = {}
+        self.layers: list[EntryIndex] = []
+        self.rounds: list[Round] = []
         self.why: dict[EntryIndex, str] = {}
 
     async def measured(self, layers: Iterable[EntryIndex]) -> dict[EntryIndex, Saves]:
@@ -78,10 +80,10 @@ class Savings:
             with self.bypasses.installed():
                 for index in inner_apps:
                     await self._try_without(index)
-                if self.pairs:
+                if self.layers:
                     await self._sample()
         quick_ns = self.timing.sampler.samples.quick_ns()
-        found = savings(self.pairs, self.request_ns / 1000, quick_ns)
+        found = savings(self.rounds, self.layers, self.request_ns / 1000, quick_ns)
         return found | {index: Saves(None, why) for index, why in self.why.items()}
 
     def _inner_apps(self, layers: Iterable[EntryIndex]) -> dict[EntryIndex, EntryIndex]:
@@ -125,17 +127,18 @@ class Savings:
         except Exception as error:  # whatever the app does without the layer
             self._leave(index, error)
         else:
-            self.pairs[index] = Pairs()
+            self.layers.append(index)
 
     def _leave(self, index: EntryIndex, error: Exception) -> None:
-        """Drop the pairs of a layer that the app cannot do without. Raises what ends the whole measurement."""
+        """Drop a layer that the app cannot do without. Raises what ends the whole measurement."""
         self.caller.check()
-        self.pairs.pop(index, None)
+        if index in self.layers:
+            self.layers.remove(index)
         self.why[index] = _why(error)
 
     def _leave_all(self, why: str) -> None:
-        self.why |= dict.fromkeys(self.pairs, why)
-        self.pairs.clear()
+        self.why |= dict.fromkeys(self.layers, why)
+        self.layers.clear()
 
     async def _sample(self) -> None:
         """Make rounds of blocks of requests until the time is over."""
@@ -147,7 +150,7 @@ class Savings:
                 for _ in range(self.schedule.settle_calls):
                     await self._request()
                 for _ in range(self.schedule.most_savings):
-                    if deadline.over() or not self.pairs:
+                    if deadline.over() or not self.layers:
                         return
                     await self._round(deadline)
         except loops.OutOfTimeError:
@@ -158,31 +161,28 @@ class Savings:
             self._leave_all(f"after requests without single layers the app failed with all of them: {raised}")
 
     async def _round(self, deadline: Deadline) -> None:
-        """Make a block of requests with every layer, and one without each layer, in random order.
+        """Make a block of requests without each layer, and some with every layer, in random order.
 
-        All layers are compared with the same block of requests with every layer.
+        All layers are compared with the same requests, so there are more of these.
         """
-        blocks: dict[EntryIndex | None, Series] = {}
-        arms: list[EntryIndex | None] = [None, *self.pairs]
+        arms = [*[None] * math.isqrt(len(self.layers)), *self.layers]
+        taken: dict[EntryIndex | None, Series] = {arm: Series() for arm in arms}
+        self.rounds.append(taken)
         try:
             with garbage_collection_paused():
                 for left_out in self.timing.environment.rng.sample(arms, len(arms)):
-                    blocks[left_out] = await self._block(left_out)
+                    await self._block(left_out, taken[left_out])
                     if deadline.over():
-                        break
+                        return
         finally:
             gc.collect(0)
-        for index, pairs in self.pairs.items():
-            if None in blocks and index in blocks:
-                pairs.blocks.append((blocks[None], blocks[index]))
 
-    async def _block(self, left_out: EntryIndex | None) -> Series:
-        """Return the nanoseconds of whole requests, each with the slower reference of before and after it.
+    async def _block(self, left_out: EntryIndex | None, taken: Series) -> None:
+        """Time whole requests, each with the slower reference of before and after it.
 
         Between two requests a log of the split is evaluated, as between those of the total.
         """
-        taken, discarded = Series(), Split(frozenset())
-        before = reference_ns(self.clock)
+        before, discarded = reference_ns(self.clock), Split(frozenset())
         with self.bypasses.without(left_out):
             for number in range(self.schedule.block_settle_calls + self.schedule.block_calls):
                 try:
@@ -191,13 +191,12 @@ class Savings:
                     if left_out is None:
                         raise
                     self._leave(left_out, error)
-                    break
+                    return
                 self.timing.sampler.evaluate_a_log(before, discarded)
                 after = reference_ns(self.clock)
                 if number >= self.schedule.block_settle_calls:
                     taken.add(ns, max(before, after))
                 before = after
-        return taken
 
     async def _request(self) -> int:
         self.requests += 1
