@@ -27,6 +27,7 @@ from harness import Report, file_to_write
 HERE = Path(__file__).parent
 SCRIPTS = (
     "accuracy",
+    "savings",
     "verdicts",
     "peers",
     "server",

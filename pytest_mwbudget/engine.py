@@ -38,6 +38,7 @@ from .model.results import (
     Result,
 )
 from .timing.run import Environment, Pace, Timed, Timing
+from .timing.savings import with_saves
 
 if TYPE_CHECKING:
     from .profiling.sampling import Profiled
@@ -362,7 +363,9 @@ class _Run:
                 looks = timing.looks
             async with _called_again(self.caller, self.settings) as call:
                 request_ns = await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
-        return await self._timing(findings.counted, environment, request_ns, looks).until_known()
+        timing = self._timing(findings.counted, environment, request_ns, looks)
+        timed = await timing.until_known()
+        return await with_saves(timing, timed) if environment.saves else timed
 
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""

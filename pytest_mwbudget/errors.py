@@ -43,9 +43,13 @@ class LifespanError(MwBudgetError):
 
 
 class ResponseError(MwBudgetError):
-    """The app answered, but its response cannot be measured."""
+    """The app answered, but its response cannot be measured.
+
+    `status` is that of a response that differs from those before it.
+    """
 
     message_id = "response"
+    status: int | None = None
 
 
 class StatusError(ResponseError):

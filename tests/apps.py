@@ -109,6 +109,7 @@ FAST |= {
     "watched_time_s": 0.05,
     "precision_time_s": 0.1,
     "executed_ns": EXECUTED_NS,
+    "savings_share": 0.005,
 }
 
 

@@ -30,6 +30,7 @@ from pytest_mwbudget.model.results import (
     Result,
 )
 from pytest_mwbudget.model.runs import Provenance
+from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
@@ -75,6 +76,7 @@ RESULT = Result(
             BUSY,
             GZIP_COUNTS,
             {"us": Judged(50.0, "pass"), "busy_us": Judged(9.0, "pass"), "tasks": Judged(0, "fail")},
+            Saves(Estimate(20.5, 19.0, 22.0)),
         ),
         LayerReport(MOUNT, judged={"us": Judged(20.0, "undecided", "it is measured together")}),
         LayerReport(AUTH),
@@ -285,7 +287,7 @@ def test_a_layer_without_figures_has_null_and_its_reason() -> None:
     assert (absent["us"], absent["entered"], absent["budget_us"], absent["verdict"]) == (None, False, None, None)
 
 
-FIGURES = {"us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types"}
+FIGURES = {"us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types"}
 
 
 @each_result
@@ -306,7 +308,7 @@ def test_a_layer_without_any_figure_has_one_reason_for_all() -> None:
 
 def test_a_run_without_the_clock_says_so_for_each_time() -> None:
     data = to_json(UNTIMED, "t")
-    times = ("us", "busy_us", "wait_us", "cpu_us")
+    times = ("us", "saves_us", "busy_us", "wait_us", "cpu_us")
     assert data["layers"][0]["why"] == dict.fromkeys(times, "every budget is a count, so nothing was timed")
     for key in (
         "rounds",
@@ -324,7 +326,7 @@ def test_a_run_without_the_clock_says_so_for_each_time() -> None:
 
 
 def test_a_run_that_was_too_short_says_so_for_each_time() -> None:
-    times = ("us", "busy_us", "wait_us", "cpu_us")
+    times = ("us", "saves_us", "busy_us", "wait_us", "cpu_us")
     assert to_json(UNKNOWN, "t")["layers"][0]["why"] == dict.fromkeys(times, "there were too few requests")
 
 

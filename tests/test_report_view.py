@@ -79,6 +79,8 @@ def test_a_row_has_each_figure_that_the_result_has_and_no_other(found: Result) -
         assert report is not None
         if report.us is not None and math.isfinite(report.us.half_width):
             known["us"] = (report.us.estimate, report.us.low, report.us.high)
+        if report.saves is not None and report.saves.us is not None:
+            known["saves_us"] = (report.saves.us.estimate, report.saves.us.low, report.saves.us.high)
         if report.occupation is not None:
             spent = report.occupation
             known["busy_us"] = (spent.busy.estimate, spent.busy.low, spent.busy.high)

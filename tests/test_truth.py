@@ -61,7 +61,7 @@ class PassThrough(BaseHTTPMiddleware):
         return await call_next(request)
 
 
-def measured(layers: list[Middleware]) -> Measurement:
+def measured(layers: list[Middleware], *, saves: bool = False) -> Measurement:
     app = FastAPI(middleware=layers)
 
     @app.get("/health")
@@ -69,7 +69,7 @@ def measured(layers: list[Middleware]) -> Measurement:
         return {"status": "ok"}
 
     request = build_request("GET", "/health", {"headers": {"origin": "http://elsewhere"}})
-    return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment()))
+    return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment(saves=saves)))
 
 
 def us(measurement: Measurement, name: str) -> float:
@@ -98,6 +98,17 @@ def test_nested_base_http_middlewares_cost_the_same() -> None:
     assert inner.low <= outer.high * 1.15
     assert 50 < outer.estimate < 2000
     assert us(measurement, "Noop") < 2
+
+
+def test_what_leaving_a_layer_out_saves() -> None:
+    layers = [Middleware(Spin, us=200), Middleware(PassThrough), Middleware(Noop), Middleware(Spin, us=20)]
+    measurement = measured(layers, saves=True)
+    known = {report.name: report.saves for report in measurement.layers if report.saves is not None}
+    assert known["AsyncExitStackMiddleware"].why == "the app raises AssertionError without it"
+    saved = {name: saves.us for name, saves in known.items() if saves.us is not None}
+    assert saved["Spin#1"].estimate - saved["Spin#2"].estimate == pytest.approx(180, rel=0.1)
+    assert saved["Noop"].low < 2
+    assert 50 < saved["PassThrough"].estimate < 2000
 
 
 def test_the_books_balance() -> None:

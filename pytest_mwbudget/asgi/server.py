@@ -292,11 +292,13 @@ class Caller:
             self._check_first(line, exchange)
             self.status = status
         elif status != self.status:
-            raise ResponseError(
+            differs = ResponseError(
                 f"{line}: call {self.calls} answered {status}, the calls before it {self.status}. {REPEATS}"
                 f"\n{exchange.excerpt()}",
                 message_id="repetition",
             )
+            differs.status = status
+            raise differs
 
     def _check_first(self, line: str, exchange: Exchange) -> None:
         status = exchange.status

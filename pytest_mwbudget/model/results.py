@@ -10,6 +10,7 @@ from ..errors import near_miss, tagged
 from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
 from .remedies import BudgetPlace
+from .saves import Saves
 from .stack import Layer
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
+    `saves` is what leaving the layer out saves, None if nobody reads it.
     """
 
     layer: Layer
@@ -171,6 +173,7 @@ class LayerReport:
     occupation: Occupation | None = None
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
+    saves: Saves | None = None
 
     @property
     def name(self) -> str:

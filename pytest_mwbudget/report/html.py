@@ -27,7 +27,7 @@ from .json import compared, left_out, measured, surveyed
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, SPENT, US, Column, Figure, Row
+from .table import COUNTS, SAVES, SPENT, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
 
@@ -223,7 +223,7 @@ def _cell(row: Row, column: Column) -> _Cell:
     change = row.changes.get(column.key) if column.counted else None
     certain = change is not None and change.changed
     return _Cell(
-        found.text,
+        found.with_half_width if column == SAVES else found.text,
         found.value,
         found.span if found.varies else "",
         budget,
@@ -253,7 +253,7 @@ def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
     run that this one was compared with.
     """
     if shown.effort is not None:
-        spent, total = _known(SPENT, shown.rows), shown.total.figures.get("us")
+        spent, total = _known((SAVES, *SPENT), shown.rows), shown.total.figures.get("us")
         columns = [
             ("µs", "microseconds per request, the median", "descending"),
             ("interval", "the confidence interval of the median", "descending"),

@@ -34,7 +34,9 @@ from ..model.results import (
     SurveyRun,
 )
 from ..model.runs import Commit, Provenance, Run
+from ..model.saves import Saves
 from ..model.stack import Layer, Origin
+from .table import UNREAD
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
@@ -197,6 +199,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         **{key: getattr(report.layer, key) for key in OF_LAYER},
         "us": report.us and asdict(report.us),
         "method": report.method,
+        "saves_us": report.saves and report.saves.us and asdict(report.saves.us),
         "busy_us": occupation and occupation.busy.estimate,
         "busy_interval_us": occupation and [occupation.busy.low, occupation.busy.high],
         "wait_us": occupation and occupation.wait_us,
@@ -341,7 +344,16 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
         occupation,
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
+        _read_saves(data),
     )
+
+
+def _read_saves(data: Mapping[str, Any]) -> Saves | None:
+    """Read what leaving a layer out saves; None where nobody measured it."""
+    us, why = data.get("saves_us"), data["why"].get("saves_us")
+    if us is None and (data["us"] is None or why in (None, UNREAD)):
+        return None
+    return Saves(us and _read_estimate(us), why)
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:

@@ -14,7 +14,7 @@ from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
-from .table import Row
+from .table import SAVES, Row
 from .text import amount, figure, printable
 from .view import View, view
 
@@ -160,11 +160,15 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     verdict = "" if shown.verdict is None else f": {shown.verdict}"
     yield f"### {code(nodeid)} {code(shown.request)}{verdict}"
     yield ""
-    since = any(row.changes for row in shown.rows)
-    yield _line((*COLUMNS, CHANGE) if since else COLUMNS)
-    yield f"{RULER}---|" if since else RULER
+    further = []
+    if any(SAVES.key in row.figures for row in shown.rows):
+        further.append((SAVES.title, "--:", _saved))
+    if any(row.changes for row in shown.rows):
+        further.append((CHANGE, "---", _change))
+    yield _line((*COLUMNS, *(title for title, _, _ in further)))
+    yield RULER + "".join(f"{ruler}|" for _, ruler, _ in further)
     for row in shown.rows:
-        yield _line((*_cells(row), _change(row)) if since else _cells(row))
+        yield _line((*_cells(row), *(show(row) for _, _, show in further)))
     yield ""
     yield from _findings(shown)
     yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
@@ -189,6 +193,14 @@ def _cells(row: Row) -> Sequence[str]:
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
     name = code(row.name) if row.report else row.name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
+
+
+def _saved(row: Row) -> str:
+    """Return what leaving a layer out saves, with its interval."""
+    found = row.figures.get(SAVES.key)
+    if found is None:
+        return UNKNOWN if row.report else ""
+    return f"{found.text} ({found.span})"
 
 
 def _change(row: Row) -> str:

@@ -53,6 +53,7 @@ US = Column("us", "µs", "microseconds per request")
 BUSY = Column("busy_us", "busy µs", "of its time, what holds the event loop")
 WAIT = Column("wait_us", "wait µs", "of its time, what it is suspended")
 CPU = Column("cpu_us", "cpu µs", "of busy, what the processor works for it")
+SAVES = Column("saves_us", "saves µs", "how much less time a whole request takes without it", short="saves")
 SPENT = (BUSY, WAIT, CPU)
 COUNTS = (
     Column("objects", "objects", "Python objects created", _whole),
@@ -109,6 +110,12 @@ class Figure:
     def span(self) -> str:
         """The interval or range as `low … high`."""
         return " … ".join("?" if end is None else self.column.show(end) for end in (self.low, self.high))
+
+    @property
+    def with_half_width(self) -> str:
+        """The number and its distance from the farther end of its interval, for a narrow column."""
+        ends = [end for end in (self.low, self.high) if end is not None]
+        return f"{self.text} ± {self.column.show(max(abs(end - self.value) for end in ends)) if ends else '?'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +245,8 @@ def _row(
     judged: Mapping[Quantity, Judged] | None = None,
     report: LayerReport | None = None,
 ) -> Row:
-    figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
+    known = (*_figures(us, occupation, counts), *_saves(report))
+    figures = {found.column.key: found for found in known if math.isfinite(found.value)}
     recorded = result.recorded.limits if result.recorded else ()
     return Row(
         name,
@@ -269,8 +277,18 @@ def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts 
             yield Figure(column, count.count, count.low, count.high, count.kinds)
 
 
+def _saves(report: LayerReport | None) -> Iterator[Figure]:
+    if report is not None and report.saves is not None and report.saves.us is not None:
+        us = report.saves.us
+        yield Figure(SAVES, us.estimate, us.low, us.high)
+
+
 # The keys of a layer in the JSON that are null if unknown.
-MEASURED = ("us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types")
+MEASURED = ("us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types")
+
+
+# Why it is not known what a layer of a timed request saves.
+UNREAD = "it is measured only for -v, JSON, HTML and Markdown, and not in a survey"
 
 
 def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:
@@ -289,6 +307,7 @@ def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> 
     reasons = {
         **dict.fromkeys(("us", "busy_us", "wait_us"), untimed),
         "cpu_us": f"the clock of the processor's time is too coarse here, or {few}" if report.us else untimed,
+        "saves_us": report.saves.why or "" if report.saves else untimed if not report.us else UNREAD,
         "own_types": uncounted.get("objects", ""),
         **uncounted,
     }

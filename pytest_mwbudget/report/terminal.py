@@ -11,7 +11,7 @@ from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
-from .table import COUNTS, SPENT, Column, Row
+from .table import COUNTS, SAVES, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
 
@@ -21,7 +21,7 @@ STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecide
 
 MAX_WIDTH = 120
 # The least widths of the columns of times, so that successive tables are aligned.
-ESTIMATE, INTERVAL, CHANGE, BUDGET, VERDICT = 10, 19, 8, 8, 11
+ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 14, 8, 8, 11
 # Names are not cut below this width; a narrower terminal wraps the line.
 MIN_NAME = 12
 # The share of the width for names, if the columns need several blocks.
@@ -201,17 +201,20 @@ class _Cells:
 def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     """Lay out the times in one block, whatever the width of the terminal."""
     since = any("us" in row.changes for row in shown.rows)
-    heads = ("µs/request", "interval", *(["change"] if since else []), "budget")
+    saves = verbose and any(row.report and row.report.saves for row in shown.rows)
+    heads = ("µs/request", "interval", *([SAVES.short] if saves else []), *(["change"] if since else []), "budget")
     cells = [_Cells("layer", heads, "verdict", "bold")]
     for row in shown.rows:
         us, judged = row.figures.get("us"), row.judged.get("us")
         change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
-        figures = (us.text if us else "-", us.span if us else "", *change, bound(judged.bound) if judged else "")
+        saved = [_saved(row)] if saves else []
+        most = bound(judged.bound) if judged else ""
+        figures = (us.text if us else "-", us.span if us else "", *saved, *change, most)
         verdict = row.verdicts.get("us")
-        below = (*_remarks(row, width), *(_origin(row, width, timed=True) if verbose else ()))
+        below = (*_remarks(row, width), *((*_origin(row, width, timed=True), *_unsaved(row, width)) if verbose else ()))
         cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
     # The least widths have room for the headings.
-    least = (ESTIMATE, INTERVAL, *([CHANGE] if since else []), BUDGET)
+    least = (ESTIMATE, INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
     widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]), strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 
@@ -295,6 +298,18 @@ def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
         how = f", {layer.kind}{method}" if timed else ""
         how += f", {printable(row.whose)}" if row.whose else ""
         yield f"  {shortened(layer.qualname, width - 2 - len(how))}{how}"
+
+
+def _saved(row: Row) -> str:
+    """Return what leaving a layer out saves; a dash if that is not known."""
+    found = row.figures.get(SAVES.key)
+    return found.with_half_width if found else "-" if row.report else ""
+
+
+def _unsaved(row: Row, width: int) -> Iterator[str]:
+    """Say why it is not known what leaving a layer out saves, where that was to be measured."""
+    if row.report is not None and row.report.saves is not None and row.report.saves.why is not None:
+        yield shortened(f"  saves: {row.report.saves.why}", width)
 
 
 def _ranges(row: Row) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ..config.settings import MARKER_KEYS, Settings, merge
 from ..config.table import INI, OPTION, SETTINGS
 from ..errors import SettingError
 from ..model.estimate import Seconds
-from .artifacts import JSON, RENDERED
+from .artifacts import HTML, JSON, MARKDOWN, RENDERED, SAVE
 from .markers import closest_first
 
 if TYPE_CHECKING:
@@ -115,6 +115,12 @@ def figures_read(config: pytest.Config) -> bool:
     files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, *RENDERED)]
     junit = config.getoption("xmlpath", None)  # None without pytest's junitxml plugin
     return verbosity(config) > 0 or any([*files, *kept, junit]) or configured(config)["flamegraph"] == "always"
+
+
+def saves_read(config: pytest.Config) -> bool:
+    """Whether the terminal or a file will show what leaving layers out saves."""
+    files = [config.getoption(f"--mw-budget-{output.name}") for output in (JSON, SAVE, HTML, MARKDOWN)]
+    return verbosity(config) > 0 or any(files)
 
 
 def verbosity(config: pytest.Config) -> int:

@@ -20,6 +20,7 @@ from .configuration import (
     enforced,
     figures_read,
     plugin_folder,
+    saves_read,
     settings_of,
     verbosity,
 )
@@ -158,6 +159,7 @@ def environment_of(config: pytest.Config) -> Environment:
         progress=Progress(config),
         apart=lambda: set_apart(config),
         precise=figures_read(config),
+        saves=saves_read(config),
         schedule=config.stash.get(SCHEDULE, Schedule()),
     )
     return replace(environment, turns=config.stash[_turns].measuring) if enforced(config) else environment

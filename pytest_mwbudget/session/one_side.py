@@ -16,10 +16,11 @@ import pytest
 from ..config.budgets import Budgets
 from ..config.settings import Settings
 from ..timing.host_speed import Machine
+from ..timing.schedule import Schedule
 from ..versus.order import ORDER, Order, Told
 from ..versus.origins import Worktree
 from .configuration import CHANGED
-from .gate import MACHINE
+from .gate import MACHINE, SCHEDULE
 
 # How much of the cause of a failure is told.
 CAUSE = 300
@@ -54,6 +55,8 @@ class OneSide:
         """Change the settings of every test before any is read."""
         config.stash[CHANGED] = self._changed
         config.stash[MACHINE] = self.machine
+        # Two versions are compared by their rows.
+        config.stash[SCHEDULE] = replace(config.stash.get(SCHEDULE, Schedule()), savings_share=0.0)
 
     def _changed(self, settings: Settings) -> Settings:
         timed = self.order.time_s > 0

@@ -58,7 +58,7 @@ class Environment:
     `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
     figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
     other process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted
-    here, each with the reason.
+    here, each with the reason. `saves` says that reports show what leaving out each layer saves.
     """
 
     clock: Clock = perf_counter_ns
@@ -73,6 +73,7 @@ class Environment:
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
     hop: Callable[[Clock], float] = hop_ns
+    saves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

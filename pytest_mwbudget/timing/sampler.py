@@ -200,13 +200,17 @@ class Sampler:
             reference = reference_ns(self.clock)
             self.samples.whole.add(await self.call(None), reference, hop)
             self.samples.requests += 1
-            if self.full_log:
-                null = self._null(self.probes, self.rng.choice(self.probes.probed))
-                with self.probes.stepping_set(on=True):
-                    used = spent(list(self.full_log), self.probes.owners)
-                discarded.add(reference, null, used.ns[self.probes.null_owner], used)
+            self.evaluate_a_log(reference, discarded)
             if deadline.over():
                 return
+
+    def evaluate_a_log(self, reference: float, discarded: Split) -> None:
+        """Do what is done after each request of the split, and add the result to what is discarded."""
+        if self.full_log:
+            null = self._null(self.probes, self.rng.choice(self.probes.probed))
+            with self.probes.stepping_set(on=True):
+                used = spent(list(self.full_log), self.probes.owners)
+            discarded.add(reference, null, used.ns[self.probes.null_owner], used)
 
     # ---- split ------------------------------------------------------------------------------------------------------
 

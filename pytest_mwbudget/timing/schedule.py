@@ -68,6 +68,12 @@ class Schedule:
     # Parts that no undecided verdict depends on are sampled in one turn of this many, so that a faster machine shows.
     unwanted_every: int = 4
 
+    # What leaving a layer out saves: for this share of the time limit, in at most this many rounds of blocks. Without
+    # time for the fewest rounds it is not measured.
+    savings_share: float = 0.2
+    most_savings: int = 1000
+    fewest_savings: int = 16
+
     # A profile ends when each layer has this many samples, within these times, in chunks. The share of a function that
     # takes a fifth of a layer is then known to a tenth of itself.
     profile_samples: int = 500

@@ -1,0 +1,81 @@
+"""Estimate what leaving a layer out saves, from whole requests with every layer and without one. Pure; no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import TypeAlias
+
+from ..model.estimate import Microseconds
+from ..model.saves import Saves
+from ..model.stack import EntryIndex
+from .calibration import US_PER_NS
+from .estimates import ALPHA, method_us
+from .intervals import quickest, quiet_limit
+from .paired import paired
+from .samples import QUIET_PAIR, Series
+from .slowdown import slowdown
+
+# The rounds are divided into about this many groups. The typical requests of a group are compared.
+GROUPS = 24
+# A group counts if at least this many of its requests with the layer, and as many without it, are quick.
+FEWEST_OF_GROUP = 3
+
+FEW = "there were too few requests in quiet moments"
+
+# The nanoseconds of a block of requests without each layer, by its entry, and of one with every layer, by None.
+Round: TypeAlias = Mapping[EntryIndex | None, Series]
+
+
+def savings(
+    rounds: Sequence[Round], layers: Sequence[EntryIndex], whole_us: Microseconds, quick_ns: float
+) -> dict[EntryIndex, Saves]:
+    """Return what leaving out each of these layers saves in a request of `whole_us`.
+
+    The reference workload took `quick_ns` in the quickest moments in which the rows were read. The intervals of all
+    layers hold jointly at `1 - ALPHA`. There is one look.
+    """
+    references = [ns for one in rounds for series in one.values() for ns in series.reference]
+    limit = quiet_limit(references, QUIET_PAIR, min(quick_ns, quickest(references)))
+    groups = [*_groups(rounds)]
+    alpha = ALPHA / max(1, len(layers))
+    return {index: _saves(_differences(groups, index, limit), whole_us, quick_ns, alpha) for index in layers}
+
+
+def _groups(rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
+    """Yield groups of consecutive rounds, so long that neighbouring groups are independent."""
+    size = max(1, len(rounds) // GROUPS)
+    for start in range(0, len(rounds) - size + 1, size):
+        yield rounds[start : start + size]
+
+
+def _differences(groups: Iterable[Sequence[Round]], index: EntryIndex, limit: float) -> Series:
+    """Return for each group how much longer the typical request takes with the layer, in quiet moments."""
+    found = Series()
+    for group in groups:
+        present, absent = _quiet(group, None, limit), _quiet(group, index, limit)
+        if min(len(present.values), len(absent.values)) >= FEWEST_OF_GROUP:
+            saved_ns = median(present.values) - median(absent.values)
+            found.add(saved_ns, median([*present.reference, *absent.reference]))
+    return found
+
+
+def _quiet(group: Iterable[Round], arm: EntryIndex | None, limit: float) -> Series:
+    found = Series()
+    for one in group:
+        for ns, reference in zip(one[arm].values, one[arm].reference, strict=True) if arm in one else ():
+            if reference <= limit:
+                found.add(ns, reference)
+    return found
+
+
+def _saves(differences: Series, whole_us: Microseconds, quick_ns: float, alpha: float) -> Saves:
+    if not differences.values:
+        return Saves(None, FEW)
+    us = paired(differences.values, alpha) * US_PER_NS
+    if not us.bounded:
+        return Saves(None, FEW)
+    slow = slowdown(differences.reference, quick_ns)
+    if slow > 1:
+        return Saves(None, f"the machine ran {slow:.2f} times slower than for the rows")
+    return Saves(us.widened(method_us(us.estimate, whole_us)))

@@ -1,0 +1,212 @@
+"""Measure what leaving a layer out saves: whole requests with every layer, and without one, in turns.
+
+This comes after the rows are known and shares no request with them. Whatever the app does without a layer, the rows
+stay as they are: a layer that the app cannot do without has a reason in place of a figure.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..analysis.samples import Series, Split
+from ..analysis.savings import Round, savings
+from ..analysis.verdicts import more_time
+from ..asgi import loops
+from ..errors import RepetitionError, ResponseError, of_the_app
+from ..interpreter.foreign_tools import garbage_collection_paused
+from ..model.estimate import Seconds
+from ..model.saves import Saves
+from ..model.stack import EntryIndex
+from .bypasses import Bypasses, inner_app
+from .host_speed import reference_ns
+from .run import NS_PER_S, SAFE_METHODS, Timed, Timing
+from .sampler import Deadline
+
+# The first request without a layer must end within this time, or within this many times that of a usual request.
+TRIAL_S: Seconds = 1.0
+TRIAL_FACTOR = 20
+
+
+async def with_saves(timing: Timing, timed: Timed) -> Timed:
+    """Add to each row what leaving its layer out saves, within a share of the time limit; nothing if that is 0."""
+    __tracebackhide__ = True
+    if not timing.schedule.savings_share:
+        return timed
+    rows = {bounded.layer.index: bounded.entry for bounded in timing.layers if bounded.layer.merged_with is None}
+    begin = timing.environment.clock()
+    run = Savings(timing, timed.books.total.estimate * 1000)
+    found = await run.measured([entry for entry in rows.values() if entry is not None])
+    seconds = (timing.environment.clock() - begin) / NS_PER_S
+    return replace(
+        timed,
+        layers={
+            row: replace(report, saves=found[entry]) if (entry := rows.get(row)) is not None else report
+            for row, report in timed.layers.items()
+        },
+        effort=replace(
+            timed.effort,
+            requests=timed.effort.requests + run.requests,
+            seconds=timed.effort.seconds + seconds,
+        ),
+    )
+
+
+class Savings:
+    """The requests of one stack with every layer and without one. A request takes `request_ns`.
+
+    `layers` are those that the app can do without; `why` has the reason for the others.
+    """
+
+    def __init__(self, timing: Timing, request_ns: float) -> None:
+        self.timing = timing
+        self.caller = timing.caller
+        self.clock = timing.environment.clock
+        self.schedule = timing.schedule
+        self.request_ns = request_ns
+        self.requests = 0
+        self.layers: list[EntryIndex] = []
+        self.rounds: list[Round] = []
+        self.why: dict[EntryIndex, str] = {}
+
+    async def measured(self, layers: Iterable[EntryIndex]) -> dict[EntryIndex, Saves]:
+        """Return what leaving out each of these layers saves, or why that is not known."""
+        __tracebackhide__ = True
+        inner_apps = self._inner_apps(layers)
+        self.bypasses = Bypasses(self.timing.stack, inner_apps)
+        if inner_apps:
+            with self.bypasses.installed():
+                for index in inner_apps:
+                    await self._try_without(index)
+                if self.layers:
+                    await self._sample()
+        quick_ns = self.timing.sampler.samples.quick_ns()
+        found = savings(self.rounds, self.layers, self.request_ns / 1000, quick_ns)
+        return found | {index: Saves(None, why) for index, why in self.why.items()}
+
+    def _inner_apps(self, layers: Iterable[EntryIndex]) -> dict[EntryIndex, EntryIndex]:
+        """Return the layers that requests can be sent past, each with what is called in its place."""
+        layers = list(layers)
+        why_none = self._why_none(len(layers))
+        found = {}
+        for index in layers:
+            inner = why_none or inner_app(self.timing.stack, index)
+            if isinstance(inner, str):
+                self.why[index] = inner
+            else:
+                found[index] = inner
+        return found
+
+    def _why_none(self, layers: int) -> str | None:
+        """Return why no request is sent past a layer, None if there is no such reason."""
+        method, schedule = self.caller.template.line.method, self.schedule
+        if method not in SAFE_METHODS:
+            return f"a {method} request is sent past no layer"
+        block = schedule.block_settle_calls + schedule.block_calls
+        needed_ns = schedule.fewest_savings * (layers + 1) * block * self.request_ns
+        if needed_ns > self._most_ns:
+            longer = more_time(needed_ns / NS_PER_S / schedule.savings_share, time=self.timing.settings.more_time)
+            return f"the app is so slow that there is too little time: {longer}"
+        return None
+
+    @property
+    def _most_ns(self) -> float:
+        return self.schedule.savings_share * self.timing.settings.max_time_s * NS_PER_S
+
+    async def _try_without(self, index: EntryIndex) -> None:
+        """Make a first request without a layer."""
+        limit_s = max(TRIAL_S, TRIAL_FACTOR * self.request_ns / NS_PER_S)
+        try:
+            async with self.caller.loop.limited(limit_s):
+                with self.bypasses.without(index):
+                    await self._request()
+        except loops.OutOfTimeError:
+            self.why[index] = f"without it a request did not end within {limit_s:.3g} s"
+        except Exception as error:  # whatever the app does without the layer
+            self._leave(index, error)
+        else:
+            self.layers.append(index)
+
+    def _leave(self, index: EntryIndex, error: Exception) -> None:
+        """Drop a layer that the app cannot do without. Raises what ends the whole measurement."""
+        self.caller.check()
+        if index in self.layers:
+            self.layers.remove(index)
+        self.why[index] = _why(error)
+
+    def _leave_all(self, why: str) -> None:
+        self.why |= dict.fromkeys(self.layers, why)
+        self.layers.clear()
+
+    async def _sample(self) -> None:
+        """Make rounds of blocks of requests until the time is over."""
+        limit_s = self.caller.limit_s or self.timing.settings.startup_timeout_s
+        try:
+            async with self.caller.loop.limited(limit_s) as extend:
+                end_ns = self.clock() + round(self._most_ns)
+                deadline = Deadline(end_ns, self.clock, lambda: extend(limit_s))
+                for _ in range(self.schedule.settle_calls):
+                    await self._request()
+                for _ in range(self.schedule.most_savings):
+                    if deadline.over() or not self.layers:
+                        return
+                    await self._round(deadline)
+        except loops.OutOfTimeError:
+            self._leave_all("the app stopped answering when single layers were left out")
+        except Exception as error:  # a request with every layer: others without one have changed the app
+            self.caller.check()
+            raised = type(of_the_app(error)).__name__
+            self._leave_all(f"after requests without single layers the app failed with all of them: {raised}")
+
+    async def _round(self, deadline: Deadline) -> None:
+        """Make a block of requests without each layer, and some with every layer, in random order.
+
+        All layers are compared with the same requests, so there are more of these.
+        """
+        arms = [*[None] * math.isqrt(len(self.layers)), *self.layers]
+        taken: dict[EntryIndex | None, Series] = {arm: Series() for arm in arms}
+        self.rounds.append(taken)
+        try:
+            with garbage_collection_paused():
+                for left_out in self.timing.environment.rng.sample(arms, len(arms)):
+                    await self._block(left_out, taken[left_out])
+                    if deadline.over():
+                        return
+        finally:
+            gc.collect(0)
+
+    async def _block(self, left_out: EntryIndex | None, taken: Series) -> None:
+        """Time whole requests, each with the slower reference of before and after it.
+
+        Between two requests a log of the split is evaluated, as between those of the total.
+        """
+        before, discarded = reference_ns(self.clock), Split(frozenset())
+        with self.bypasses.without(left_out):
+            for number in range(self.schedule.block_settle_calls + self.schedule.block_calls):
+                try:
+                    ns = await self._request()
+                except Exception as error:
+                    if left_out is None:
+                        raise
+                    self._leave(left_out, error)
+                    return
+                self.timing.sampler.evaluate_a_log(before, discarded)
+                after = reference_ns(self.clock)
+                if number >= self.schedule.block_settle_calls:
+                    taken.add(ns, max(before, after))
+                before = after
+
+    async def _request(self) -> int:
+        self.requests += 1
+        return (await self.caller()).elapsed_ns
+
+
+def _why(error: Exception) -> str:
+    """Say what the app does without a layer."""
+    if isinstance(error, RepetitionError):
+        return f"the app raises {type(of_the_app(error)).__name__} without it"
+    if isinstance(error, ResponseError) and error.status is not None:
+        return f"the app answers {error.status} without it"
+    return "the app does not answer without it"

@@ -1,0 +1,487 @@
+"""What leaving a layer out saves: trampolines of equal cost, the rounds on a fake clock, the intervals."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+from types import FrameType
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from pytest_mwbudget.analysis.estimates import method_us
+from pytest_mwbudget.analysis.samples import Series
+from pytest_mwbudget.analysis.savings import FEW, Round, savings
+from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.model.stack import EntryIndex
+from pytest_mwbudget.timing.bypasses import Bypasses, inner_app
+from pytest_mwbudget.timing.host_speed import Machine
+from pytest_mwbudget.timing.run import Environment
+
+from .apps import (
+    Answering,
+    Cascade,
+    Keywords,
+    Noop,
+    StarArguments,
+    SyncCall,
+    caller,
+    discovered,
+    hello,
+    not_found,
+    outer,
+    partial,
+    respond,
+    unchanged_code,
+)
+from .test_engine import SCHEDULE, Costly, FakeClock
+
+App = Callable[..., Any]
+
+
+# ---- a request without a layer executes what the app without that layer executes ----------------------------------
+
+
+class WrapsSend(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def wrapped(message: Any) -> None:
+            await send(message)
+
+        await self.app(scope, receive, wrapped)
+
+
+class PassThrough(BaseHTTPMiddleware):
+    async def dispatch(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+
+async def opcodes(call: server.Caller) -> int:
+    """Count the bytecode instructions of a request, once the code is warm."""
+    count = 0
+
+    def local(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "opcode"
+        return local
+
+    def entered(frame: FrameType, event: str, argument: object) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return local
+
+    before = sys.gettrace()
+    try:
+        for _ in range(3):
+            count = 0
+            sys.settrace(entered)
+            await call()
+            sys.settrace(before)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+async def saved_opcodes(make: Callable[[App], App], inner: App) -> tuple[int, int]:
+    """Return what a layer takes in instructions: by a bypass, and by building the app without it."""
+    app = Noop(make(inner))
+    call = await caller(app, headers={"origin": "http://elsewhere", "accept-encoding": "gzip"})
+    await call()
+    stack = await discovered(call)
+    index = EntryIndex(1)
+    inside = inner_app(stack, index)
+    assert not isinstance(inside, str)
+    bypasses = Bypasses(stack, {index: inside})
+    with bypasses.installed():
+        present = await opcodes(call)
+        with bypasses.without(index):
+            absent = await opcodes(call)
+    without = await caller(Noop(inner), headers={"origin": "http://elsewhere", "accept-encoding": "gzip"})
+    await without()
+    return present - absent, await opcodes(call) - await opcodes(without)
+
+
+LAYERS: dict[str, Callable[[App], App]] = {
+    "no-op": Noop,
+    "wraps send": WrapsSend,
+    "CORS": functools.partial(CORSMiddleware, allow_origins=["*"]),
+    "GZip": GZipMiddleware,
+    "plain function": SyncCall,
+    "closure": outer,
+    "functools.partial": partial,
+    "keywords": Keywords,
+}
+INSIDE: dict[str, Callable[[], App]] = {
+    "closure": lambda: outer(hello),
+    "instance": lambda: Noop(hello),
+    "same class": lambda: WrapsSend(Noop(hello)),
+    "functools.partial": lambda: partial(hello),
+}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_bypass_saves_exactly_the_instructions_of_the_layer(layer: str, inside: str) -> None:
+    with unchanged_code():
+        bypassed, rebuilt = asyncio.run(saved_opcodes(LAYERS[layer], INSIDE[inside]()))
+    assert bypassed == rebuilt > 0
+
+
+def test_unusual_arguments_are_passed_to_what_is_inside() -> None:
+    bypassed, rebuilt = asyncio.run(saved_opcodes(StarArguments, Noop(hello)))
+    # The arguments are searched in every request, in place of the trampoline's own call.
+    assert bypassed == pytest.approx(rebuilt, abs=40)
+
+
+def test_a_layer_of_the_same_class_is_not_left_out() -> None:
+    entered: list[str] = []
+
+    class Noting(Noop):
+        def __init__(self, app: App, name: str) -> None:
+            super().__init__(app)
+            self.name = name
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            entered.append(self.name)
+            await self.app(scope, receive, send)
+
+    async def main() -> None:
+        call = await caller(Noting(Noting(Noting(hello, "inner"), "middle"), "outer"))
+        stack = await discovered(call)
+        bypasses = Bypasses(stack, {EntryIndex(i): EntryIndex(i + 1) for i in range(3)})
+        with bypasses.installed():
+            for index, others in enumerate((["middle", "inner"], ["outer", "inner"], ["outer", "middle"])):
+                entered.clear()
+                with bypasses.without(EntryIndex(index)):
+                    await call()
+                assert entered == others
+            entered.clear()
+            await call()
+            assert entered == ["outer", "middle", "inner"]
+
+    with unchanged_code():
+        asyncio.run(main())
+
+
+# ---- the whole measurement on a fake clock ------------------------------------------------------------------------
+
+
+@dataclass
+class Slow:
+    """An endpoint that takes 100 µs on the fake clock; `requests` counts its calls."""
+
+    clock: FakeClock
+    requests: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.requests += 1
+        self.clock.let_pass(100)
+        await respond(send)
+
+
+def measured(app: App, clock: FakeClock, method: str = "GET", *, saves: bool = True, **schedule: Any) -> Measurement:
+    environment = Environment(
+        clock,
+        None,
+        random.Random(7),
+        Machine(known_ns=1e9),
+        schedule=replace(SCHEDULE, **schedule),
+        saves=saves,
+    )
+    settings = Settings(lifespan=False, max_time_s=1.0)
+    with unchanged_code():
+        return asyncio.run(measure(app, build_request(method, "/", {}), settings, environment))
+
+
+def saved(measurement: Measurement, name: str) -> float:
+    found = measurement.layer(name).saves
+    assert found is not None
+    assert found.us is not None
+    assert found.why is None
+    assert found.us.low <= found.us.estimate <= found.us.high
+    return found.us.estimate
+
+
+def why(measurement: Measurement, name: str) -> str:
+    found = measurement.layer(name).saves
+    assert found is not None
+    assert found.us is None
+    assert found.why is not None
+    return found.why
+
+
+@pytest.mark.parametrize("read_ns", [0, 70])
+def test_what_is_saved_is_exact_whatever_a_reading_of_the_clock_costs(read_ns: int) -> None:
+    clock = FakeClock(read_ns)
+    endpoint = Slow(clock)
+    measurement = measured(Noop(Costly(Costly(endpoint, clock, each=3), clock, before=20, after=5)), clock)
+    assert saved(measurement, "Noop") == pytest.approx(0, abs=0.01)
+    assert saved(measurement, "Costly#1") == pytest.approx(25, abs=0.01)
+    assert saved(measurement, "Costly#2") == pytest.approx(6, abs=0.01)
+
+
+@dataclass
+class Disturbing:
+    """A layer that makes what is inside it take 7 µs more, as cold caches do."""
+
+    app: App
+    clock: FakeClock
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clock.let_pass(10)
+        scope["disturbed"] = True
+        await self.app(scope, receive, send)
+
+
+@dataclass
+class Disturbed:
+    app: App
+    clock: FakeClock
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clock.let_pass(27 if scope.get("disturbed") else 20)
+        await self.app(scope, receive, send)
+
+
+def test_what_a_layer_costs_others_is_saved_with_it() -> None:
+    clock = FakeClock()
+    measurement = measured(Disturbing(Disturbed(Slow(clock), clock), clock), clock)
+    us = measurement.layer("Disturbing").us
+    assert us is not None
+    assert us.estimate == pytest.approx(10, abs=0.01)
+    assert saved(measurement, "Disturbing") == pytest.approx(17, abs=0.01)
+    assert saved(measurement, "Disturbed") == pytest.approx(27, abs=0.01)
+
+
+def test_rows_and_requests_are_the_same_where_nobody_reads_what_is_saved() -> None:
+    runs = {}
+    for saves in (False, True):
+        clock = FakeClock()
+        endpoint = Slow(clock)
+        measurement = measured(Costly(Noop(endpoint), clock, before=20), clock, saves=saves)
+        runs[saves] = (measurement, endpoint.requests)
+    (plain, requests), (read, more) = runs[False], runs[True]
+    assert all(report.saves is None for report in plain.layers)
+    assert [report.us for report in plain.layers] == [report.us for report in read.layers]
+    assert plain.books == read.books
+    assert plain.effort is not None
+    assert read.effort is not None
+    assert more - requests == read.effort.requests - plain.effort.requests > 0
+    # A fifth of the time limit of one second, and one block that was under way.
+    assert 0.1 <= read.effort.seconds - plain.effort.seconds <= 0.22
+
+
+def test_a_post_request_is_sent_past_no_layer() -> None:
+    clock = FakeClock()
+    measurement = measured(Noop(Slow(clock)), clock, "POST")
+    assert why(measurement, "Noop") == "a POST request is sent past no layer"
+
+
+class Session(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["session"] = {}
+        await self.app(scope, receive, send)
+
+
+class Errors(Noop):
+    """Turn exceptions into a response with status 500, and raise them again."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except KeyError:
+            await respond(send, b"error", 500)
+
+
+class NeedsSession(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["session"]["seen"] = True
+        await self.app(scope, receive, send)
+
+
+def test_a_layer_that_the_app_cannot_do_without_has_the_reason() -> None:
+    clock = FakeClock()
+    measurement = measured(Session(NeedsSession(Slow(clock))), clock)
+    assert why(measurement, "Session") == "the app raises KeyError without it"
+    assert saved(measurement, "NeedsSession") == pytest.approx(0, abs=0.01)
+    assert measurement.layer("Session").us is not None
+
+    measurement = measured(Errors(Session(NeedsSession(Slow(clock)))), clock)
+    assert why(measurement, "Session") == "the app answers 500 without it"
+    assert saved(measurement, "Errors") == pytest.approx(0, abs=0.01)
+
+
+class Exits(Noop):
+    """Let no request without its own mark pass: it ends the process."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if "session" not in scope:
+            sys.exit(3)
+        await self.app(scope, receive, send)
+
+
+class Silent(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if "session" in scope:
+            await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("kind", [Exits, Silent])
+def test_an_app_that_does_not_answer_without_a_layer(kind: type[Noop]) -> None:
+    clock = FakeClock()
+    measurement = measured(Session(kind(Slow(clock))), clock)
+    assert why(measurement, "Session") == "the app does not answer without it"
+    assert saved(measurement, kind.__name__) == pytest.approx(0, abs=0.01)
+
+
+class Hangs(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if "session" not in scope:
+            await asyncio.Event().wait()
+        await self.app(scope, receive, send)
+
+
+def test_an_app_that_hangs_without_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_mwbudget.timing.savings.TRIAL_S", 0.05)
+    clock = FakeClock()
+    measurement = measured(Session(Hangs(Slow(clock))), clock)
+    assert why(measurement, "Session") == "without it a request did not end within 0.05 s"
+    assert saved(measurement, "Hangs") == pytest.approx(0, abs=0.01)
+
+
+def test_layers_that_answer_or_have_several_inner_apps() -> None:
+    clock = FakeClock()
+
+    class Slowly(Answering):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            clock.let_pass(100)
+            await super().__call__(scope, receive, send)
+
+    measurement = measured(Noop(Slowly(hello, 200)), clock)
+    assert why(measurement, "Slowly") == "it answers by itself"
+    assert saved(measurement, "Noop") == pytest.approx(0, abs=0.01)
+    measurement = measured(Noop(Cascade(not_found, Slow(clock))), clock)
+    assert why(measurement, "Cascade") == "it calls several inner apps"
+
+
+class Leaking(Noop):
+    """A layer that returns what the endpoint takes from a pool."""
+
+    def __init__(self, app: App, pool: list[int]) -> None:
+        super().__init__(app)
+        self.pool = pool
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+        self.pool.append(1)
+
+
+@dataclass
+class Pooled:
+    """An endpoint that takes from a pool, and raises if the pool is empty."""
+
+    pool: list[int]
+    clock: FakeClock
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clock.let_pass(100)
+        self.pool.pop()
+        await respond(send)
+
+
+def test_an_app_that_breaks_after_some_requests_without_a_layer() -> None:
+    clock, pool = FakeClock(), [1] * 12
+    measurement = measured(Noop(Leaking(Pooled(pool, clock), pool)), clock)
+    # Whichever request meets the empty pool: one without the layer, or one with all layers.
+    assert "IndexError" in why(measurement, "Leaking")
+    noop = measurement.layer("Noop")
+    assert noop.us is not None
+    assert noop.saves is not None
+
+
+def test_a_slow_app_is_not_asked() -> None:
+    clock = FakeClock()
+    measurement = measured(Noop(Slow(clock)), clock, savings_share=0.01)
+    assert why(measurement, "Noop").startswith("the app is so slow that there is too little time: ")
+    assert all(report.saves is None for report in measured(Noop(Slow(clock)), clock, savings_share=0.0).layers)
+
+
+def test_a_task_spawning_layer_in_an_app_of_a_framework() -> None:
+    clock = FakeClock()
+
+    async def endpoint(request: Any) -> PlainTextResponse:
+        clock.let_pass(100)
+        return PlainTextResponse("ok")
+
+    app = Starlette(routes=[Route("/", endpoint)])
+    app.add_middleware(Costly, clock=clock, before=9)
+    app.add_middleware(PassThrough)
+    measurement = measured(app, clock)
+    assert saved(measurement, "PassThrough") == pytest.approx(0, abs=0.01)
+    assert saved(measurement, "Costly") == pytest.approx(9, abs=0.01)
+    assert saved(measurement, "ExceptionMiddleware") == pytest.approx(0, abs=0.01)
+
+
+# ---- intervals ----------------------------------------------------------------------------------------------------
+
+
+LAYERS_US = {EntryIndex(index): us for index, us in enumerate([0.2, 8.0, 26.0, 110.0])}
+
+
+def simulated(chance: random.Random, rounds: int, *, memory: float = 0.98, step_us: float = 0.3) -> list[Round]:
+    """Simulate requests of 150 µs with heavy tails, and drift: noise with a memory that all requests share."""
+    drift_us, found = 0.0, []
+    for _ in range(rounds):
+        blocks: dict[EntryIndex | None, Series] = {arm: Series() for arm in (None, *LAYERS_US)}
+        for arm in chance.sample([None, *LAYERS_US], len(blocks)):
+            for _ in range(4):
+                drift_us = memory * drift_us + chance.gauss(0, step_us)
+                tail_us = chance.expovariate(1 / 40) if chance.random() < 0.1 else 0.0
+                us = 150 - (0.0 if arm is None else LAYERS_US[arm]) + drift_us + tail_us + abs(chance.gauss(0, 2))
+                blocks[arm].add(1000 * us, 2400 * chance.lognormvariate(0, 0.01))
+        found.append(blocks)
+    return found
+
+
+@pytest.mark.parametrize("rounds", [16, 40])
+@pytest.mark.parametrize(("memory", "step_us", "widest_us"), [(0.98, 0.3, 3), (0.9, 1.5, 8)])
+def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, step_us: float, widest_us: float) -> None:
+    chance, runs, held, widths = random.Random(3), 100, 0, []
+    for _ in range(runs):
+        made = simulated(chance, rounds, memory=memory, step_us=step_us)
+        found = savings(made, [*LAYERS_US], whole_us=0.0, quick_ns=2400.0)
+        # The known error of the method would hide intervals that are too narrow.
+        ends = {
+            index: one.us.widened(-method_us(one.us.estimate, 0.0))
+            for index, one in found.items()
+            if one.us is not None
+        }
+        assert ends.keys() == LAYERS_US.keys()
+        widths += [us.half_width for us in ends.values()]
+        held += all(us.low <= LAYERS_US[index] <= us.high for index, us in ends.items())
+    # 99 % of the runs, less what chance allows.
+    assert held >= 0.96 * runs
+    assert median(widths) < widest_us
+
+
+def test_too_few_requests_and_a_slow_machine_are_reasons() -> None:
+    chance, layers = random.Random(3), [*LAYERS_US]
+    assert {one.why for one in savings(simulated(chance, 2), layers, 150.0, quick_ns=2400.0).values()} == {FEW}
+    assert {one.why for one in savings([], layers, 150.0, quick_ns=2400.0).values()} == {FEW}
+    slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[layers[0]]
+    assert slow.us is None
+    assert slow.why is not None
+    assert slow.why.startswith("the machine ran 1.6")
