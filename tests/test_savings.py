@@ -462,7 +462,7 @@ def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, st
     chance, runs, held, widths = random.Random(3), 100, 0, []
     for _ in range(runs):
         made = simulated(chance, rounds, memory=memory, step_us=step_us)
-        found = savings(made, [*LAYERS_US], whole_us=0.0, quick_ns=2400.0)
+        found = savings(made, dict.fromkeys(LAYERS_US, False), whole_us=0.0, quick_ns=2400.0)
         # The known error of the method would hide intervals that are too narrow.
         ends = {
             index: one.us.widened(-method_us(one.us.estimate, 0.0))
@@ -478,10 +478,10 @@ def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, st
 
 
 def test_too_few_requests_and_a_slow_machine_are_reasons() -> None:
-    chance, layers = random.Random(3), [*LAYERS_US]
+    chance, layers = random.Random(3), dict.fromkeys(LAYERS_US, False)
     assert {one.why for one in savings(simulated(chance, 2), layers, 150.0, quick_ns=2400.0).values()} == {FEW}
     assert {one.why for one in savings([], layers, 150.0, quick_ns=2400.0).values()} == {FEW}
-    slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[layers[0]]
+    slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[EntryIndex(0)]
     assert slow.us is None
     assert slow.why is not None
     assert slow.why.startswith("the machine ran 1.6")
