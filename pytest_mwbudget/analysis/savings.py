@@ -32,8 +32,9 @@ def savings(
 ) -> dict[EntryIndex, Saves]:
     """Return what leaving out each of these layers saves in a request of `whole_us`.
 
-    `layers` says of each whether it runs what is inside it in a task of its own. The reference workload took `quick_ns` in the quickest moments in which the rows were read. The intervals of all
-    layers hold jointly at `1 - ALPHA`. There is one look.
+    `layers` says of each whether it runs what is inside it in a task of its own. The reference workload took `quick_ns`
+    in the quickest moments in which the rows were read. The intervals of all layers hold jointly at `1 - ALPHA`. There
+    is one look.
     """
     references = [ns for one in rounds for series in one.values() for ns in series.reference]
     limit = quiet_limit(references, QUIET_PAIR, min(quick_ns, quickest(references)))
