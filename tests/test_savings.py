@@ -23,11 +23,11 @@ from starlette.routing import Route
 from pytest_mwbudget.analysis.estimates import method_us
 from pytest_mwbudget.analysis.samples import Series
 from pytest_mwbudget.analysis.savings import FEW, Round, savings
-from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
-from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.model.results import LoopName, Measurement
 from pytest_mwbudget.model.stack import EntryIndex
 from pytest_mwbudget.timing.bypasses import Bypasses, inner_app
 from pytest_mwbudget.timing.host_speed import Machine
@@ -192,7 +192,15 @@ class Slow:
         await respond(send)
 
 
-def measured(app: App, clock: FakeClock, method: str = "GET", *, saves: bool = True, **schedule: Any) -> Measurement:
+def measured(
+    app: App,
+    clock: FakeClock,
+    method: str = "GET",
+    *,
+    saves: bool = True,
+    loop: LoopName = "asyncio",
+    **schedule: Any,
+) -> Measurement:
     environment = Environment(
         clock,
         None,
@@ -202,8 +210,9 @@ def measured(app: App, clock: FakeClock, method: str = "GET", *, saves: bool = T
         saves=saves,
     )
     settings = Settings(lifespan=False, max_time_s=1.0)
+    request = build_request(method, "/", {})
     with unchanged_code():
-        return asyncio.run(measure(app, build_request(method, "/", {}), settings, environment))
+        return loops.run(loop, lambda: measure(app, request, settings, environment))
 
 
 def saved(measurement: Measurement, name: str) -> float:
@@ -350,14 +359,17 @@ def test_an_app_that_does_not_answer_without_a_layer(kind: type[Noop]) -> None:
 class Hangs(Noop):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if "session" not in scope:
-            await asyncio.Event().wait()
+            await loops.current().event().wait()
         await self.app(scope, receive, send)
 
 
-def test_an_app_that_hangs_without_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_an_app_that_hangs_without_a_layer(loop: LoopName, monkeypatch: pytest.MonkeyPatch) -> None:
+    if loop == "trio":
+        pytest.importorskip("trio")
     monkeypatch.setattr("pytest_mwbudget.timing.savings.TRIAL_S", 0.05)
     clock = FakeClock()
-    measurement = measured(Session(Hangs(Slow(clock))), clock)
+    measurement = measured(Session(Hangs(Slow(clock))), clock, loop=loop)
     assert why(measurement, "Session") == "without it a request did not end within 0.05 s"
     assert saved(measurement, "Hangs") == pytest.approx(0, abs=0.01)
 
@@ -462,7 +474,7 @@ def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, st
     chance, runs, held, widths = random.Random(3), 100, 0, []
     for _ in range(runs):
         made = simulated(chance, rounds, memory=memory, step_us=step_us)
-        found = savings(made, [*LAYERS_US], whole_us=0.0, quick_ns=2400.0)
+        found = savings(made, dict.fromkeys(LAYERS_US, False), whole_us=0.0, quick_ns=2400.0)
         # The known error of the method would hide intervals that are too narrow.
         ends = {
             index: one.us.widened(-method_us(one.us.estimate, 0.0))
@@ -478,10 +490,10 @@ def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, st
 
 
 def test_too_few_requests_and_a_slow_machine_are_reasons() -> None:
-    chance, layers = random.Random(3), [*LAYERS_US]
+    chance, layers = random.Random(3), dict.fromkeys(LAYERS_US, False)
     assert {one.why for one in savings(simulated(chance, 2), layers, 150.0, quick_ns=2400.0).values()} == {FEW}
     assert {one.why for one in savings([], layers, 150.0, quick_ns=2400.0).values()} == {FEW}
-    slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[layers[0]]
+    slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[EntryIndex(0)]
     assert slow.us is None
     assert slow.why is not None
     assert slow.why.startswith("the machine ran 1.6")

@@ -28,18 +28,24 @@ Round: TypeAlias = Mapping[EntryIndex | None, Series]
 
 
 def savings(
-    rounds: Sequence[Round], layers: Sequence[EntryIndex], whole_us: Microseconds, quick_ns: float
+    rounds: Sequence[Round], layers: Mapping[EntryIndex, bool], whole_us: Microseconds, quick_ns: float
 ) -> dict[EntryIndex, Saves]:
     """Return what leaving out each of these layers saves in a request of `whole_us`.
 
-    The reference workload took `quick_ns` in the quickest moments in which the rows were read. The intervals of all
-    layers hold jointly at `1 - ALPHA`. There is one look.
+    `layers` says of each whether it runs what is inside it in a task of its own. The reference workload took `quick_ns`
+    in the quickest moments in which the rows were read. The intervals of all layers hold jointly at `1 - ALPHA`. There
+    is one look.
     """
     references = [ns for one in rounds for series in one.values() for ns in series.reference]
     limit = quiet_limit(references, QUIET_PAIR, min(quick_ns, quickest(references)))
     groups = [*_groups(rounds)]
-    alpha = ALPHA / max(1, len(layers))
-    return {index: _saves(_differences(groups, index, limit), whole_us, quick_ns, alpha) for index in layers}
+    found = {}
+    for index, runs_task in layers.items():
+        saves = _saves(_differences(groups, index, limit), quick_ns, ALPHA / len(layers))
+        if saves.us is not None:
+            saves = Saves(saves.us.widened(method_us(saves.us.estimate, whole_us, suspends=runs_task)))
+        found[index] = saves
+    return found
 
 
 def _groups(rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
@@ -69,7 +75,7 @@ def _quiet(group: Iterable[Round], arm: EntryIndex | None, limit: float) -> Seri
     return found
 
 
-def _saves(differences: Series, whole_us: Microseconds, quick_ns: float, alpha: float) -> Saves:
+def _saves(differences: Series, quick_ns: float, alpha: float) -> Saves:
     if not differences.values:
         return Saves(None, FEW)
     us = paired(differences.values, alpha) * US_PER_NS
@@ -78,4 +84,4 @@ def _saves(differences: Series, whole_us: Microseconds, quick_ns: float, alpha: 
     slow = slowdown(differences.reference, quick_ns)
     if slow > 1:
         return Saves(None, f"the machine ran {slow:.2f} times slower than for the rows")
-    return Saves(us.widened(method_us(us.estimate, whole_us)))
+    return Saves(us)

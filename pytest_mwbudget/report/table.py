@@ -288,7 +288,7 @@ MEASURED = ("us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspens
 
 
 # Why it is not known what a layer of a timed request saves.
-UNREAD = "it is measured only for -v, JSON, HTML and Markdown, and not in a survey"
+UNREAD = "it is measured only for -v, JSON, HTML and Markdown, in a test outside of a survey"
 
 
 def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:

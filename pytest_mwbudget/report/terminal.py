@@ -21,7 +21,9 @@ STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecide
 
 MAX_WIDTH = 120
 # The least widths of the columns of times, so that successive tables are aligned.
-ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 14, 8, 8, 11
+ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 13, 8, 8, 11
+# The least width of the interval beside one more column, which leaves more room for names.
+NARROW = 16
 # Names are not cut below this width; a narrower terminal wraps the line.
 MIN_NAME = 12
 # The share of the width for names, if the columns need several blocks.
@@ -214,7 +216,7 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
         below = (*_remarks(row, width), *((*_origin(row, width, timed=True), *_unsaved(row, width)) if verbose else ()))
         cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
     # The least widths have room for the headings.
-    least = (ESTIMATE, INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
+    least = (ESTIMATE, NARROW if saves else INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
     widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]), strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 

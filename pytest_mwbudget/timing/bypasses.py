@@ -7,24 +7,22 @@ same in requests with the layer and in requests without it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import call as enter
-from types import CodeType
+from functools import partial
+from types import CodeType, MethodType
 from typing import Any, TypeAlias
 
 from ..asgi.calls import Call, Key, Reader
 from ..asgi.stack import Entry, Stack
-from ..interpreter.clocks import perf_counter_ns
-from ..interpreter.code_patching import Function, patched_code, twin
+from ..interpreter.code_patching import Function, detour, mentioned_cells, patched_code, trampoline, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
-from ..model.stack import HARNESS, SUSPENDED, EntryIndex, parts_of
-from .probe_code import ArgumentSearch, probe_trampoline
+from ..interpreter.identity import identity
+from ..model.stack import EntryIndex, parts_of
 
-# Called with what the trampoline found before the scope, and scope, receive and send.
-Target: TypeAlias = Callable[[tuple[Any, ...], Any, Any, Any], Any]
+# Called with scope, receive and send; in place of a layer with unusual arguments, with its call.
+Target: TypeAlias = Callable[..., Any]
 
 
 def inner_app(stack: Stack, index: EntryIndex) -> EntryIndex | str:
@@ -50,7 +48,7 @@ def inner_app(stack: Stack, index: EntryIndex) -> EntryIndex | str:
     return inside[0]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Site:
     """A function that enters layers, its twin with its own code, and the trampoline that replaces this code.
 
@@ -79,7 +77,8 @@ class Bypasses:
     def __init__(self, stack: Stack, inner_apps: Mapping[EntryIndex, EntryIndex]) -> None:
         self.stack = stack
         self._sites: dict[int, _Site] = {}  # by the identity of the function
-        self._choices = {index: self._choice(index, inner) for index, inner in inner_apps.items()}
+        entries = stack.entries
+        self._choices = {index: self._choice(entries[index], entries[inner]) for index, inner in inner_apps.items()}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -105,49 +104,117 @@ class Bypasses:
         finally:
             choice.site.targets[choice.key] = choice.own
 
-    def _choice(self, index: EntryIndex, inner_index: EntryIndex) -> _Choice:
-        layer, inner = self.stack.entries[index], self.stack.entries[inner_index]
-        assert layer.function is not None
-        assert inner.function is not None
-        site = self._site(layer.function, layer)
-        call, inner_call = layer.call, inner.call
+    def _choice(self, layer: Entry, inner: Entry) -> _Choice:
+        site, function, call, inner_call = self._site(layer), inner.function, layer.call, inner.call
+        assert function is not None
         assert isinstance(call, Call)
         assert isinstance(inner_call, Call)
-        if layer.ordinary and inner.ordinary:
-            return _Choice(site, layer.key, _with_leads(site.twin, call), _with_leads(inner.function, inner_call))
-        # The arguments of an unusual call differ from request to request; those of an ordinary one tell the layer.
-        given = call if layer.ordinary else None
-        return _Choice(site, layer.key, _with_call(site.twin, given), _with_call(inner.function, inner_call))
+        if not layer.ordinary:
+            return _Choice(site, layer.key, _remade(site.twin), _remade_from(function, inner_call))
+        if not inner.ordinary:
+            return _Choice(site, layer.key, _called(site.twin, call), _called(function, inner_call))
+        return _Choice(site, layer.key, _bound(site.twin, call), _bound(function, inner_call))
 
-    def _site(self, function: Function, layer: Entry) -> _Site:
+    def _site(self, layer: Entry) -> _Site:
+        function, reader = layer.function, layer.reader
+        assert function is not None
+        assert isinstance(reader, Reader)
         if id(function) not in self._sites:
-            reader = layer.reader
-            assert isinstance(reader, Reader)
-            # Logs nothing: nothing came before.
-            search = ArgumentSearch(HARNESS, deque((SUSPENDED, 0)), perf_counter_ns)
             targets: dict[Key, Target] = {}
             original = twin(function, function.__code__)
-            code = probe_trampoline(reader, enter, targets, original, search)
+            code = _trampoline(reader, targets, original) if layer.ordinary else _search(reader, targets, original)
             self._sites[id(function)] = _Site(function, original, code, targets)
         return self._sites[id(function)]
 
 
-def _with_leads(function: Function, call: Call) -> Target:
-    """Return a target that calls a function which takes scope, receive and send last."""
-    own = call.positional[: call.lead_count]
+# ---- trampolines ------------------------------------------------------------------------------------------------
 
-    def target(leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
-        return function(*own, scope, receive, send)
+# Constants of the trampoline's source, in whose places objects stand in the code.
+_FIND = "the function that finds a target by its key"
+_IDENTITY = "the function identity"
+_UNPATCHED = "the function with its original code"
+
+_SHAPE = """
+def make({cells}):
+    def shape({signature}):
+        if False: ({cells})
+        _identity_ = {identity!r}
+        _find_ = {find!r}
+        _target_ = _find_({key})
+        if _target_ is None:
+            _unpatched_ = {unpatched!r}
+            return _unpatched_({passed})
+        return _target_({asgi})
+"""
+
+
+def _trampoline(reader: Reader, targets: Mapping[Key, Target], unpatched: Function) -> CodeType:
+    """Return code that calls a target in place of a function that takes scope, receive and send last."""
+    *leads, scope, receive, send = reader.parameters.positional
+    identities = [f"_identity_({name})" for name in leads]
+    source = _SHAPE.format(
+        cells=mentioned_cells(unpatched.__code__),
+        signature=reader.parameters.signature,
+        passed=reader.parameters.passed,
+        key=identities[0] if len(identities) == 1 else f"({''.join(f'{one}, ' for one in identities)})",
+        asgi=f"{scope}, {receive}, {send}",
+        identity=_IDENTITY,
+        find=_FIND,
+        unpatched=_UNPATCHED,
+    )
+    stand_ins: dict[object, object] = {_IDENTITY: identity, _FIND: targets.get, _UNPATCHED: unpatched}
+    return trampoline(unpatched.__code__, source, stand_ins)
+
+
+def _search(reader: Reader, targets: Mapping[Key, Target], unpatched: Function) -> CodeType:
+    """Return the same for a function with other arguments, in which scope, receive and send are searched."""
+    gathered, read = reader.parameters.gathered, reader.read
+
+    def search(*flat: Any) -> Any:
+        positional, named, _ = gathered(flat)
+        call = read(positional, named)
+        target = None if call is None else targets.get(call.key)
+        return unpatched(*positional, **named) if target is None else target(call)
+
+    return detour(unpatched.__code__, search)
+
+
+# ---- targets, in pairs of equal cost ----------------------------------------------------------------------------
+
+
+def _bound(function: Function, call: Call) -> Target:
+    """Return a function that takes scope, receive and send, with its arguments before these."""
+    leads = call.positional[: call.lead_count]
+    if not leads:
+        return function
+    return MethodType(function, leads[0]) if len(leads) == 1 else partial(function, *leads)
+
+
+def _called(function: Function, call: Call) -> Target:
+    """Return a function that makes a call again with other scope, receive and send."""
+
+    def target(scope: Any, receive: Any, send: Any) -> Any:
+        positional, named = call.replaced(scope, receive, send)
+        return function(*positional, **named)
 
     return target
 
 
-def _with_call(function: Function, call: Call | None) -> Target:
-    """Return a target that makes `call` again; None for the call that the trampoline was entered with."""
+def _remade(function: Function) -> Target:
+    """Return a function that makes the call that it is given."""
 
-    def target(leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
-        made = leads[0] if call is None else call
-        positional, named = made.replaced(scope, receive, send)
+    def target(call: Call) -> Any:
+        positional, named = call.replaced(call.scope, call.receive, call.send)
+        return function(*positional, **named)
+
+    return target
+
+
+def _remade_from(function: Function, own: Call) -> Target:
+    """Return a function that makes its own call with the scope, receive and send of the call that it is given."""
+
+    def target(call: Call) -> Any:
+        positional, named = own.replaced(call.scope, call.receive, call.send)
         return function(*positional, **named)
 
     return target

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
@@ -60,11 +60,7 @@ def make({cells}):
 
 
 def probe_trampoline(
-    reader: Reader | FrameworkReader,
-    probe: Probe,
-    targets: Mapping[Key, Any],
-    unpatched: Function,
-    search: ArgumentSearch,
+    reader: Reader | FrameworkReader, probe: Probe, targets: Targets, unpatched: Function, search: ArgumentSearch
 ) -> CodeType:
     """Return code for a function that enters the probe if the function is called for one of the `targets`.
 
@@ -124,9 +120,7 @@ class ArgumentSearch:
         if before != SUSPENDED:
             self.log.extend((before, self.clock()))
 
-    def entering(
-        self, reader: Reader, probe: Probe, targets: Mapping[Key, Any], unpatched: Function
-    ) -> Callable[..., Any]:
+    def entering(self, reader: Reader, probe: Probe, targets: Targets, unpatched: Function) -> Callable[..., Any]:
         """Return a function that takes any arguments and enters the probe, with the call for the leading arguments."""
         gathered, read, begin, end = reader.parameters.gathered, reader.read, self.begin, self.end
 

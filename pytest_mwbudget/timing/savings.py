@@ -82,8 +82,10 @@ class Savings:
                     await self._try_without(index)
                 if self.layers:
                     await self._sample()
+        entries = self.timing.stack.entries
+        layers = {index: entries[inner_apps[index]].own_task for index in self.layers}
         quick_ns = self.timing.sampler.samples.quick_ns()
-        found = savings(self.rounds, self.layers, self.request_ns / 1000, quick_ns)
+        found = savings(self.rounds, layers, self.request_ns / 1000, quick_ns)
         return found | {index: Saves(None, why) for index, why in self.why.items()}
 
     def _inner_apps(self, layers: Iterable[EntryIndex]) -> dict[EntryIndex, EntryIndex]:
