@@ -16,14 +16,15 @@ from ..analysis.estimates import Estimates, estimate
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import Hops
-from ..analysis.verdicts import BudgetKey, Look, contested, judge_all, more_time
+from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
 from ..asgi.app import Observer
 from ..asgi.stack import Stack
 from ..config.settings import Settings
+from ..errors import tagged
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
-from ..model.results import Books, Effort, Judged, LayerReport, Quantity, Turn
+from ..model.results import Books, Effort, Frame, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Machine
@@ -90,10 +91,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The result of timing a stack. `layers` have no counts yet; `notes` say how far the figures can be trusted."""
+    """The result of timing a stack.
+
+    `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
+    can be trusted.
+    """
 
     layers: Mapping[RowIndex, LayerReport]
-    total: Judged | None
+    frames: Mapping[Frame, Judged]
     books: Books
     floor_us: Microseconds
     slowdown: float
@@ -271,8 +276,9 @@ class Timing:
             for quantity, bound in row.bounded.bounds.items():
                 if look.judgements[row.layer.index, quantity].verdict == "undecided":
                     wanted |= self._depends_on(row, look, quantity, bound)
-        if None in look.judgements and look.judgements[None].verdict == "undecided":
-            wanted.add("whole")
+        for frame in self.settings.budgets.frames:
+            if look.judgements[frame].verdict == "undecided":
+                wanted.add("whole" if frame == "total" else "split")
         return wanted or None
 
     def _depends_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
@@ -311,13 +317,23 @@ class Timing:
         self.latest = judge_all(
             self.layers,
             found,
-            self.settings.budgets.total_us,
+            self.settings.budgets.frames,
             self._effort(),
+            endpoint=self._endpoint(),
             pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
             time=self.settings.more_time,
         )
         return self.latest
+
+    def _endpoint(self) -> EntryIndex | str:
+        """Return the entry of the endpoint, or why it has no time of its own."""
+        if self.stack.endpoint is not None:
+            return self.stack.endpoint
+        handed_on = self.stack.handed_on
+        if handed_on is None:
+            return NOT_ENTERED
+        return tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
 
     def _pending(self) -> list[EntryIndex]:
         """The entries of the layers that are bypassed."""
@@ -376,7 +392,7 @@ class Timing:
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
-            total=look.judgements.get(None),
+            frames={frame: look.judgements[frame] for frame in self.settings.budgets.frames},
             books=self._books(look),
             floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
@@ -398,4 +414,4 @@ class Timing:
 
 
 def _is_busy(key: BudgetKey) -> bool:
-    return key is not None and key[1] == "busy_us"
+    return isinstance(key, tuple) and key[1] == "busy_us"
