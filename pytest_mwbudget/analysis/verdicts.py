@@ -211,15 +211,15 @@ def judge_all(
     frames: Mapping[Frame, Microseconds],
     effort: Effort,
     *,
-    endpoint: EntryIndex | str = NOT_ENTERED,
+    endpoint: EntryIndex | None = None,
     pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
     time: TimeOption = MAX_TIME,
 ) -> Look:
     """Judge every budget of time by the estimates, which took `effort`.
 
-    `frames` are the budgets of rows that are no layers, and `endpoint` is the entry of the endpoint, or why it has no
-    time of its own. A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is
+    `frames` are the budgets of rows that are no layers, and `endpoint` is the entry of the endpoint, None if no budget
+    is of it. A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is
     the reason why no failure counts, None if failures count. `time` gives the measurement more time.
     """
     rows = rows_of(layers, found)
@@ -251,17 +251,16 @@ class _Judging:
     crowded: str | None
     time: TimeOption
 
-    def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | str) -> Judged:
-        """Judge a row that is no layer. `endpoint` is the entry of the endpoint, or why it has no time of its own."""
+    def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Judged:
+        """Judge a row that is no layer."""
         found, waited_us = self.found, 0.0
         limit_us = found.detection_limit_us
         if frame == "total":  # it has no probes and needs no detection limit
             us, slowdown, waited_us, limit_us = found.whole, found.slowdowns.whole, found.waits.whole, 0.0
         elif frame == "outside":
             us, slowdown = found.outside, found.slowdowns.outside
-        elif isinstance(endpoint, str):
-            return Judged(bound, "undecided", endpoint)
         else:
+            assert endpoint is not None
             us, slowdown = found.split[endpoint], found.slowdowns.split[endpoint]
             waited_us = found.waits.split.get(endpoint, 0.0)
         return self._advised(self._figure(us, bound, limit_us, slowdown, waited_us), us, bound, slowdown, waited_us)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from types import CodeType, FrameType
 
+from ..interpreter import internals
 from ..model.endpoint import VALIDATE
 from .calls import Call
 from .frameworks import fastapi, starlette
@@ -91,7 +92,8 @@ class Opening:
 
     def entered_asgi(self, frame: FrameType, call: Call, task: object, *, elsewhere: bool) -> None:
         """Note the call of an ASGI callable, and watch the callable of the route if the router has found it."""
-        self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
+        if frame not in self.step_of:  # a mounted app, which is the handler
+            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
         scope = call.scope
         if "endpoint" in scope and scope["endpoint"] is not self.endpoint:
             self.endpoint, self.handler = scope["endpoint"], []
@@ -129,6 +131,15 @@ class Opening:
         if inherited is None and elsewhere:
             inherited = next((step for step in reversed(self.steps) if not step.over), None)
         return inherited if inherited in self.steps else None
+
+    def end(self) -> None:
+        """Tell the functions apart that share their code, and have equal cells or none."""
+        for step in self.steps:
+            known = self.hooks.get(step.frame.f_code, ())
+            if step.hook is not None and len(known) > 1:
+                function = internals.function_of(step.frame)
+                same = (one for one in known if one.function is function and one.instance is step.hook.instance)
+                step.hook = next(same, step.hook)
 
     # ---- the result -------------------------------------------------------------------------------------------------
 

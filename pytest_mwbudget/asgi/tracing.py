@@ -131,6 +131,7 @@ class Trace:
         finally:
             for call in self.calls:
                 self._note_function(call, internals.function_of(call.frame))
+            self.opening.end()
             self._call_of.clear()
 
     def _note_function(self, call: TracedCall, function: Function | None) -> None:

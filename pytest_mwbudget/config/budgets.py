@@ -150,7 +150,7 @@ def no_such_part(name: str, parts: Sequence[Layer]) -> str:
     """Explain that a budget names no part of the endpoint."""
     names = [part.name for part in parts]
     reserved = [one for one in PARTS if one not in names]
-    known = [*names, *reserved, *(part.qualname for part in parts)]
+    known = [*names, *reserved, *sorted(set().union(*({part.qualname, *part.aliases} for part in parts)))]
     have = f"The parts are: {', '.join(names)}. A route can also have: {', '.join(reserved)}."
     return f"the budget names a part {name!r} that the endpoint does not have.{near_miss(name, known)} {have}"
 

@@ -128,6 +128,9 @@ class Timing:
         self.settings = settings
         self.environment = environment
         self.schedule = environment.schedule
+        # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
+        frames = settings.budgets.frames
+        self.frames = {one: us for one, us in frames.items() if one != "endpoint" or stack.endpoint is not None}
         self.caller = caller
         self.looks = 0
         self.looks_before = looks_before
@@ -276,7 +279,7 @@ class Timing:
             for quantity, bound in row.bounded.bounds.items():
                 if look.judgements[row.layer.index, quantity].verdict == "undecided":
                     wanted |= self._depends_on(row, look, quantity, bound)
-        for frame in self.settings.budgets.frames:
+        for frame in self.frames:
             if look.judgements[frame].verdict == "undecided":
                 wanted.add("whole" if frame == "total" else "split")
         return wanted or None
@@ -317,23 +320,14 @@ class Timing:
         self.latest = judge_all(
             self.layers,
             found,
-            self.settings.budgets.frames,
+            self.frames,
             self._effort(),
-            endpoint=self._endpoint(),
+            endpoint=self.stack.endpoint,
             pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
             time=self.settings.more_time,
         )
         return self.latest
-
-    def _endpoint(self) -> EntryIndex | str:
-        """Return the entry of the endpoint, or why it has no time of its own."""
-        if self.stack.endpoint is not None:
-            return self.stack.endpoint
-        handed_on = self.stack.handed_on
-        if handed_on is None:
-            return NOT_ENTERED
-        return tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
 
     def _pending(self) -> list[EntryIndex]:
         """The entries of the layers that are bypassed."""
@@ -392,7 +386,7 @@ class Timing:
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
-            frames={frame: look.judgements[frame] for frame in self.settings.budgets.frames},
+            frames={frame: self._of_frame(frame, bound, look) for frame, bound in self.settings.budgets.frames.items()},
             books=self._books(look),
             floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
@@ -400,6 +394,15 @@ class Timing:
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
         )
+
+    def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
+        """Return the verdict on a row that is no layer, also on an endpoint without a time of its own."""
+        if frame in self.frames:
+            return look.judgements[frame]
+        handed_on, why = self.stack.handed_on, NOT_ENTERED
+        if handed_on is not None:
+            why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
+        return Judged(bound, "undecided", why)
 
     def _effort(self) -> Effort:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
