@@ -368,7 +368,8 @@ class Findings:
             yield tagged(hidden, "missing-layers")
         if self.stack.without_asgi:
             handler = (
-                "(outside) is the handler of the test's own client, which calls no ASGI app: in no budget but total_us."
+                "(outside) is the handler of the test's own client, which calls no ASGI app: in no budget but"
+                " outside_us and total_us."
             )
             yield tagged(handler, "outside")
         if self.stack.uncut is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -38,6 +38,7 @@ from .model.results import (
     Profile,
     Result,
 )
+from .timing.probes import TaskLayer
 from .timing.run import Environment, Pace, Timed, Timing
 
 if TYPE_CHECKING:
@@ -355,7 +356,9 @@ class _Run:
         # A failing test shows its table, so its figures are read.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
         found = await self._until_known(findings, environment)
-        parts = await self._timing_inside(findings.counted, environment).until_known() if self.opened else None
+        parts = None
+        if self.opened:
+            parts = await self._timing_inside(findings.counted, environment, found.skipped).until_known()
         self.foreign_tools.check(self._codes())
         return findings if self.foreign_tools.distorting else replace(findings, timed=found, timed_parts=parts)
 
@@ -380,14 +383,17 @@ class _Run:
         pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found))
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
-    def _timing_inside(self, found: Counted, environment: Environment) -> Timing:
-        """Return a timing of the parts of the endpoint, in requests of their own without probes outside it."""
+    def _timing_inside(self, found: Counted, environment: Environment, skipped: Sequence[TaskLayer]) -> Timing:
+        """Return a timing of the parts of the endpoint, in requests of their own without probes outside it.
+
+        The requests skip the layers that those skip in which the whole endpoint is timed.
+        """
         stack, settings = self.stack.inside, replace(self.settings, budgets=Budgets())
         found = counted_inside(self.stack, found)
         schedule = replace(environment.schedule, precision_time_s=environment.schedule.parts_time_s)
         pace = Pace(self.request_ns, found.suspending, found.sent, hops(stack, found))
         environment = replace(environment, schedule=schedule)
-        return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace)
+        return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace, left_out=skipped)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 

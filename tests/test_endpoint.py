@@ -24,7 +24,9 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.errors import LayerNameError
 from pytest_mwbudget.model.endpoint import VALIDATE
 from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Counts, Measurement
-from pytest_mwbudget.report.json import from_json, to_json
+from pytest_mwbudget.report.html import render as html_page
+from pytest_mwbudget.report.json import document, from_json, to_json
+from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -486,3 +488,11 @@ def test_none():
     )
     result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
     assert result.countoutcomes() == [1, 0, 1]
+
+
+def test_the_page_and_markdown_have_the_parts(counted: Measurement) -> None:
+    found = document([to_json(counted, "test")])
+    page, text = html_page(found), markdown(found)
+    assert "Counts inside the endpoint" in page
+    assert "tests.endpoints:generator" in page
+    assert text.index("(endpoint)") < text.index("&emsp;<code>routing</code>") < text.index("(total)")

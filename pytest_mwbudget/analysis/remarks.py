@@ -60,7 +60,7 @@ def remarks(
         own = "what the app object does before and after its middlewares, and " if framework else ""
         yield tagged(
             f"(outside) is {own}code round the app object, such as Sentry or OpenTelemetry: not a layer, and in no"
-            " budget but total_us.",
+            " budget but outside_us and total_us.",
             "outside",
         )
     for row in look.rows:

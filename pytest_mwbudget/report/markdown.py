@@ -22,6 +22,8 @@ COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "
 RULER = "|---|--:|--:|--:|---|--:|--:|"
 CHANGE = "change"
 UNKNOWN = "–"
+# Indents a part of the endpoint.
+INDENT = "&emsp;"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # The most requests that are listed with the reason why they were not measured.
 UNMEASURED = 10
@@ -163,7 +165,7 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     since = any(row.changes for row in shown.rows)
     yield _line((*COLUMNS, CHANGE) if since else COLUMNS)
     yield f"{RULER}---|" if since else RULER
-    for row in shown.rows:
+    for row in shown.lines():
         yield _line((*_cells(row), _change(row)) if since else _cells(row))
     yield ""
     yield from _findings(shown)
@@ -188,6 +190,7 @@ def _cells(row: Row) -> Sequence[str]:
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
     name = code(row.name) if row.report else row.name
+    name = f"{INDENT}{name}" if row.is_part else name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
 
 

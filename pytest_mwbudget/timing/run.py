@@ -28,7 +28,7 @@ from ..model.results import Books, Effort, Frame, Judged, LayerReport, Quantity,
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Machine
-from .probes import Probes, task_layers
+from .probes import Probes, TaskLayer, task_layers
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
 
@@ -94,7 +94,7 @@ class Timed:
     """The result of timing a stack.
 
     `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
-    can be trusted.
+    can be trusted. `skipped` are the layers that requests skipped to time what is inside them.
     """
 
     layers: Mapping[RowIndex, LayerReport]
@@ -105,12 +105,14 @@ class Timed:
     reference_ns: float
     effort: Effort
     notes: tuple[str, ...]
+    skipped: tuple[TaskLayer, ...] = ()
 
 
 class Timing:
     """One stack being timed.
 
     `looks_before` is the number of looks at samples that were discarded. These looks have spent their share of ALPHA.
+    Requests of the split skip the layers in `left_out`.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Timing:
         environment: Environment,
         pace: Pace,
         looks_before: int = 0,
+        left_out: Sequence[TaskLayer] = (),
     ) -> None:
         self.stack = stack
         self.layers = layers
@@ -139,6 +142,7 @@ class Timing:
         self.failed_before: frozenset[BudgetKey] = frozenset()
         self.first_look = self.schedule.first_look(pace.request_ns)
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
+        self.left_out = left_out
         self.begun_ns = environment.clock()
         self.sampler = self._sampler(caller, pace)
 
@@ -163,6 +167,7 @@ class Timing:
             self.schedule,
             self.schedule.turn(pace.request_ns),
             self.environment.hop if self.hops else None,
+            self.left_out,
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
@@ -393,6 +398,7 @@ class Timing:
             reference_ns=look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
+            skipped=tuple(self.sampler.bypassable),
         )
 
     def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
