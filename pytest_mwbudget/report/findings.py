@@ -204,7 +204,8 @@ def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) ->
     if advised:
         return f"Next: the advice above; or, {intended}"
     if profiled:
-        return f"Next: look for {row.name} in the flamegraph; {intended}"
+        place_of = "the endpoint" if row.is_part else row.name
+        return f"Next: look for {place_of} in the flamegraph; {intended}"
     target = f"{row.name} of the endpoint" if row.kind == "part" else row.report.layer.qualname
     return f"Next: profile {target} on this request; {intended}"
 

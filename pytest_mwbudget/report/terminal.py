@@ -143,7 +143,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
 
 def _more(result: Result, shown: View) -> str:
     """Return the line that names the page on the failure."""
-    if any(row.exceeded for row in shown.rows):
+    if any(row.exceeded for row in shown.lines()):
         return more_about("over-budget")
     if result.recorded is not None and result.recorded.broken:
         return more_about("over-limit")
