@@ -162,7 +162,7 @@ async def _measured(
     chosen = choose(stack, settings)
     if chosen is None:
         return None
-    opened = bool(stack.parts) and (environment.precise or bool(chosen.budgets.endpoint))
+    opened = bool(stack.parts) and (environment.inside or bool(chosen.budgets.endpoint))
     if chosen.limits is not None and chosen.limits.timed:
         environment = replace(environment, precise=True)
     with _turn(chosen, environment) as environment:

@@ -461,6 +461,21 @@ def test_lines_of_the_configuration_can_bound_the_parts(pytester: pytest.Pyteste
     assert result.countoutcomes() == [1, 0, 0]
 
 
+def test_parts_are_measured_only_if_somebody_reads_them(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_shop=f"""{SHOP}
+
+@pytest.mark.mw_budget(tasks=5)
+def test_it(mw_budget, pytestconfig):
+    endpoint = mw_budget.get("/orders").endpoint
+    assert bool(endpoint) == bool(pytestconfig.getoption("verbose"))
+"""
+    )
+    for verbose in ((), ("-v",)):
+        result = pytester.inline_run("--mw-budget", *verbose, *LEAN, plugins=[Scheduled(**FAST)])
+        assert result.countoutcomes() == [1, 0, 0]
+
+
 def test_a_budget_may_be_of_another_request_of_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_shop=f"""{SHOP}

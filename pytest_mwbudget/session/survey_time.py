@@ -106,7 +106,7 @@ class Plan:
                 agreeing_requests=min(schedule.agreeing_requests, FEW_AGREEING),
                 brief_warm_calls=min(schedule.brief_warm_calls, FEW_WARM_CALLS),
             )
-        return replace(environment, precise=True, schedule=brief, progress=lambda share: None)
+        return replace(environment, precise=True, inside=False, schedule=brief, progress=lambda share: None)
 
 
 def plan_of(limit_s: Seconds, sums: Sums, tests: int) -> Plan:

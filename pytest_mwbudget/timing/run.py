@@ -57,7 +57,7 @@ class Environment:
     """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance.
 
     `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
-    figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
+    figures even if every budget is kept, `inside` that they show the parts of endpoints. `turns` is a context round a measurement by the clock, which waits until no
     other process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted
     here, each with the reason.
     """
@@ -69,6 +69,7 @@ class Environment:
     progress: Progress = lambda share: None
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
     precise: bool = True
+    inside: bool = True
     uncounted: Mapping[str, str] = field(default_factory=dict)
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
