@@ -57,9 +57,9 @@ class Environment:
     """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance.
 
     `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
-    figures even if every budget is kept, `inside` that they show the parts of endpoints. `turns` is a context round a measurement by the clock, which waits until no
-    other process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted
-    here, each with the reason.
+    figures even if every budget is kept, `inside` that they show the parts of endpoints. `turns` is a context round a
+    measurement by the clock, which waits until no other process measures; `turn` is what that context returned.
+    `uncounted` has the quantities that are not counted here, each with the reason.
     """
 
     clock: Clock = perf_counter_ns
