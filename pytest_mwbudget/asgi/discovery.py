@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from ..interpreter.code_patching import is_plain
 from ..model.stack import EntryIndex, Kind
+from . import loops
 from .app import Observer
 from .callables import is_response, kind_of, method_name
 from .calls import Key, Spot
@@ -63,7 +64,8 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     displaced = first.displaced or second.displaced
     found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
     found = replace(found, uncut=second.uncut)
-    return with_parts(found, first, second, list(entered.values()))
+    with loops.unwatched():
+        return with_parts(found, first, second, list(entered.values()))
 
 
 def _entry(

@@ -78,7 +78,11 @@ class Opening:
 
     def entered(self, frame: FrameType, task: object, *, elsewhere: bool) -> None:
         """Note the call of a watched function."""
-        hook = next((one for one in self.hooks[frame.f_code] if one.is_entered_by(frame)), None)
+        try:
+            hook = next((one for one in self.hooks[frame.f_code] if one.is_entered_by(frame)), None)
+        except Exception as error:
+            self._note_error(error)
+            return
         if hook is not None and frame not in self.step_of:
             self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
             if hook.layer is not None and hook.layer.name == VALIDATE:
@@ -108,10 +112,13 @@ class Opening:
         try:
             found = list(hooks)
         except Exception as error:  # an app or a release that is built in another way must break no test
-            self.error = f"its parts could not be read ({type(error).__name__}: {error})"
+            self._note_error(error)
             return []
         self._watch(found)
         return found
+
+    def _note_error(self, error: Exception) -> None:
+        self.error = f"its parts could not be read ({type(error).__name__}: {error})"
 
     def _note(self, step: Step) -> None:
         _current.set(step)

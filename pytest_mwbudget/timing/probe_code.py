@@ -213,6 +213,67 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
     return receiving, sending
 
 
+def _message_probes_inside(
+    timeline: Log, clock: Clock, inside: Collection[Owner]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the same for an endpoint whose parts have probes: afterwards the part goes on that receives or sends.
+
+    `inside` are the owners of the endpoint and its parts.
+    """
+    log = timeline.append
+
+    def resumed(owner: Owner) -> Owner:
+        if timeline[-2] != SUSPENDED:
+            return owner
+        # A task that a part spawned, while the part waits.
+        before = Owner(timeline[-4])
+        before = before if before in inside else owner
+        log(before)
+        log(clock())
+        return before
+
+    def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
+        body_over = False
+
+        async def probed_receive(*arguments: Any, **named: Any) -> Any:
+            nonlocal body_over
+            if body_over:
+                return await ask(*arguments, **named)
+            before = timeline[-2]
+            if before not in inside:
+                before = resumed(owner)
+            log(outer)
+            log(clock())
+            try:
+                message = await ask(*arguments, **named)
+                body_over = isinstance(message, dict) and not message.get("more_body", False)
+                return message
+            finally:
+                log(before)
+                log(clock())
+
+        ask, stand_in = stand_in_for_callable(receive, probed_receive)
+        return stand_in
+
+    def sending(owner: Owner, outer: Owner, send: Any) -> Any:
+        async def probed_send(*arguments: Any, **named: Any) -> Any:
+            before = timeline[-2]
+            if before not in inside:
+                before = resumed(owner)
+            log(outer)
+            log(clock())
+            try:
+                return await give(*arguments, **named)
+            finally:
+                log(before)
+                log(clock())
+
+        give, stand_in = stand_in_for_callable(send, probed_send)
+        return stand_in
+
+    return receiving, sending
+
+
 def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitable[Any]], Coroutine[Any, Any, Any]]:
     """Return the coroutine function in which runs what a plain function of an owner returned."""
     log = timeline.append
@@ -230,11 +291,16 @@ def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitab
     return awaited
 
 
-def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
-    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called."""
+def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None = None) -> Probe:
+    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called.
+
+    `inside` are the owners of an endpoint whose parts have probes.
+    """
     log = timeline.append
     # One of the two is called inside the layer and the other outside, because half of a probe is charged to each side.
-    receiving, sending = _message_probes(timeline, clock)
+    receiving, sending = (
+        _message_probes(timeline, clock) if inside is None else _message_probes_inside(timeline, clock, inside)
+    )
     awaited = _probe_of_awaitable(timeline, clock)
 
     async def probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:

@@ -167,8 +167,11 @@ class Probes:
         return self._inside if site.is_part else None
 
     def _probe(self, site: _Site) -> Probe:
-        maker = framework_probe_for if isinstance(site.reader, FrameworkReader) else probe_for
-        return maker(self.log, self.clock, plain=is_plain(site.function))
+        plain = is_plain(site.function)
+        if isinstance(site.reader, FrameworkReader):
+            return framework_probe_for(self.log, self.clock, plain=plain)
+        opened = any(self.stack.entries[index].is_part for index in self.probed)
+        return probe_for(self.log, self.clock, plain=plain, inside=self._inside if opened else None)
 
     def _site_of(self, index: EntryIndex) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
