@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, FastAPI, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, field_serializer
 
 # By part, what `_do` gets.
@@ -127,6 +127,16 @@ def in_thread(
 @app.post("/items")
 async def create(item: Item) -> Item:
     return item
+
+
+@app.get("/stream")
+async def stream() -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            cost("respond")
+            yield b"piece"
+
+    return StreamingResponse(pieces())
 
 
 @app.get("/ready")

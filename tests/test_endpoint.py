@@ -312,6 +312,16 @@ def test_every_part_takes_what_it_spins() -> None:
 
 
 @pytest.mark.live
+def test_what_a_stream_takes_is_in_respond() -> None:
+    with costs(spin, {"respond": 200}):
+        found = measured(app, url="/stream", settings={"max_time_s": 1.0})
+    assert found.endpoint is not None
+    us = {part.name: part.us.estimate for part in found.endpoint.parts if part.us}
+    assert us["respond"] > 3 * 200
+    assert all(one < 150 for name, one in us.items() if name != "respond"), us
+
+
+@pytest.mark.live
 def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
     with costs(spin, {"sync": 2000, "sync_generator": 1000, "handler": 3000}):
         found = measured(app, url="/threads", settings={"max_time_s": 1.0})
@@ -399,6 +409,13 @@ def test_parts_stand_below_the_endpoint_in_a_verbose_table(counted: Measurement)
     first = names.index("(endpoint)")
     assert names[first + 1 : first + 3] == ["routing", "framework"]
     assert "routing" not in [line.text.strip().partition(" ")[0] for line in table(counted, 120)]
+
+
+def test_a_part_is_found_by_its_name(counted: Measurement) -> None:
+    assert counted.endpoint is not None
+    assert counted.endpoint.part("serialize").counts is not None
+    with pytest.raises(KeyError, match=r"no part 'serialise'\. Did you mean 'serialize'"):
+        counted.endpoint.part("serialise")
 
 
 def test_parts_survive_the_file(counted: Measurement) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..errors import near_miss, tagged
 from .results import Judged, LayerReport, Verdict, worst
 
 ROUTING, FRAMEWORK, READ, VALIDATE = "routing", "framework", "read", "validate"
@@ -35,6 +36,16 @@ class EndpointReport:
     closed: str | None = None
     judged: Judged | None = None
     notes: tuple[str, ...] = ()
+
+    def part(self, name: str) -> LayerReport:
+        """Return the report of a part by its name in the table. Raises KeyError, which lists the names."""
+        __tracebackhide__ = True
+        for part in self.parts:
+            if part.name == name:
+                return part
+        names = [part.name for part in self.parts]
+        have = f"The parts are: {', '.join(names)}" if names else f"The endpoint has no parts: {self.closed}"
+        raise KeyError(tagged(f"no part {name!r}.{near_miss(name, names)} {have}", "layer-name"))
 
     @property
     def verdict(self) -> Verdict | None:
