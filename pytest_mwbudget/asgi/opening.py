@@ -19,6 +19,8 @@ from .calls import Call
 from .frameworks import fastapi, starlette
 from .frameworks.seam import FrameworkLayer, Hook
 
+UNREADABLE = "its parts could not be read ({}: {})"
+
 
 @dataclass(slots=True, eq=False)
 class Step:
@@ -118,7 +120,7 @@ class Opening:
         return found
 
     def _note_error(self, error: Exception) -> None:
-        self.error = f"its parts could not be read ({type(error).__name__}: {error})"
+        self.error = UNREADABLE.format(type(error).__name__, error)
 
     def _note(self, step: Step) -> None:
         _current.set(step)

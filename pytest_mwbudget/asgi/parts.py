@@ -17,7 +17,7 @@ from .calls import FrameworkCall
 from .frameworks.gates import hook
 from .frameworks.seam import FrameworkLayer, Hook
 from .naming import numbered
-from .opening import Opening, Step
+from .opening import UNREADABLE, Opening, Step
 from .origins import origin_of, origin_of_class
 from .stack import Entry, Stack
 from .tracing import Trace, TracedCall
@@ -54,6 +54,16 @@ def with_parts(stack: Stack, first: Trace, second: Trace, calls_of: Sequence[Seq
     if endpoint is None:
         why = TOGETHER.format(stack.handed_on.to_layer, stack.handed_on.because) if stack.handed_on else None
         return replace(stack, closed=None if why is None else tagged(why, "endpoint-closed"))
+    try:
+        return _opened(stack, endpoint, first, second, calls_of)
+    except Exception as error:  # an app or a release that is built in another way must break no test
+        why = UNREADABLE.format(type(error).__name__, error)
+        return replace(stack, closed=tagged(why, "endpoint-closed"))
+
+
+def _opened(
+    stack: Stack, endpoint: EntryIndex, first: Trace, second: Trace, calls_of: Sequence[Sequence[TracedCall]]
+) -> Stack:
     opening = second.opening
     sites = list(_sites(stack, endpoint, second))
     lasting = {_key(site) for site in _sites(stack, endpoint, first)}
@@ -63,7 +73,7 @@ def with_parts(stack: Stack, first: Trace, second: Trace, calls_of: Sequence[Seq
         return replace(stack, closed=tagged(why, "endpoint-closed"))
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
-    return replace(stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint, opening)))
+    return replace(stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)))
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:
@@ -176,10 +186,9 @@ def _callee(site: _Site, opening: Opening) -> object:
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(entries: Sequence[Entry], endpoint: EntryIndex, opening: Opening) -> Iterator[tuple[EntryIndex, Layer]]:
+def _rows(entries: Sequence[Entry], endpoint: EntryIndex) -> Iterator[tuple[EntryIndex, Layer]]:
     """Yield the rows of the parts: those with names of their own in the order of PARTS, dependencies as called."""
-    own = ROUTING if entries[endpoint].kind == "routing" else FRAMEWORK
-    reserved: dict[str, EntryIndex] = {own: endpoint}
+    reserved: dict[str, EntryIndex] = {}
     dependencies: list[EntryIndex] = []
     for number, entry in enumerate(entries):
         layer = entry.hook.layer if entry.is_part and entry.hook else None
@@ -189,6 +198,9 @@ def _rows(entries: Sequence[Entry], endpoint: EntryIndex, opening: Opening) -> I
             dependencies.append(EntryIndex(number))
         else:
             reserved[layer.name] = EntryIndex(number)
+    # A route with a layer of its own has no router inside that layer.
+    own = ROUTING if entries[endpoint].kind == "routing" or FRAMEWORK in reserved else FRAMEWORK
+    reserved[own] = endpoint
     names = numbered([name_of(entries[index].callee) for index in dependencies])
     rows: list[tuple[EntryIndex, str]] = []
     for name in PARTS:
