@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BudgetWarning, MwBudgetError
+    from .model.endpoint import EndpointReport
     from .model.estimate import Estimate
     from .model.results import Count, Counts, Judged, LayerReport, Measurement, Occupation
     from .model.stack import Layer
@@ -15,6 +16,7 @@ __all__ = [
     "BudgetWarning",
     "Count",
     "Counts",
+    "EndpointReport",
     "Estimate",
     "Judged",
     "Layer",
@@ -31,6 +33,7 @@ _HOMES = {
     "MwBudget": "session.client",
     "Count": "model.results",
     "Counts": "model.results",
+    "EndpointReport": "model.endpoint",
     "Estimate": "model.estimate",
     "Judged": "model.results",
     "Layer": "model.stack",

@@ -4,34 +4,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any
 
 from .analysis import verdicts
+from .analysis.remarks import on_parts
 from .analysis.rows import Bounded, Together
 from .analysis.slowdown import Hops
+from .analysis.verdicts import NOT_ENTERED
 from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
 from .counting.executed import Executed
 from .counting.rows import DIFFERS, row_counts, with_own_types
 from .counting.run import RequestCharges
-from .errors import tagged
+from .errors import LayerNameError, tagged
 from .interpreter.foreign_tools import ForeignTools
+from .model.endpoint import PARTS, EndpointReport
 from .model.results import (
     COUNTED,
     CountedQuantity,
     Counts,
+    Frame,
     Judged,
     LayerReport,
     Ledger,
     Quantity,
     RequestLine,
     Result,
+    Verdict,
     worst,
 )
-from .model.stack import HARNESS, OUTERMOST, EntryIndex, Owner, RowIndex, first_part, nearest_probed, owner_of, parts_of
+from .model.stack import (
+    HARNESS,
+    OUTERMOST,
+    EntryIndex,
+    Layer,
+    Owner,
+    RowIndex,
+    first_part,
+    nearest_probed,
+    owner_of,
+    parts_of,
+)
 from .timing.run import Timed
 
 # ---- budgets ----------------------------------------------------------------------------------------------------
@@ -78,17 +94,39 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
     )
 
 
+def bounded_parts(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
+    """Return every part of the endpoint with the budgets that apply to it.
+
+    A part with a budget that the request did not come to has no entry, and so has every part of a closed endpoint.
+    Raises LayerNameError for a budget that names no part of an opened endpoint.
+    """
+    layers = [layer for _, layer in stack.parts]
+    absent = [name for name in budgets.unmatched(said.of_parts, layers) if name in PARTS or not stack.parts]
+    layers += [
+        Layer(RowIndex(place), name, name, "part", entered=False) for place, name in enumerate(absent, len(layers))
+    ]
+    for name in budgets.unmatched(said.of_parts, layers):
+        raise LayerNameError(budgets.no_such_part(name, layers))
+    assigned = budgets.assign(said.of_parts, layers)
+    entry_of = {layer.index: entry for entry, layer in stack.parts}
+    return tuple(Bounded(entry_of.get(one.index), one, assigned.get(one.index, {})) for one in layers)
+
+
 # ---- counts -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting."""
+    """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting.
+
+    `parts` are the rows of the endpoint's parts, empty if it was not opened.
+    """
 
     layers: Mapping[RowIndex, Counts]
     report: Ledger
     sent: Mapping[EntryIndex, int]
     notes: Sequence[str]
+    parts: Mapping[RowIndex, Counts] = field(default_factory=dict)
 
     @property
     def suspending(self) -> bool:
@@ -104,8 +142,10 @@ def counted(
     too_low: Mapping[Owner, str],
     executed: Executed,
     notes: Sequence[str],
+    *,
+    opened: bool = False,
 ) -> Counted:
-    """Return the typical counts of a request.
+    """Return the typical counts of a request, `opened` also those of the parts of the endpoint.
 
     `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little.
     """
@@ -123,7 +163,7 @@ def counted(
     }
     found["outside"] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
     if stack.endpoint is not None:
-        found["endpoint"] = row(parts(stack.endpoint))
+        found["endpoint"] = row((*parts(stack.endpoint), *map(owner_of, stack.part_entries)))
     outermost = row([owner_of(OUTERMOST)])
     total = row(map(Owner, range(len(stack.entries) + 1)))
     total = replace(total, received=outermost.received, sent=outermost.sent)
@@ -131,7 +171,19 @@ def counted(
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
-    return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes)
+    inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
+    return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes, with_own_types(inside))
+
+
+def counted_inside(stack: Stack, found: Counted) -> Counted:
+    """Return the counts of the endpoint's parts, as those of the layers of `Stack.inside`.
+
+    What the endpoint sends is sent by the part that sends the response, past the parts round it.
+    """
+    assert stack.endpoint is not None
+    sent = found.sent.get(stack.endpoint, 0)
+    through = (index for index in stack.part_entries if stack.entries[index].same_send)
+    return replace(found, layers=found.parts, sent={stack.endpoint: sent, **dict.fromkeys(through, sent)})
 
 
 def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
@@ -185,23 +237,24 @@ class Findings:
     budgets: Budgets
     foreign_tools: ForeignTools
     counted: Counted
+    parts: tuple[Bounded, ...] = ()
     timed: Timed | None = None
+    timed_parts: Timed | None = None
 
     @property
     def breaks_count(self) -> bool:
         """Whether a budget of a count is not certainly kept."""
-        judged = (
-            one for bounded in self.layers if bounded.layer.entered for one in self._counts_judged(bounded).values()
-        )
-        return any(one.verdict != "pass" for one in judged)
+        rows = [self._counts_judged(bounded, self.counted.layers) for bounded in self.layers if bounded.layer.entered]
+        rows += [self._counts_judged(bounded, self.counted.parts) for bounded in self.parts if bounded.layer.entered]
+        return any(one.verdict != "pass" for row in rows for one in row.values())
 
     def result(self, line: RequestLine, status: int, loop: str) -> Result:
         """Return the finished record."""
         reports = tuple(map(self._report, self.layers))
-        timed = self.timed
-        total = timed.total if timed else self._untimed_total()
-        said = [report.verdict for report in reports] + [total.verdict if total else None]
-        return Result(
+        timed, endpoint = self.timed, self._endpoint()
+        frames = timed.frames if timed else self._untimed_frames()
+        total, outside = frames.get("total"), frames.get("outside")
+        found = Result(
             request=line,
             status=status,
             loop=loop,
@@ -212,41 +265,69 @@ class Findings:
             slowdown=timed.slowdown if timed else None,
             reference_ns=timed.reference_ns if timed else None,
             effort=timed.effort if timed else None,
+            endpoint=endpoint if endpoint != EndpointReport() else None,
+            outside=outside,
             total_budget_us=self.budgets.total_us,
             total_verdict=total.verdict if total else None,
             total_reason=total.reason if total else None,
-            verdict=worst(verdict for verdict in said if verdict is not None),
             notes=tuple(self._notes()),
             disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
         )
+        return replace(found, verdict=worst(verdict for verdict in found.verdicts if verdict is not None))
+
+    def _endpoint(self) -> EndpointReport:
+        frames = self.timed.frames if self.timed else self._untimed_frames()
+        return EndpointReport(
+            parts=tuple(map(self._part, self.parts)),
+            closed=self.stack.closed,
+            judged=frames.get("endpoint"),
+            notes=tuple(self._notes_on_parts()),
+        )
+
+    def _notes_on_parts(self) -> Iterator[str]:
+        if self.timed is not None and self.timed_parts is not None and self.timed.books.endpoint is not None:
+            parts = {report.name: report.us for report in self.timed_parts.layers.values() if report.us is not None}
+            yield from on_parts(parts, self.timed.books.endpoint)
+
+    def _part(self, bounded: Bounded) -> LayerReport:
+        """Return the report of a part. A part that the request did not come to costs nothing."""
+        layer = bounded.layer
+        if bounded.entry is None:
+            closed = self.stack.closed or NOT_ENTERED
+            verdict: Verdict = "pass" if self.stack.parts else "undecided"
+            judged = Judged(0.0, verdict, None if self.stack.parts else closed)
+            return LayerReport(layer, judged={q: replace(judged, bound=most) for q, most in bounded.bounds.items()})
+        time = self.timed_parts.layers.get(layer.index) if self.timed_parts else None
+        time = time or LayerReport(layer, judged=self._untimed(bounded))
+        judgements = {**time.judged, **self._counts_judged(bounded, self.counted.parts)}
+        return replace(time, counts=self.counted.parts.get(layer.index), judged=judgements)
 
     def _report(self, bounded: Bounded) -> LayerReport:
         layer = bounded.layer
         if not layer.entered:
-            reason = tagged("the request did not come to it: a layer outside answered", "not-entered")
             return LayerReport(
-                layer, judged={q: Judged(most, "undecided", reason) for q, most in bounded.bounds.items()}
+                layer, judged={q: Judged(most, "undecided", NOT_ENTERED) for q, most in bounded.bounds.items()}
             )
         time = self.timed.layers.get(layer.index) if self.timed else None
         time = time or LayerReport(layer, judged=self._untimed(bounded))
-        judged = {**time.judged, **self._counts_judged(bounded)}
+        judged = {**time.judged, **self._counts_judged(bounded, self.counted.layers)}
         return replace(time, counts=self.counted.layers.get(layer.index), judged=judged)
 
-    def _counts_judged(self, bounded: Bounded) -> dict[Quantity, Judged]:
-        return {q: self._count_judged(bounded, q) for q in COUNTED if q in bounded.bounds}
+    def _counts_judged(self, bounded: Bounded, rows: Mapping[RowIndex, Counts]) -> dict[Quantity, Judged]:
+        return {q: self._count_judged(bounded, q, rows) for q in COUNTED if q in bounded.bounds}
 
-    def _count_judged(self, bounded: Bounded, quantity: CountedQuantity) -> Judged:
+    def _count_judged(self, bounded: Bounded, quantity: CountedQuantity, rows: Mapping[RowIndex, Counts]) -> Judged:
         bound = bounded.bounds[quantity]
         # A profiler of the app hides layers.
         if self.stack.displaced:
             return Judged(bound, "undecided", self._why_disturbed)
-        own = self.counted.layers.get(bounded.layer.index)
+        own = rows.get(bounded.layer.index)
         why = self.counted.report.why.get(quantity) or (own.why.get(quantity) if own else None)
         if why is not None:
             said = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
             return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else said)
         others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
-        neighbour = next(map(self.counted.layers.get, others), None)
+        neighbour = next(map(rows.get, others), None)
         judgement = verdicts.judge_counted(
             bounded, quantity, own.of(quantity) if own else None, neighbour.of(quantity) if neighbour else None
         )
@@ -257,9 +338,8 @@ class Findings:
         times = {q: most for q, most in bounded.bounds.items() if q not in COUNTED}
         return {q: Judged(most, "undecided", self._why_disturbed) for q, most in times.items()}
 
-    def _untimed_total(self) -> Judged | None:
-        bound = self.budgets.total_us
-        return None if bound is None else Judged(bound, "undecided", self._why_disturbed)
+    def _untimed_frames(self) -> dict[Frame, Judged]:
+        return {frame: Judged(bound, "undecided", self._why_disturbed) for frame, bound in self.budgets.frames.items()}
 
     @property
     def _why_disturbed(self) -> str:
@@ -288,7 +368,8 @@ class Findings:
             yield tagged(hidden, "missing-layers")
         if self.stack.without_asgi:
             handler = (
-                "(outside) is the handler of the test's own client, which calls no ASGI app: in no budget but total_us."
+                "(outside) is the handler of the test's own client, which calls no ASGI app: in no budget but"
+                " outside_us and total_us."
             )
             yield tagged(handler, "outside")
         if self.stack.uncut is not None:

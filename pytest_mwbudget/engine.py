@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -19,7 +19,8 @@ from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
 from .asgi.request import template_of
 from .asgi.stack import Stack
-from .assembly import Counted, Findings, bounded_layers, counted, hops
+from .assembly import Counted, Findings, bounded_layers, bounded_parts, counted, counted_inside, hops
+from .config.budgets import Budgets
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.executed import Executed, ExecutedRun
@@ -37,6 +38,7 @@ from .model.results import (
     Profile,
     Result,
 )
+from .timing.probes import TaskLayer
 from .timing.run import Environment, Pace, Timed, Timing
 from .timing.savings import with_saves
 
@@ -161,11 +163,12 @@ async def _measured(
     chosen = choose(stack, settings)
     if chosen is None:
         return None
+    opened = bool(stack.parts) and (environment.inside or bool(chosen.budgets.endpoint))
     if chosen.limits is not None and chosen.limits.timed:
         environment = replace(environment, precise=True)
     with _turn(chosen, environment) as environment:
-        executed = await _executed(caller, stack, chosen, environment, foreign_tools)
-        run = await _prepared(caller, stack, chosen, environment, foreign_tools)
+        executed = await _executed(caller, stack.opened if opened else stack, chosen, environment, foreign_tools)
+        run = replace(await _prepared(caller, stack, chosen, environment, foreign_tools), opened=opened)
         findings = await run.counted(executed)
         if chosen.need_clock and not foreign_tools.distorting:
             findings = await run.timed(findings)
@@ -279,22 +282,27 @@ async def _prepared(
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
     foreign_tools.check()
-    layers = bounded_layers(stack, settings.budgets)
-    return _Run(stack, layers, caller, settings, environment, foreign_tools, request_ns, warm)
+    layers, parts = bounded_layers(stack, settings.budgets), bounded_parts(stack, settings.budgets)
+    return _Run(stack, layers, parts, caller, settings, environment, foreign_tools, request_ns, warm)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A measurement of a running app with known layers. A request takes `request_ns`; `warm` means warm for timing."""
+    """A measurement of a running app with known layers. A request takes `request_ns`; `warm` means warm for timing.
+
+    `opened` means that the parts of the endpoint are measured too.
+    """
 
     stack: Stack
     layers: tuple[Bounded, ...]
+    parts: tuple[Bounded, ...]
     caller: server.Caller
     settings: Settings
     environment: Environment
     foreign_tools: ForeignTools
     request_ns: float
     warm: bool
+    opened: bool = False
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
@@ -302,7 +310,8 @@ class _Run:
         """Count in some requests what each layer causes."""
         __tracebackhide__ = True
         schedule = self.environment.schedule
-        run = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
+        stack = self.stack.opened if self.opened else self.stack
+        run = CountingRun(stack, counting_backend(), self.caller.loop.library)
         limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer} if a request needs longer"
         message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
@@ -326,8 +335,9 @@ class _Run:
             distorted = dict.fromkeys(PROCESS_WIDE, self.foreign_tools.why_no_figures)
         why_not = {**self.environment.uncounted, **distorted, **run.why_not, **executed.why_not}
         too_low = {**executed.too_low, **run.too_low}
-        found = counted(self.stack, charges, why_not, too_low, executed, list(run.notes()))
-        return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found)
+        found = counted(self.stack, charges, why_not, too_low, executed, list(run.notes()), opened=self.opened)
+        parts = self.parts if self.opened or not self.stack.parts else ()
+        return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found, parts)
 
     def _codes(self) -> list[CodeType]:
         """Return the code of the functions that enter layers."""
@@ -347,8 +357,11 @@ class _Run:
         # A failing test shows its table, so its figures are read.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
         found = await self._until_known(findings, environment)
+        parts = None
+        if self.opened:
+            parts = await self._timing_inside(findings.counted, environment, found.skipped).until_known()
         self.foreign_tools.check(self._codes())
-        return findings if self.foreign_tools.distorting else replace(findings, timed=found)
+        return findings if self.foreign_tools.distorting else replace(findings, timed=found, timed_parts=parts)
 
     async def _until_known(self, findings: Findings, environment: Environment) -> Timed:
         """Time the layers; on an app that is not warm, look before warming up if only the verdicts are wanted."""
@@ -369,13 +382,21 @@ class _Run:
 
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
-        layers = [
-            replace(bounded, bounds={q: most for q, most in bounded.bounds.items() if q not in COUNTED})
-            for bounded in self.layers
-            if bounded.layer.entered
-        ]
+        layers = _timed_bounds(self.layers)
         pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found))
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
+
+    def _timing_inside(self, found: Counted, environment: Environment, skipped: Sequence[TaskLayer]) -> Timing:
+        """Return a timing of the parts of the endpoint, in requests of their own without probes outside it.
+
+        The requests skip the layers that those skip in which the whole endpoint is timed.
+        """
+        stack, settings = self.stack.inside, replace(self.settings, budgets=Budgets())
+        found = counted_inside(self.stack, found)
+        schedule = replace(environment.schedule, precision_time_s=environment.schedule.parts_time_s)
+        pace = Pace(self.request_ns, found.suspending, found.sent, hops(stack, found))
+        environment = replace(environment, schedule=schedule)
+        return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace, left_out=skipped)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
@@ -412,6 +433,15 @@ class _Run:
                 lambda: extend(limit_s),
                 self.environment.schedule,
             )
+
+
+def _timed_bounds(rows: Iterable[Bounded]) -> list[Bounded]:
+    """Return the rows that the request entered, with their budgets of time."""
+    return [
+        replace(bounded, bounds={q: most for q, most in bounded.bounds.items() if q not in COUNTED})
+        for bounded in rows
+        if bounded.layer.entered
+    ]
 
 
 def _without_profile(result: Result, why: str) -> Result:

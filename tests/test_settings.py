@@ -27,6 +27,8 @@ def field_of(settings: Settings, key: str) -> object:
         return dict(budgets.default).get(key)
     return {
         "total_us": budgets.total_us,
+        "outside_us": budgets.outside_us,
+        "endpoint_us": budgets.endpoint_us,
         "expect_status": settings.expect_status,
         "repeat": settings.repeat,
         "lifespan": settings.lifespan,
@@ -43,6 +45,8 @@ LADDER: list[tuple[str, object, object, object, object]] = [
     ("busy_us", 10, 20, 30, None),
     *((quantity, 0, 2, 3, None) for quantity in COUNTED),
     ("total_us", 100, 200, 300, None),
+    ("outside_us", 100, 200, 300, None),
+    ("endpoint_us", 100, 200, 300, None),
     ("expect_status", 401, 404, 500, None),
     ("repeat", ("POST",), ("PUT",), ("PATCH", "PUT"), ()),
     ("lifespan", False, True, True, True),
@@ -63,7 +67,7 @@ def test_the_closest_word_wins_for_each_key(
 
 
 def test_every_keyword_of_the_marker_is_in_the_ladder() -> None:
-    assert {key for key, *_ in LADDER} == set(MARKER_KEYS) - {"layers"}
+    assert {key for key, *_ in LADDER} == set(MARKER_KEYS) - {"layers", "endpoint"}
 
 
 def test_keys_are_merged_one_by_one() -> None:

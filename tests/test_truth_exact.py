@@ -18,6 +18,7 @@ from pytest_mwbudget.analysis.estimates import Estimates, estimate
 from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Split
 from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.timing.probes import Probes
 
@@ -46,13 +47,15 @@ class CallClock:
         self.now_ns[0] += CALL_NS * (event == "call")
 
 
-def calls(app: App) -> tuple[list[int], Estimates]:
-    """Return how often each entry is entered, and the estimates in calls."""
+def calls(
+    app: App, url: str = "/", view: Callable[[Stack], Stack] = lambda stack: stack
+) -> tuple[list[int], Estimates]:
+    """Return how often each entry of a view of the stack is entered, and the estimates in calls."""
 
     async def main() -> tuple[list[int], Estimates]:
         clock = CallClock()
-        call = await caller(app)
-        stack = await discovered(call)
+        call = await caller(app, url=url)
+        stack = view(await discovered(call))
         probes = Probes(stack, clock.read)
         # Calls by the garbage collector would be counted as well.
         with probes.installed(probes.probed), garbage_collection_paused():

@@ -60,7 +60,7 @@ def remarks(
         own = "what the app object does before and after its middlewares, and " if framework else ""
         yield tagged(
             f"(outside) is {own}code round the app object, such as Sentry or OpenTelemetry: not a layer, and in no"
-            " budget but total_us.",
+            " budget but outside_us and total_us.",
             "outside",
         )
     for row in look.rows:
@@ -68,6 +68,26 @@ def remarks(
         if why is not None:
             refusal = f"{row.layer.name} could not be bypassed ({why}); its row may be {SHARED_SHARE:.0%} off."
             yield tagged(refusal, "bypass")
+
+
+def on_parts(parts: Mapping[str, Estimate], endpoint: Estimate) -> Iterator[str]:
+    """Write the notes on the parts of the endpoint, which were timed in other requests than the whole endpoint."""
+    yield from _wide(parts)
+    rest = independent_sum(*parts.values(), -endpoint)
+    if _beyond(rest, endpoint):
+        more = "more" if rest.estimate > 0 else "less"
+        yield tagged(
+            f"The parts add up to {abs(rest.estimate) / endpoint.estimate:.0%} {more} than (endpoint), which their"
+            " intervals do not explain. Measure again when the machine is less busy.",
+            "unattributed",
+        )
+
+
+def _beyond(residue: Estimate, total: Estimate) -> bool:
+    """Return whether what rows add up to differs from the total by more than their intervals explain."""
+    if not residue.bounded or residue.low <= 0 <= residue.high:
+        return False
+    return abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate)
 
 
 def _waiting(look: Look) -> Iterator[str]:
@@ -131,9 +151,7 @@ def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
     """Note the unattributed time if it is more than the intervals explain."""
     *rows, total = figures.values()
     residue = independent_sum(*rows, -total)
-    if not residue.bounded or residue.low <= 0 <= residue.high:
-        return
-    if abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate):
+    if _beyond(residue, total):
         more = "more" if residue.estimate > 0 else "less"
         yield tagged(
             f"The rows add up to {abs(residue.estimate) / total.estimate:.0%} {more} than the total, which their"

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.remedies import MAX_TIME, TimeOption
-from ..model.results import Count, Effort, Judged, Quantity, Verdict
+from ..model.results import Count, Effort, Frame, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
@@ -23,8 +23,8 @@ APPS_SLOWED = 2
 # For a longer run than this the advice is something else than more time.
 LONGEST_ADVISED_S: Seconds = 60.0
 
-# A budget of time: the row of the layer and the quantity. None is the budget of the whole request.
-BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | None
+# A budget of time: the row of the layer and the quantity, or a row that is no layer.
+BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class Judgement:
     verdict: Verdict
     reason: str | None = None
     time_tells: bool = False
+
+
+NOT_ENTERED = tagged("the request did not come to it: a layer outside answered", "not-entered")
 
 
 # ---- one figure -------------------------------------------------------------------------------------------------
@@ -205,25 +208,27 @@ class Look:
 def judge_all(
     layers: Sequence[Bounded],
     found: Estimates,
-    total_us: Microseconds | None,
+    frames: Mapping[Frame, Microseconds],
     effort: Effort,
     *,
+    endpoint: EntryIndex | None = None,
     pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
     time: TimeOption = MAX_TIME,
 ) -> Look:
     """Judge every budget of time by the estimates, which took `effort`.
 
-    A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is the reason why
-    no failure counts, None if failures count. `time` gives the measurement more time.
+    `frames` are the budgets of rows that are no layers, and `endpoint` is the entry of the endpoint, None if no budget
+    is of it. A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is
+    the reason why no failure counts, None if failures count. `time` gives the measurement more time.
     """
     rows = rows_of(layers, found)
     judging = _Judging(found, rows, effort, pending, crowded, time)
     judgements: dict[BudgetKey, Judged] = {
         (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
     }
-    if total_us is not None:
-        judgements[None] = judging.total(total_us)
+    for frame, bound in frames.items():
+        judgements[frame] = judging.frame(frame, bound, endpoint)
     return Look(found, rows, judgements)
 
 
@@ -246,10 +251,19 @@ class _Judging:
     crowded: str | None
     time: TimeOption
 
-    def total(self, bound: Microseconds) -> Judged:
-        """Judge the whole request, which has no probes and needs no detection limit."""
-        us, slowdown, waited_us = self.found.whole, self.found.slowdowns.whole, self.found.waits.whole
-        return self._advised(self._figure(us, bound, 0.0, slowdown, waited_us), us, bound, slowdown, waited_us)
+    def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Judged:
+        """Judge a row that is no layer."""
+        found, waited_us = self.found, 0.0
+        limit_us = found.detection_limit_us
+        if frame == "total":  # it has no probes and needs no detection limit
+            us, slowdown, waited_us, limit_us = found.whole, found.slowdowns.whole, found.waits.whole, 0.0
+        elif frame == "outside":
+            us, slowdown = found.outside, found.slowdowns.outside
+        else:
+            assert endpoint is not None
+            us, slowdown = found.split[endpoint], found.slowdowns.split[endpoint]
+            waited_us = found.waits.split.get(endpoint, 0.0)
+        return self._advised(self._figure(us, bound, limit_us, slowdown, waited_us), us, bound, slowdown, waited_us)
 
     def row(self, row: Row, quantity: Quantity) -> Judged:
         """Judge a budget of a layer."""

@@ -156,15 +156,20 @@ def _places(
 
 @dataclass(frozen=True, slots=True)
 class FrameworkReader:
-    """Reads the calls of one function of a framework. `instances` means that the first argument tells layers apart."""
+    """Reads the calls of one function of a framework.
+
+    `instances` means that the first argument tells layers apart, or what `told` returns for it.
+    """
 
     parameters: Parameters
     instances: bool
+    told: Callable[[Any], object] | None = None
     ordinary = False
 
     def read(self, positional: tuple[Any, ...], named: dict[str, Any]) -> FrameworkCall:
         """Return the call."""
-        return FrameworkCall(positional[0] if self.instances else None)
+        lead = positional[0] if self.instances else None
+        return FrameworkCall(lead if self.told is None else self.told(lead))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from typing import TypeAlias
 
 from ..interpreter.code_patching import is_plain
 from ..model.stack import EntryIndex, Kind
+from . import loops
 from .app import Observer
 from .callables import is_response, kind_of, method_name
 from .calls import Key, Spot
 from .layers import ELSEWHERE, UNSEEN, held_app, is_entered_again, with_layers
+from .parts import with_parts
 from .stack import Entry, Stack
 from .tracing import Trace, TracedCall
 
@@ -61,7 +63,9 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     tasks = {call.task for call in second.calls if not call.elsewhere}
     displaced = first.displaced or second.displaced
     found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
-    return replace(found, uncut=second.uncut)
+    found = replace(found, uncut=second.uncut)
+    with loops.unwatched():
+        return with_parts(found, first, second, list(entered.values()))
 
 
 def _entry(

@@ -32,6 +32,11 @@ def origin_of(callee: object) -> Origin:
     return Origin(_distribution(code.co_filename), function, _short(code.co_filename), code.co_firstlineno)
 
 
+def origin_of_class(cls: type) -> Origin:
+    """Return the origin of a class."""
+    return Origin(_distribution(_file_of_module(cls.__module__)))
+
+
 def dispatch_of(callee: object) -> object | None:
     """Return what was given to a BaseHTTPMiddleware to dispatch, None when a method of its own dispatches."""
     dispatch = static_dict(callee).get("dispatch_func")

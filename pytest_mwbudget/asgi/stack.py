@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..interpreter.code_patching import Function, Parameters
 from ..model.stack import Boundary, EntryIndex, Kind, Layer
@@ -40,7 +40,14 @@ class Entry(Boundary):
         assert self.function is not None
         if self.hook is None:
             return Reader.of(self.function, self.telling)
-        return FrameworkReader(Parameters.of(self.function.__code__), self.hook.instance is not None)
+        return FrameworkReader(
+            Parameters.of(self.function.__code__), self.hook.instance is not None, told=self.hook.told
+        )
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is entered inside the endpoint, as a part of it."""
+        return self.hook is not None and self.hook.part
 
     @property
     def ordinary(self) -> bool:
@@ -76,7 +83,9 @@ class Stack:
     measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows to show, with their
     entry, or None for a layer further in that was not entered. `tasks` means that more than one task took part,
     `threads` that more than one thread did. `displaced` means that a profiler of the app hid some calls. `uncut` names
-    the app whose framework's layers could not be read, with the error.
+    the app whose framework's layers could not be read, with the error. `parts` are the rows of the opened endpoint with
+    their entries, the first of which is the endpoint's; the other ones follow all entries of the stack. If there are
+    none, `closed` says why; it is None where the request came to no endpoint.
     """
 
     entries: tuple[Entry, ...]
@@ -89,6 +98,31 @@ class Stack:
     threads: bool
     handed_on: HandedOn | None
     uncut: str | None = None
+    parts: tuple[tuple[EntryIndex, Layer], ...] = ()
+    closed: str | None = None
+
+    @property
+    def part_entries(self) -> tuple[EntryIndex, ...]:
+        """The entries of the parts, without that of the endpoint."""
+        return tuple(EntryIndex(index) for index, entry in enumerate(self.entries) if entry.is_part)
+
+    @property
+    def opened(self) -> Stack:
+        """The same stack with probes at the parts too."""
+        return replace(self, probeable=(*self.probeable, *self.part_entries))
+
+    @property
+    def inside(self) -> Stack:
+        """The endpoint as a stack of its own, whose layers are the parts. What is outside has no probe."""
+        assert self.endpoint is not None
+        return replace(
+            self,
+            probeable=(self.endpoint, *self.part_entries),
+            endpoint=None,
+            outside=False,
+            layers=self.parts,
+            threads=self.threads or any(self.entries[index].elsewhere for index in self.part_entries),
+        )
 
     @property
     def without_asgi(self) -> bool:

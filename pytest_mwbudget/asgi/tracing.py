@@ -20,6 +20,7 @@ from . import loops
 from .callables import functions_called
 from .calls import Call, FrameworkCall, call_in
 from .frameworks.seam import Hook, Seam, keys_of, seam_of
+from .opening import Opening
 
 # Put into the scope of the traced request. A request that the app makes to another app has a scope without it.
 TRACE_KEY = "pytest_mwbudget.trace"
@@ -78,13 +79,14 @@ class Trace:
 
     `displaced` means that another profiler took the place of this one; `unwatched` that threads could not be watched.
     In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error or the
-    outermost of them.
+    outermost of them. `opening` has the steps inside the endpoint.
     """
 
     calls: list[TracedCall] = field(default_factory=list)
     displaced: bool = False
     unwatched: bool = False
     uncut: str | None = None
+    opening: Opening = field(default_factory=Opening)
     # The parameters of functions that can take (scope, receive, send), None for others.
     _parameters: dict[CodeType, Parameters | None] = field(default_factory=dict)
     # The call of each frame; None for the frames outside the request.
@@ -116,6 +118,7 @@ class Trace:
             if why is not None:
                 raise MeasurementError(why, message_id="interpreter")
         self._call_of = dict.fromkeys(_with_callers(sys._getframe()))
+        self.opening.begin()
         self._thread = threading.get_ident()
         others = len(sys._current_frames()) > 1
         try:
@@ -128,6 +131,7 @@ class Trace:
         finally:
             for call in self.calls:
                 self._note_function(call, internals.function_of(call.frame))
+            self.opening.end()
             self._call_of.clear()
 
     def _note_function(self, call: TracedCall, function: Function | None) -> None:
@@ -140,7 +144,9 @@ class Trace:
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call":
             self._called(frame)
-        elif event == "return" and (frame in self._call_of or frame in self._makers_of):
+        elif event == "return" and (
+            frame in self._call_of or frame in self._makers_of or frame in self.opening.step_of
+        ):
             self._returned(frame, arg)
 
     # ---- calls ------------------------------------------------------------------------------------------------------
@@ -148,6 +154,8 @@ class Trace:
     def _called(self, frame: FrameType) -> None:
         code = frame.f_code
         self._began_thread = self._began_thread or code is _START_OF_THREAD
+        if code in self.opening.hooks and internals.begins(frame):
+            self.opening.entered(frame, _task(), elsewhere=threading.get_ident() != self._thread)
         makers, senders, parameters = self._makers_of.get(frame), self._senders.get(code), self._asgi_parameters(code)
         hooks = self._hooks.get(code, {})
         if not (makers or senders or parameters or hooks) or not internals.begins(frame):
@@ -203,6 +211,7 @@ class Trace:
     def _note_call(self, frame: FrameType, found: Call) -> None:
         call = TracedCall(frame, found, *self._surroundings(frame), seam=self._seam(found.lead))
         self._note(call)
+        self.opening.entered_asgi(frame, found, call.task, elsewhere=call.elsewhere)
         self._own |= {id(one): one for one in (found.receive, found.send, *held_by_scope(found.scope))}
         send = next(functions_called(found.send), None)
         if send is not None:
@@ -272,6 +281,8 @@ class Trace:
         ended = internals.step_ended(frame)
         if ended == "suspended":
             return
+        if frame in self.opening.step_of:
+            self.opening.step_of[frame].over = True
         call, makers = self._call_of.get(frame), self._makers_of.get(frame, [])
         for finished in (*makers, call):
             if finished is not None:

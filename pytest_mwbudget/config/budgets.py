@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from ..errors import LayerNameError, near_miss
+from ..model.endpoint import PARTS
 from ..model.estimate import Microseconds
-from ..model.results import COUNTED, Quantity
+from ..model.results import COUNTED, FRAMES, Frame, Quantity
 from ..model.stack import Layer
 
 Bound = TypeVar("Bound", float, float | None)
@@ -20,15 +21,32 @@ LayerBounds: TypeAlias = Mapping[Quantity, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Upper bounds per request: for every middleware layer, for named layers, and for the whole request."""
+    """Upper bounds per request: for every middleware layer, for named layers, and for the whole request.
+
+    `outside_us` is for what is outside all layers, `endpoint_us` for the whole endpoint, `endpoint` for its parts.
+    """
 
     default: Bounds = field(default_factory=dict)
     layers: Mapping[str, LayerBounds] = field(default_factory=dict)
     total_us: Microseconds | None = None
+    outside_us: Microseconds | None = None
+    endpoint_us: Microseconds | None = None
+    endpoint: Mapping[str, LayerBounds] = field(default_factory=dict)
+
+    @property
+    def frames(self) -> dict[Frame, Microseconds]:
+        """The bounds of the rows that are no layers."""
+        found = {"outside": self.outside_us, "endpoint": self.endpoint_us, "total": self.total_us}
+        return {frame: most for frame in FRAMES if (most := found[frame]) is not None}
+
+    @property
+    def of_parts(self) -> Budgets:
+        """The budgets of the parts of the endpoint, as those of named layers."""
+        return Budgets(layers=self.endpoint)
 
     @property
     def quantities(self) -> set[Quantity]:
-        """Every quantity with a bound."""
+        """Every quantity with a bound of layers."""
         return {
             quantity
             for bounds in (self.default, *self.layers.values())
@@ -44,17 +62,19 @@ class Budgets:
             return {quantity: most for quantity, most in bounds.items() if quantity in COUNTED}
 
         layers = {name: kept for name, bounds in self.layers.items() if (kept := counted(bounds))}
-        return Budgets(counted(self.default), layers)
+        parts = {name: kept for name, bounds in self.endpoint.items() if (kept := counted(bounds))}
+        return Budgets(counted(self.default), layers, endpoint=parts)
 
     @property
     def need_clock(self) -> bool:
         """Whether to measure time: to check a budget of time, or for the report if there are no budgets."""
-        return self.bound_time or not self.quantities
+        return self.bound_time or not (self.quantities or self.of_parts.quantities)
 
     @property
     def bound_time(self) -> bool:
         """Whether any budget is one of time."""
-        return self.total_us is not None or not self.quantities.issubset(COUNTED)
+        quantities = self.quantities | (self.of_parts.quantities if self.endpoint else set())
+        return bool(self.frames) or not quantities.issubset(COUNTED)
 
 
 def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity, float]]:
@@ -95,6 +115,16 @@ def unmatched(budgets: Budgets, stack: Sequence[Layer]) -> list[str]:
     ]
 
 
+def unmatched_parts(budgets: Budgets, parts: Sequence[Layer]) -> list[str]:
+    """List the names that match no part of an opened endpoint, except those that any route can have."""
+    return [name for name in unmatched(budgets.of_parts, parts) if name not in PARTS] if parts else []
+
+
+def without_parts(budgets: Budgets, names: Collection[str]) -> Budgets:
+    """Return the budgets without those of the parts of these names."""
+    return replace(budgets, endpoint={name: most for name, most in budgets.endpoint.items() if name not in names})
+
+
 def without(budgets: Budgets, names: Collection[str]) -> Budgets:
     """Return the budgets without those of the layers of these names."""
     return replace(budgets, layers={name: bounds for name, bounds in budgets.layers.items() if name not in names})
@@ -114,6 +144,15 @@ def _rank(name: str, layer: Layer) -> int | None:
     if name.replace(":", ".") == layer.qualname:
         return 2
     return 1 if name in layer.aliases else None
+
+
+def no_such_part(name: str, parts: Sequence[Layer]) -> str:
+    """Explain that a budget names no part of the endpoint."""
+    names = [part.name for part in parts]
+    reserved = [one for one in PARTS if one not in names]
+    known = [*names, *reserved, *sorted(set().union(*({part.qualname, *part.aliases} for part in parts)))]
+    have = f"The parts are: {', '.join(names)}. A route can also have: {', '.join(reserved)}."
+    return f"the budget names a part {name!r} that the endpoint does not have.{near_miss(name, known)} {have}"
 
 
 def no_such_layer(name: str, stack: Sequence[Layer]) -> str:

@@ -154,11 +154,23 @@ def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     return {name: _bounds(bounds, f"{where}[{name!r}]") for name, bounds in value.items()}
 
 
-def _line(line: str, where: str) -> tuple[str, LayerBounds]:
+def part_budgets(value: object, where: str) -> dict[str, LayerBounds]:
+    """Check budgets by part of the endpoint, in the forms of `layer_budgets`."""
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return layer_budgets(value, where)
+    if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
+        return dict(_line(line, where, "part") for line in value)
+    raise SettingError(
+        f"{where} is {value!r}; give a mapping of parts of the endpoint to microseconds or to budgets, for example"
+        f" endpoint={{'serialize': 200, 'myapp.db:get_db': {{'us': 80, 'threads': 0}}}}"
+    )
+
+
+def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]:
     name, equals, text = (part.strip() for part in line.rpartition("="))
     if not (equals and name):
         raise SettingError(
-            f"{where} has the line {line!r}; write NAME = MICROSECONDS or NAME = QUANTITY: NUMBER, ..., one layer a"
+            f"{where} has the line {line!r}; write NAME = MICROSECONDS or NAME = QUANTITY: NUMBER, ..., one {what} a"
             f" line"
         )
     place = f"{where}: {name}"
@@ -232,6 +244,7 @@ KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "STATUS": status_code,
     "SECONDS": seconds,
     "LINES": layer_budgets,
+    "PARTS": part_budgets,
     "METHODS": methods,
     "QUANTITIES": quantities,
     "MODES": modes,

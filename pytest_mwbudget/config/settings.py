@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
-from ..model.results import QUANTITIES, LoopName, Result
+from ..model.results import FRAMES, QUANTITIES, LoopName, Result
 from .budgets import Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
@@ -110,22 +110,23 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     for key, value in configured.items():
         if value is not None:
             said.setdefault(key, []).append((value, SETTINGS[key].key))
-    layers = _merged_layers(said.get("layers", ()))
+    layers, parts = (_merged_layers(key, said.get(key, ())) for key in ("layers", "endpoint"))
     closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
-    used = [key for key in (*QUANTITIES, "total_us", *_FIELDS.values()) if key in closest]
+    used = [key for key in (*QUANTITIES, *(f"{frame}_us" for frame in FRAMES), *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
+    frames = {key: checked[key] for frame in FRAMES if (key := f"{frame}_us") in checked}
     return Settings(
-        Budgets({key: checked[key] for key in QUANTITIES if key in checked}, layers, checked.get("total_us")),
+        Budgets({key: checked[key] for key in QUANTITIES if key in checked}, layers, **frames, endpoint=parts),
         **{name: checked[key] for name, key in _FIELDS.items() if key in checked},
     )
 
 
-def _merged_layers(said: Iterable[tuple[Any, str]]) -> dict[str, LayerBounds]:
-    """Merge the budgets by layer name, closest first, quantity by quantity."""
+def _merged_layers(key: str, said: Iterable[tuple[Any, str]]) -> dict[str, LayerBounds]:
+    """Merge the budgets by name of a layer or part, closest first, quantity by quantity."""
     layers: dict[str, LayerBounds] = {}
     for value, where in said:
         if value is None:
             break  # None removes all wider values
-        wider = check("layers", value, where)
+        wider = check(key, value, where)
         layers = {name: {**wider.get(name, {}), **layers.get(name, {})} for name in {**wider, **layers}}
     return layers

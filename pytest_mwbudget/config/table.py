@@ -11,7 +11,7 @@ from typing import Final
 
 MARKER, OPTION, INI = "marker", "option", "ini"
 # Kinds that the configuration takes as lines.
-LISTS = ("LINES", "METHODS")
+LISTS = ("LINES", "PARTS", "METHODS")
 # Kinds of options that can be given several times.
 REPEATED = ("REQUEST",)
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
@@ -66,6 +66,14 @@ SETTINGS = {
         Setting("py_calls", "COUNT", IN_A_TEST, f"{_LAYER} Python functions entered"),
         Setting("layers", "LINES", IN_A_TEST, "budgets by layer, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
         Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
+        Setting("outside_us", "MICROSECONDS", IN_A_TEST, "budget of what is outside all layers, per request"),
+        Setting("endpoint_us", "MICROSECONDS", IN_A_TEST, "budget of the whole endpoint, per request"),
+        Setting(
+            "endpoint",
+            "PARTS",
+            IN_A_TEST,
+            "budgets by part of the endpoint, one a line: serialize = 200, or myapp.db:get_db = us: 80, threads: 0",
+        ),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
         Setting(
             "repeat",

@@ -84,7 +84,7 @@ def _time_judged(place: Place, figure: Estimate, limit: Limit, result: Result, c
 
 def with_recorded(result: Result, recorded: Recorded) -> Result:
     """Return the result with what came of its limits, and with the worst verdict on budgets and limits."""
-    found = (result.total_verdict, recorded.verdict, *(report.verdict for report in result.layers))
+    found = (recorded.verdict, *result.verdicts)
     return replace(result, recorded=recorded, verdict=worst(one for one in found if one is not None))
 
 

@@ -39,6 +39,10 @@ class Measured:
         ceilings = {(one.name, quantity): j.bound for one in result.layers for quantity, j in one.judged.items()}
         if result.total_budget_us is not None:
             ceilings[TOTAL, "us"] = result.total_budget_us
+        if result.outside is not None:
+            ceilings[OUTSIDE, "us"] = result.outside.bound
+        if result.endpoint is not None and result.endpoint.judged is not None:
+            ceilings[ENDPOINT, "us"] = result.endpoint.judged.bound
         rows = frozenset({OUTSIDE, ENDPOINT, TOTAL, *(one.name for one in result.layers)})
         return cls(rows, costs(result, quantities), ceilings)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
+    from .endpoint import EndpointReport
+
 Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
@@ -26,6 +28,9 @@ CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
 Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
+# The rows that are no layers, which can have a budget of time.
+Frame: TypeAlias = Literal["outside", "endpoint", "total"]
+FRAMES: tuple[Frame, ...] = get_args(Frame)
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
 QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
 # Quantities that are counted in requests of their own.
@@ -334,6 +339,8 @@ class Result:
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
+    - `endpoint`: the parts of the endpoint and its budget, None if nobody asked and there is no reason to tell
+    - `outside`: the verdict on the budget of what is outside all layers, None without one
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
     - `recorded`: what came of the recorded limits, None if there is no file of limits or it does not judge this request
     - `verdict`: the worst verdict on budgets and recorded limits
@@ -353,6 +360,8 @@ class Result:
     slowdown: float | None = None
     reference_ns: float | None = None
     effort: Effort | None = None
+    endpoint: EndpointReport | None = None
+    outside: Judged | None = None
     total_budget_us: Microseconds | None = None
     total_verdict: Verdict | None = None
     total_reason: str | None = None
@@ -372,10 +381,15 @@ class Result:
         return place if self.status == 200 else f"{place} {self.status}"
 
     @property
+    def verdicts(self) -> tuple[Verdict | None, ...]:
+        """The verdicts on the budgets of each row, None for a row without one."""
+        frames = (self.outside.verdict if self.outside else None, self.endpoint.verdict if self.endpoint else None)
+        return (self.total_verdict, *frames, *(report.verdict for report in self.layers))
+
+    @property
     def over(self) -> bool:
         """Whether a figure is over its budget or its recorded limit."""
-        verdicts = (self.total_verdict, *(report.verdict for report in self.layers))
-        return "fail" in verdicts or (self.recorded is not None and self.recorded.broken)
+        return "fail" in self.verdicts or (self.recorded is not None and self.recorded.broken)
 
     def is_over(self, report: LayerReport) -> bool:
         """Whether a layer is over a budget or a recorded limit."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal, NewType, TypeAlias
 
-Kind: TypeAlias = Literal["middleware", "routing"]
+Kind: TypeAlias = Literal["middleware", "routing", "part", "dependency"]
 
 # Three numberings, each with a type of its own so that mypy finds mix-ups.
 EntryIndex = NewType("EntryIndex", int)

@@ -152,17 +152,23 @@ def missing(recorded: Recorded | None) -> Iterator[Finding]:
 
 
 def headline(
-    rows: Sequence[Row], first: Row | None, uncountable: Sequence[Quantity], recorded: Recorded | None = None
+    rows: Sequence[Row],
+    first: Row | None,
+    uncountable: Sequence[Quantity],
+    recorded: Recorded | None = None,
+    parts: Sequence[Row] = (),
 ) -> str:
     """Sum up the failure: the greatest excess of the layer to look at first, and how many layers fail.
 
-    A budget that is exceeded comes before a recorded limit.
+    A budget that is exceeded comes before a recorded limit. `parts` are the rows inside the endpoint.
     """
     if first is not None and first.exceeded:
         judged = [worst(one.verdict for one in row.judged.values()) for row in rows if row.report and row.judged]
         return f"{_worst(first, first.name)} ({judged.count('fail')} of {len(judged)} layers over budget)"
-    if rows[-1].exceeded:
-        return _worst(rows[-1], "total")
+    others = [row for row in (*parts, *rows) if row.exceeded]
+    if others:
+        row = max(others, key=lambda one: (one is not rows[-1], one.badness))
+        return _worst(row, "total" if row is rows[-1] else row.name)
     over = [row for row in rows if row.over_limits]
     if over:
         row = first if first is not None and first.over_limits else max(over, key=lambda one: one.badness)
@@ -187,15 +193,21 @@ def _worst(row: Row, name: str) -> str:
 def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) -> str:
     """Suggest the next step for a row over its budget, and a budget in `place` that the row would meet."""
     if row.report is None:
-        intended = f"if the cost is intended, set {_set('total_us', _enough(row, 'us'), place)}."
+        key = f"{row.name.strip('()')}_us"
+        intended = f"if the cost is intended, set {_set(key, _enough(row, 'us'), place)}."
+        if row.name != "(total)":
+            return f"Next: {intended[0].upper()}{intended[1:]}"
         return f"Next: begin with the costliest row; {intended}"
     enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}
-    intended = f"if this is intended, set {_set_of_layer(row.name, enough, place)}."
+    key = "endpoint" if row.is_part else "layers"
+    intended = f"if this is intended, set {_set_of_layer(key, row.name, enough, place)}."
     if advised:
         return f"Next: the advice above; or, {intended}"
     if profiled:
-        return f"Next: look for {row.name} in the flamegraph; {intended}"
-    return f"Next: profile {row.report.layer.qualname} on this request; {intended}"
+        place_of = "the endpoint" if row.is_part else row.name
+        return f"Next: look for {place_of} in the flamegraph; {intended}"
+    target = f"{row.name} of the endpoint" if row.kind == "part" else row.report.layer.qualname
+    return f"Next: profile {target} on this request; {intended}"
 
 
 def next_step_uncountable(quantities: Sequence[Quantity], place: BudgetPlace) -> str:
@@ -213,21 +225,21 @@ def _set(key: str, value: str, place: BudgetPlace) -> str:
     if place == "marker":
         return f"{key}={value} in the marker"
     if place == "file":
-        return f"{key} = {value if key == 'total_us' else repr(value)} {IN_FILE}"
+        return f"{key} = {value if key.endswith('_us') else repr(value)} {IN_FILE}"
     return f"mw_budget_{key} = {value} in the configuration"
 
 
-def _set_of_layer(name: str, enough: Mapping[Quantity, str], place: BudgetPlace) -> str:
-    """Return how to write the budgets of a layer in their place."""
+def _set_of_layer(key: str, name: str, enough: Mapping[Quantity, str], place: BudgetPlace) -> str:
+    """Return how to write the budgets of a layer or a part, under its `key`, in their place."""
     time = enough.get("us") if len(enough) == 1 else None
     if place == "marker":
         budgets = time or f"{{{', '.join(f'{quantity!r}: {most}' for quantity, most in enough.items())}}}"
-        return f"layers={{{name!r}: {budgets}}} in the marker"
+        return f"{key}={{{name!r}: {budgets}}} in the marker"
     if place == "file":
         budgets = time or f"{{ {', '.join(f'{quantity} = {most}' for quantity, most in enough.items())} }}"
-        return f"layers = {{ {name!r} = {budgets} }} {IN_FILE}"
+        return f"{key} = {{ {name!r} = {budgets} }} {IN_FILE}"
     budgets = time or ", ".join(f"{quantity}: {most}" for quantity, most in enough.items())
-    return f"mw_budget_layers = {name} = {budgets} in the configuration"
+    return f"mw_budget_{key} = {name} = {budgets} in the configuration"
 
 
 def _enough(row: Row, quantity: Quantity) -> str:

@@ -181,13 +181,15 @@ def _missing(shown: View) -> dict[str, list[str]]:
 
 
 def _facts(shown: View) -> Iterator[tuple[str, str]]:
-    """Yield the detection limit, the unattributed time and the size of the measurement."""
+    """Yield the detection limit, the unattributed time, the size of the measurement, why the endpoint is closed."""
     effort = shown.effort
     if effort is not None:
         yield "detection limit", shown.detection_limit or ""
         yield "unattributed", shown.unattributed or ""
         yield "timed", f"{effort.requests} requests in {effort.rounds} rounds, {effort.seconds:.1f} s"
     yield "counted", f"{shown.counted} requests"
+    if shown.closed is not None:
+        yield "endpoint", f"not opened: {shown.closed}"
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
@@ -247,13 +249,24 @@ def _change(row: Row) -> _Cell:
 
 
 def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the table of times and the table of counts. The last row is the total.
+    """Yield the tables of times and of counts: of the layers, and of the parts of an opened endpoint.
 
-    `columns` has the title of each column, its meaning, and the order that the first click sorts in. `since` names the
-    run that this one was compared with.
+    `since` names the run that this one was compared with.
+    """
+    yield from _tables_of(shown, shown.rows, since)
+    whole = [row for row in shown.rows if row.name == "(endpoint)"]
+    if shown.parts:
+        for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), None):
+            yield table | {"id": f"endpoint-{table['id']}", "title": f"{table['title']} inside the endpoint"}
+
+
+def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the table of times and the table of counts of these rows. The last row is the total.
+
+    `columns` has the title of each column, its meaning, and the order that the first click sorts in.
     """
     if shown.effort is not None:
-        spent, total = _known((SAVES, *SPENT), shown.rows), shown.total.figures.get("us")
+        spent, total = _known((SAVES, *SPENT), rows), shown.total.figures.get("us")
         columns = [
             ("µs", "microseconds per request, the median", "descending"),
             ("interval", "the confidence interval of the median", "descending"),
@@ -264,12 +277,12 @@ def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
             *((column.title, column.meaning, "descending") for column in spent),
             ("method", "how it was measured", "ascending"),
         ]
-        lines = [(row, [*_time_cells(row, total, spent, since=since is not None)]) for row in shown.rows]
+        lines = [(row, [*_time_cells(row, total, spent, since=since is not None)]) for row in rows]
         yield {"id": "time", "title": "Time", "columns": columns, "lines": lines}
-    counted = _known(COUNTS, shown.rows)
+    counted = _known(COUNTS, rows)
     if counted:
         columns = [(column.title, column.meaning, "descending") for column in counted]
-        lines = [(row, [_cell(row, column) for column in counted]) for row in shown.rows]
+        lines = [(row, [_cell(row, column) for column in counted]) for row in rows]
         yield {"id": "counts", "title": "Counts", "columns": columns, "lines": lines}
 
 

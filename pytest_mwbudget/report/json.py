@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any, cast
 
 from ..model.changes import Change, Since
+from ..model.endpoint import EndpointReport
 from ..model.estimate import Estimate
 from ..model.results import (
     EXECUTED,
@@ -36,7 +37,7 @@ from ..model.results import (
 from ..model.runs import Commit, Provenance, Run
 from ..model.saves import Saves
 from ..model.stack import Layer, Origin
-from .table import UNREAD
+from .table import UNREAD, Row
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
@@ -171,6 +172,8 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "outside_us": books and asdict(books.outside),
         "endpoint_us": books and books.endpoint and asdict(books.endpoint),
         "residue_us": books and books.residue_us,
+        "outside": result.outside and asdict(result.outside),
+        "endpoint": result.endpoint and _endpoint(result.endpoint, shown.parts),
         "layers": [
             _layer(row.report, row.why) | {"mostly_c": row.mostly_c(result.slowdown or 1.0)}
             for row in shown.rows
@@ -191,6 +194,15 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "changes": [*map(change_to_json, result.changes)],
     }
     return cast("dict[str, Any]", encodable(data))
+
+
+def _endpoint(endpoint: EndpointReport, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "parts": [_layer(row.report, row.why) | {"mostly_c": None} for row in rows if row.report],
+        "closed": endpoint.closed,
+        "judged": endpoint.judged and asdict(endpoint.judged),
+        "notes": endpoint.notes,
+    }
 
 
 def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
@@ -299,6 +311,8 @@ def from_json(data: Mapping[str, Any]) -> Result:
         slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
         reference_ns=data.get("reference_ns"),
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
+        outside=Judged(**data["outside"]) if data.get("outside") else None,
+        endpoint=_read_endpoint(data["endpoint"], why) if data.get("endpoint") else None,
         total_budget_us=data["total_budget_us"],
         total_verdict=data["total_verdict"],
         total_reason=data["total_reason"],
@@ -309,6 +323,12 @@ def from_json(data: Mapping[str, Any]) -> Result:
         profile=_read_profile(data["profile"]) if data.get("profile") else None,
         changes=tuple(map(_read_change, data.get("changes", ()))),
     )
+
+
+def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
+    parts = tuple(_read_layer(part, why) for part in data["parts"])
+    judged = Judged(**data["judged"]) if data["judged"] else None
+    return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]))
 
 
 def _read_change(data: Mapping[str, Any]) -> Change:

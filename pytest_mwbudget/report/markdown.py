@@ -22,6 +22,8 @@ COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "
 RULER = "|---|--:|--:|--:|---|--:|--:|"
 CHANGE = "change"
 UNKNOWN = "–"
+# Indents a part of the endpoint.
+INDENT = "&emsp;"
 ORDER: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
 # The most requests that are listed with the reason why they were not measured.
 UNMEASURED = 10
@@ -167,7 +169,7 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
         further.append((CHANGE, "---", _change))
     yield _line((*COLUMNS, *(title for title, _, _ in further)))
     yield RULER + "".join(f"{ruler}|" for _, ruler, _ in further)
-    for row in shown.rows:
+    for row in shown.lines():
         yield _line((*_cells(row), *(show(row) for _, _, show in further)))
     yield ""
     yield from _findings(shown)
@@ -192,6 +194,7 @@ def _cells(row: Row) -> Sequence[str]:
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
     name = code(row.name) if row.report else row.name
+    name = f"{INDENT}{name}" if row.is_part else name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
 
 

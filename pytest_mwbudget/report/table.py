@@ -120,7 +120,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: a layer, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
+    """A row: a layer, a part of the endpoint, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
 
     `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
     reason for each figure that is null in the JSON. `changes` has what figures changed by, and `limits` the recorded
@@ -157,6 +157,11 @@ class Row:
     def kind(self) -> str:
         """The kind of the layer; `frame` if the row is not a layer."""
         return self.report.layer.kind if self.report else "frame"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the row is a part of the endpoint."""
+        return self.kind in ("part", "dependency")
 
     @property
     def qualname(self) -> str:
@@ -227,13 +232,21 @@ def rows(result: Result) -> Iterator[Row]:
     judged: dict[Quantity, Judged] = {}
     if total is not None and result.total_budget_us is not None:
         judged["us"] = Judged(result.total_budget_us, total, result.total_reason)
-    yield _row(result, "(outside)", books.outside if books else None, None, ledger.outside if ledger else None)
+    bounded: dict[Quantity, Judged] = {"us": result.outside} if result.outside else {}
+    yield _row(result, "(outside)", books.outside if books else None, None, ledger.outside if ledger else None, bounded)
     for report in result.layers:
         yield _row(result, report.name, report.us, report.occupation, report.counts, report.judged, report)
     us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
-    if us or counts:
-        yield _row(result, "(endpoint)", us, None, counts)
+    whole = result.endpoint.judged if result.endpoint else None
+    if us or counts or whole:
+        yield _row(result, "(endpoint)", us, None, counts, {"us": whole} if whole else {})
     yield _row(result, "(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
+
+
+def part_rows(result: Result) -> Iterator[Row]:
+    """Yield the rows of the parts of the endpoint, which add up to `(endpoint)`."""
+    for part in result.endpoint.parts if result.endpoint else ():
+        yield _row(result, part.name, part.us, part.occupation, part.counts, part.judged, part)
 
 
 def _row(

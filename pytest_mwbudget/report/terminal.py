@@ -30,6 +30,8 @@ MIN_NAME = 12
 NAME_SHARE = 0.3
 # Stands for a space inside a command, so that wrapping keeps the command on one line, to be pasted.
 TIE = "␣"
+# Indents a part of the endpoint.
+PART_INDENT = "  "
 # Indents an item of a list. Items are not wrapped, so a name stays beside its number.
 ITEM = "    "
 
@@ -120,7 +122,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
     # Without the flamegraph, which a line near the end names.
     lines += [line.text for line in _table(replace(shown, profile=None), width, verbose)]
     lines.append("")
-    over = [row for row in shown.rows if row.exceeded or row.over_limits]
+    over = [row for row in shown.lines() if row.exceeded or row.over_limits]
     for row in over:
         lines += _findings(exceeded(row), width)
         lines += _hottest(row, shown, width)
@@ -143,7 +145,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
 
 def _more(result: Result, shown: View) -> str:
     """Return the line that names the page on the failure."""
-    if any(row.exceeded for row in shown.rows):
+    if any(row.exceeded for row in shown.lines()):
         return more_about("over-budget")
     if result.recorded is not None and result.recorded.broken:
         return more_about("over-limit")
@@ -206,15 +208,15 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     saves = verbose and any(row.report and row.report.saves for row in shown.rows)
     heads = ("µs/request", "interval", *([SAVES.short] if saves else []), *(["change"] if since else []), "budget")
     cells = [_Cells("layer", heads, "verdict", "bold")]
-    for row in shown.rows:
+    for row in shown.lines(every_part=verbose):
         us, judged = row.figures.get("us"), row.judged.get("us")
         change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
         saved = [_saved(row)] if saves else []
         most = bound(judged.bound) if judged else ""
         figures = (us.text if us else "-", us.span if us else "", *saved, *change, most)
         verdict = row.verdicts.get("us")
-        below = (*_remarks(row, width), *((*_origin(row, width, timed=True), *_unsaved(row, width)) if verbose else ()))
-        cells.append(_Cells(row.name, figures, verdict or "", STYLES[verdict], below))
+        detail = (*_detail(row, shown, width, timed=True), *_unsaved(row, width)) if verbose else ()
+        cells.append(_Cells(_name(row), figures, verdict or "", STYLES[verdict], (*_remarks(row, width), *detail)))
     # The least widths have room for the headings.
     least = (ESTIMATE, NARROW if saves else INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
     widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]), strict=True)]
@@ -225,13 +227,13 @@ def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -
     """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
     alone = shown.effort is None
     cells = [_Cells("per request", [column.short or column.title for column in columns], "verdict", "bold")]
-    for row in shown.rows:
+    for row in shown.lines(every_part=verbose):
         verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
-        below = [*_remarks(row, width), *(_origin(row, width, timed=False) if verbose else ())] if alone else []
+        below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
-        cells.append(_Cells(row.name, [_cell(row, one) for one in columns], verdict or "", STYLES[verdict], below))
-    room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.rows) else 0
+        cells.append(_Cells(_name(row), [_cell(row, one) for one in columns], verdict or "", STYLES[verdict], below))
+    room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.lines()) else 0
     widths = _widths(cells)
     for part in _parts(widths, width, room):
         if part.start:
@@ -275,7 +277,7 @@ def _cell(row: Row, column: Column) -> str:
 def _shows(column: Column, shown: View, verbose: bool) -> bool:
     """Whether to show a column: it has a budget or, in any row, a figure that is not zero."""
     found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
-    budgets = {quantity for row in shown.rows for quantity in row.judged}
+    budgets = {quantity for row in shown.lines() for quantity in row.judged}
     budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
     if not column.counted:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
@@ -288,9 +290,23 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
 
 def _remarks(row: Row, width: int) -> Iterator[str]:
     if not row.entered:
-        yield "  not entered: a layer outside it answered"
+        yield "    not entered" if row.is_part else "  not entered: a layer outside it answered"
     if row.merged_with is not None:
         yield shortened(f"  measured with {row.merged_with}", width)
+
+
+def _name(row: Row) -> str:
+    return f"{PART_INDENT}{row.name}" if row.is_part else row.name
+
+
+def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
+    """Say more of a row: why the endpoint is not opened, what the handler is, or the origin of a layer."""
+    if row.name == "(endpoint)" and shown.closed is not None:
+        yield from (f"  {line}" for line in wrapped(f"not opened: {shown.closed}", width - 2))
+    elif not row.is_part:
+        yield from _origin(row, width, timed=timed)
+    elif row.report is not None and row.qualname != row.name and row.kind == "part":
+        yield f"{PART_INDENT}  {shortened(row.qualname, width - 4)}"
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:

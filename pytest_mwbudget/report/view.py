@@ -16,7 +16,7 @@ from ..model.stack import Origin
 from .advice import advise
 from .changes import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
-from .table import Row, rows
+from .table import Row, part_rows, rows
 from .text import figure, has_id
 
 # A row within its budget is no worse than a row without a budget.
@@ -34,7 +34,8 @@ class View:
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
     `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
     which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
-    writes the figures into the file of limits, empty if there is nothing to accept or a budget is broken too.
+    writes the figures into the file of limits, empty if there is nothing to accept or a budget is broken too. `parts`
+    are the rows of the opened endpoint, and `closed` says why it could not be opened.
     """
 
     request: str
@@ -58,6 +59,13 @@ class View:
     place: BudgetPlace
     accept: str
     changed: tuple[str, ...] = ()
+    parts: tuple[Row, ...] = ()
+    closed: str | None = None
+
+    def lines(self, *, every_part: bool = True) -> list[Row]:
+        """The rows with those of the parts below `(endpoint)`, or only parts that are not within their budgets."""
+        parts = [row for row in self.parts if every_part or GRAVITY[row.verdict]]
+        return [line for row in self.rows for line in (row, *(parts if row.name == "(endpoint)" else ()))]
 
     @property
     def layers(self) -> list[Row]:
@@ -112,7 +120,7 @@ class View:
 
 def view(result: Result) -> View:
     """Derive the view of a result."""
-    found = tuple(rows(result))
+    found, parts = tuple(rows(result)), tuple(part_rows(result))
     layers = [row for row in found if row.report]
     timed = [row for row in layers if "us" in row.figures]
     known = [row for row in layers if row in timed or GRAVITY[row.verdict]]
@@ -134,18 +142,25 @@ def view(result: Result) -> View:
         counted=result.ledger.requests if result.ledger else None,
         uncounted=uncounted,
         uncountable=result.uncountable,
-        headline=headline(found, first, result.uncountable, result.recorded),
+        headline=headline(found, first, result.uncountable, result.recorded, parts),
         findings=(
-            *(finding for row in found for finding in exceeded(row)),
+            *(finding for row in (*found, *parts) for finding in exceeded(row)),
             *missing(result.recorded),
-            *undecided(found),
+            *undecided((*found, *parts)),
         ),
-        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_other_versions(result)),
+        notes=(
+            *result.notes,
+            *(result.endpoint.notes if result.endpoint else ()),
+            *mostly_c(layers, result.slowdown or 1.0),
+            *_other_versions(result),
+        ),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,
         accept=_accept(result),
         changed=tuple(of_rows(result.changes, timed=True)),
+        parts=parts,
+        closed=result.endpoint.closed if result.endpoint else None,
     )
 
 

@@ -14,6 +14,7 @@ from ..config.settings import Settings, WhenUndecided, merge
 from ..errors import BudgetWarning, MwBudgetError, SettingError, more_about, report_of, tagged
 from .claims import CLAIMS
 from .configuration import (
+    CHANGED,
     check_flamegraphs,
     check_survey,
     configured,
@@ -159,6 +160,8 @@ def environment_of(config: pytest.Config) -> Environment:
         progress=Progress(config),
         apart=lambda: set_apart(config),
         precise=figures_read(config),
+        # Both sides of a comparison of versions have little time for each request.
+        inside=figures_read(config) and config.stash.get(CHANGED, None) is None,
         saves=saves_read(config),
         schedule=config.stash.get(SCHEDULE, Schedule()),
     )

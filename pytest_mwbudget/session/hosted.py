@@ -11,7 +11,7 @@ import pytest
 from ..asgi.app import checked_app
 from ..asgi.request import build_request
 from ..asgi.stack import Stack
-from ..config.budgets import unmatched, without
+from ..config.budgets import unmatched, unmatched_parts, without, without_parts
 from ..config.settings import Settings
 from ..engine import Hosting, measure
 from ..errors import AppError, EndlessError, LifespanError, StatusError
@@ -109,6 +109,7 @@ def hosted(request: pytest.FixtureRequest, plain: MwBudget) -> HostedClient:
         # The fixture's own end comes after that of the app, whatever its scope.
         kept_alive=request._get_active_fixturedef("mw_budget_app"),
         strict=tuple(item.wanted.keywords.get("layers", ())),
+        strict_parts=tuple(item.wanted.keywords.get("endpoint", ())),
         place="file" if item.wanted.listed else "configuration",
     )
 
@@ -117,9 +118,9 @@ def hosted(request: pytest.FixtureRequest, plain: MwBudget) -> HostedClient:
 class HostedClient(MwBudget):
     """The client of an item: its app has one event loop and one lifespan for all items.
 
-    `strict` are the layers that budgets of this request name. A name of the configuration may be on other routes.
-    `kept_alive` is the fixture that has the app. `place` is where budgets of the request can stand. `unmatched` are the
-    names that match no layer of the request, None if it was not measured.
+    `strict` are the layers that budgets of this request name, `strict_parts` the parts of its endpoint. A name of the
+    configuration may be on other routes. `kept_alive` is the fixture that has the app. `place` is where budgets of the
+    request can stand. `unmatched` are the names that match no layer of the request, None if it was not measured.
     """
 
     name: str = ""
@@ -127,6 +128,7 @@ class HostedClient(MwBudget):
     kept_alive: Any = None
     place: BudgetPlace = "configuration"
     strict: Sequence[str] = ()
+    strict_parts: Sequence[str] = ()
     unmatched: Sequence[str] | None = None
     layers: Sequence[str] = ()
     left_out: list[LeftOut] = field(default_factory=list)
@@ -175,4 +177,6 @@ class HostedClient(MwBudget):
         layers = [layer for _, layer in stack.layers]
         missing = [name for name in unmatched(settings.budgets, layers) if name not in self.strict]
         self.unmatched, self.layers = missing, [layer.name for layer in layers]
-        return replace(settings, budgets=without(settings.budgets, missing))
+        parts = unmatched_parts(settings.budgets, [part for _, part in stack.parts])
+        of_others = [name for name in parts if name not in self.strict_parts]
+        return replace(settings, budgets=without_parts(without(settings.budgets, missing), of_others))

@@ -11,7 +11,7 @@ import pytest
 from ..asgi import loops
 from ..asgi.naming import qualname_of
 from ..asgi.stack import Stack
-from ..config.budgets import Budgets, no_such_layer, unmatched, without
+from ..config.budgets import Budgets, no_such_layer, no_such_part, unmatched, unmatched_parts, without, without_parts
 from ..config.settings import Settings
 from ..engine import Publish, measure_again
 from ..errors import MwBudgetError, tagged
@@ -57,6 +57,8 @@ class OwnRequests(MeasuredRequests):
         self._known: dict[tuple[object, ...], object] = {}
         self._unjudged: list[Result] = []
         self._unmatched: set[str] | None = None
+        self._unmatched_parts: set[str] | None = None
+        self._parts: list[Layer] = []
         self._layers: list[Layer] = []
 
     @property
@@ -92,7 +94,9 @@ class OwnRequests(MeasuredRequests):
 
     def unknown_layer(self) -> str | None:
         """Say which budget names a layer that no request of the test has; None if there is none."""
-        return no_such_layer(sorted(self._unmatched)[0], self._layers) if self._unmatched else None
+        if self._unmatched:
+            return no_such_layer(sorted(self._unmatched)[0], self._layers)
+        return no_such_part(sorted(self._unmatched_parts)[0], self._parts) if self._unmatched_parts else None
 
     # ---- what the recorder calls ------------------------------------------------------------------------------------
 
@@ -141,7 +145,9 @@ class OwnRequests(MeasuredRequests):
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
             settings = self._settings_of(settings, layers)
-            return settings if unjudged else self._without_unmatched(settings, layers)
+            return (
+                settings if unjudged else self._without_unmatched(settings, layers, [part for _, part in stack.parts])
+            )
 
         number = len(self.results) + 1
         result = await measure_again(caller, wanted, self.environment, self.publisher(number), choose)
@@ -169,9 +175,13 @@ class OwnRequests(MeasuredRequests):
         """Return the settings for a request that enters these layers."""
         return settings
 
-    def _without_unmatched(self, settings: Settings, layers: list[Layer]) -> Settings:
-        """Leave out the budgets by name that match no layer here: another request of the test may have these layers."""
+    def _without_unmatched(self, settings: Settings, layers: list[Layer], parts: list[Layer]) -> Settings:
+        """Leave out the budgets by name that match no layer or part here: another request of the test may have it."""
         budgets = settings.budgets
+        missing = set(unmatched_parts(budgets, parts))
+        self._unmatched_parts = missing if self._unmatched_parts is None else self._unmatched_parts & missing
+        self._parts += [part for part in parts if part.name not in {one.name for one in self._parts}]
+        budgets = without_parts(budgets, missing)
         names = set(unmatched(budgets, layers))
         self._unmatched = names if self._unmatched is None else self._unmatched & names
         self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]

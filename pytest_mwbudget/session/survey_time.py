@@ -106,7 +106,9 @@ class Plan:
                 agreeing_requests=min(schedule.agreeing_requests, FEW_AGREEING),
                 brief_warm_calls=min(schedule.brief_warm_calls, FEW_WARM_CALLS),
             )
-        return replace(environment, precise=True, saves=False, schedule=brief, progress=lambda share: None)
+        return replace(
+            environment, precise=True, inside=False, saves=False, schedule=brief, progress=lambda share: None
+        )
 
 
 def plan_of(limit_s: Seconds, sums: Sums, tests: int) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -12,6 +12,7 @@ from ..analysis.samples import BlankLayers
 from ..asgi.calls import FrameworkReader, Reader
 from ..interpreter.code_patching import compiled, twin
 from ..interpreter.stand_ins import stand_in_for_callable
+from ..model.stack import Owner
 from .probe_code import ArgumentSearch, Probe, Targets, probe_trampoline
 
 # The numbers of blank layers in a null layer, one of them at random.
@@ -37,14 +38,21 @@ class NullLayer:
     targets: Targets
 
 
-def null_layer(reader: Reader | FrameworkReader, probe: Probe, search: ArgumentSearch, *, plain: bool) -> NullLayer:
-    """Make a null layer round `probe`, to be called as the reader's function is."""
+def null_layer(
+    reader: Reader | FrameworkReader,
+    probe: Probe,
+    search: ArgumentSearch,
+    inside: Collection[Owner] | None = None,
+    *,
+    plain: bool,
+) -> NullLayer:
+    """Make a null layer round `probe`, to be called as the reader's function is; `inside` is that of the probe."""
 
     async def never_called(*arguments: object, **named: object) -> None: ...
 
     targets: Targets = {}
     inner = blank_layer(reader, never_called, plain=plain)
-    code = probe_trampoline(reader, probe, targets, inner, search)
+    code = probe_trampoline(reader, probe, targets, inner, search, inside)
     probed = twin(inner, code)
     outermost = {}
     for wrapping in (False, True) if reader.ordinary else (False,):

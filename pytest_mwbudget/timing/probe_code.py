@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
@@ -41,6 +41,8 @@ _PROBE = "the probe"
 _UNPATCHED = "the function with its original code"
 _FIND = "the function that finds a target by its key"
 _IDENTITY = "the function identity"
+_TOLD = "the function that returns what tells calls apart"
+_LOG, _OWNERS = "the log", "the owners inside which the boundary is"
 
 # A plain function even in place of a coroutine function: its result is awaited, and a coroutine of its own would be one
 # more to step through.
@@ -49,9 +51,9 @@ def make({cells}):
     def shape({signature}):
         if False: ({cells})
         _identity_ = {identity!r}
-        _find_ = {find!r}
+        _find_ = {find!r}{told}{log}
         _target_ = _find_({key})
-        if _target_ is None:
+        if _target_ is None{outside}:
             _unpatched_ = {unpatched!r}
             return _unpatched_({passed})
         _probe_ = {probe!r}
@@ -60,12 +62,17 @@ def make({cells}):
 
 
 def probe_trampoline(
-    reader: Reader | FrameworkReader, probe: Probe, targets: Targets, unpatched: Function, search: ArgumentSearch
+    reader: Reader | FrameworkReader,
+    probe: Probe,
+    targets: Targets,
+    unpatched: Function,
+    search: ArgumentSearch,
+    inside: Collection[Owner] | None = None,
 ) -> CodeType:
     """Return code for a function that enters the probe if the function is called for one of the `targets`.
 
     The code itself finds the target, but for an ASGI callable whose last arguments are not scope, receive and send:
-    there `search` does.
+    there `search` does. With `inside`, calls enter the probe only while one of these owners has the time.
     """
     original = unpatched.__code__
     names = reader.parameters.positional
@@ -78,7 +85,8 @@ def probe_trampoline(
         arguments = f"({''.join(f'{name}, ' for name in telling)}), {last}"
     else:
         return detour(original, search.entering(reader, probe, targets, unpatched))
-    identities = [f"_identity_({name})" for name in telling]
+    told = reader.told if isinstance(reader, FrameworkReader) else None
+    identities = [f"_identity_({name if told is None else f'_told_({name})'})" for name in telling]
     source = _SHAPE.format(
         cells=mentioned_cells(original),
         signature=reader.parameters.signature,
@@ -87,10 +95,14 @@ def probe_trampoline(
         arguments=arguments,
         identity=_IDENTITY,
         find=_FIND,
+        told="" if told is None else f"\n        _told_ = {_TOLD!r}",
+        log="" if inside is None else f"\n        _log_ = {_LOG!r}\n        _owners_ = {_OWNERS!r}",
+        outside="" if inside is None else " or _log_[-2] not in _owners_",
         unpatched=_UNPATCHED,
         probe=_PROBE,
     )
-    return trampoline(original, source, {_IDENTITY: identity, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe})
+    stand_ins: dict[object, object] = {_IDENTITY: identity, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe}
+    return trampoline(original, source, stand_ins | {_TOLD: told, _LOG: search.log, _OWNERS: inside})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +213,67 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
     return receiving, sending
 
 
+def _message_probes_inside(
+    timeline: Log, clock: Clock, inside: Collection[Owner]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the same for an endpoint whose parts have probes: afterwards the part goes on that receives or sends.
+
+    `inside` are the owners of the endpoint and its parts.
+    """
+    log = timeline.append
+
+    def resumed(owner: Owner) -> Owner:
+        if timeline[-2] != SUSPENDED:
+            return owner
+        # A task that a part spawned, while the part waits.
+        before = Owner(timeline[-4])
+        before = before if before in inside else owner
+        log(before)
+        log(clock())
+        return before
+
+    def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
+        body_over = False
+
+        async def probed_receive(*arguments: Any, **named: Any) -> Any:
+            nonlocal body_over
+            if body_over:
+                return await ask(*arguments, **named)
+            before = timeline[-2]
+            if before not in inside:
+                before = resumed(owner)
+            log(outer)
+            log(clock())
+            try:
+                message = await ask(*arguments, **named)
+                body_over = isinstance(message, dict) and not message.get("more_body", False)
+                return message
+            finally:
+                log(before)
+                log(clock())
+
+        ask, stand_in = stand_in_for_callable(receive, probed_receive)
+        return stand_in
+
+    def sending(owner: Owner, outer: Owner, send: Any) -> Any:
+        async def probed_send(*arguments: Any, **named: Any) -> Any:
+            before = timeline[-2]
+            if before not in inside:
+                before = resumed(owner)
+            log(outer)
+            log(clock())
+            try:
+                return await give(*arguments, **named)
+            finally:
+                log(before)
+                log(clock())
+
+        give, stand_in = stand_in_for_callable(send, probed_send)
+        return stand_in
+
+    return receiving, sending
+
+
 def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitable[Any]], Coroutine[Any, Any, Any]]:
     """Return the coroutine function in which runs what a plain function of an owner returned."""
     log = timeline.append
@@ -218,11 +291,16 @@ def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitab
     return awaited
 
 
-def probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
-    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called."""
+def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None = None) -> Probe:
+    """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called.
+
+    `inside` are the owners of an endpoint whose parts have probes.
+    """
     log = timeline.append
     # One of the two is called inside the layer and the other outside, because half of a probe is charged to each side.
-    receiving, sending = _message_probes(timeline, clock)
+    receiving, sending = (
+        _message_probes(timeline, clock) if inside is None else _message_probes_inside(timeline, clock, inside)
+    )
     awaited = _probe_of_awaitable(timeline, clock)
 
     async def probe(hit: Target, leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:

@@ -7,7 +7,7 @@ code is a trampoline to the probe, which calls a twin of the function with the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
@@ -46,6 +46,7 @@ class _Site:
     function: Function
     twin: Function
     reader: Reader | FrameworkReader
+    is_part: bool = False
     targets: Targets = field(default_factory=dict)
     outer_owners: dict[Owner, Owner] = field(default_factory=dict)  # of layers that begin a task, by the layer's owner
     code: CodeType | None = None
@@ -91,6 +92,8 @@ class Probes:
         self.probed = stack.probeable
         # The entries whose blank layers can wrap `send`.
         self.wrappable = frozenset(i for i in self.probed if stack.entries[i].ordinary)
+        # The owners inside which the boundaries of parts are.
+        self._inside = frozenset((*map(owner_of, self.probed), self.null_owner))
         self._steppers = Steppers(on=self.steppable)
         self._search = ArgumentSearch(Owner(self.null_owner + 1), self.log, clock)
         self._sites: dict[int, _Site] = {}  # by the identity of the function
@@ -141,8 +144,13 @@ class Probes:
         assert function is not None
         site = self._sites.get(id(function))
         if site is None:
-            site = self._sites[id(function)] = _Site(function, twin(function, function.__code__), entry.reader)
-            site.code = probe_trampoline(site.reader, self._outer_probe(site), site.targets, site.twin, self._search)
+            site = self._sites[id(function)] = _Site(
+                function, twin(function, function.__code__), entry.reader, entry.is_part
+            )
+            probe = self._outer_probe(site)
+            site.code = probe_trampoline(
+                site.reader, probe, site.targets, site.twin, self._search, self._inside_of(site)
+            )
         site.targets[entry.key] = (owner_of(index), self._search.as_target(site.reader, site.twin))
         if entry.own_task:
             site.outer_owners[owner_of(index)] = self.owner_of_parent(index)
@@ -154,9 +162,16 @@ class Probes:
             return stepping_probe(probe, self.log, self.clock, self._steppers, site.outer_owners)
         return probe
 
+    def _inside_of(self, site: _Site) -> Collection[Owner] | None:
+        """Return the owners inside which calls enter the site's layers, None for all."""
+        return self._inside if site.is_part else None
+
     def _probe(self, site: _Site) -> Probe:
-        maker = framework_probe_for if isinstance(site.reader, FrameworkReader) else probe_for
-        return maker(self.log, self.clock, plain=is_plain(site.function))
+        plain = is_plain(site.function)
+        if isinstance(site.reader, FrameworkReader):
+            return framework_probe_for(self.log, self.clock, plain=plain)
+        opened = any(self.stack.entries[index].is_part for index in self.probed)
+        return probe_for(self.log, self.clock, plain=plain, inside=self._inside if opened else None)
 
     def _site_of(self, index: EntryIndex) -> tuple[_Site, Key]:
         entry = self.stack.entries[index]
@@ -184,11 +199,13 @@ class Probes:
         reader, plain = site.reader, is_plain(site.function)
         shape: tuple[object, ...] = (len(reader.parameters.positional), plain)
         if isinstance(reader, FrameworkReader):
-            shape = (reader, plain)
+            shape = (reader, plain, site.is_part)
         elif not reader.ordinary:
             shape = (id(site.function), plain)
         if shape not in self._null_layers:
-            self._null_layers[shape] = null_layer(reader, self._probe(site), self._search, plain=plain)
+            self._null_layers[shape] = null_layer(
+                reader, self._probe(site), self._search, self._inside_of(site), plain=plain
+            )
         return self._null_layers[shape]
 
     @contextmanager

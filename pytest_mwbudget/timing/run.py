@@ -16,18 +16,19 @@ from ..analysis.estimates import Estimates, estimate
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import Hops
-from ..analysis.verdicts import BudgetKey, Look, contested, judge_all, more_time
+from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
 from ..asgi.app import Observer
 from ..asgi.stack import Stack
 from ..config.settings import Settings
+from ..errors import tagged
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
-from ..model.results import Books, Effort, Judged, LayerReport, Quantity, Turn
+from ..model.results import Books, Effort, Frame, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Machine
-from .probes import Probes, task_layers
+from .probes import Probes, TaskLayer, task_layers
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
 
@@ -56,9 +57,10 @@ class Environment:
     """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance.
 
     `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
-    figures even if every budget is kept. `turns` is a context round a measurement by the clock, which waits until no
-    other process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted
-    here, each with the reason. `saves` says that reports show what leaving out each layer saves.
+    figures even if every budget is kept, `inside` that they show the parts of endpoints, `saves` that they show what
+    leaving out each layer saves. `turns` is a context round a measurement by the clock, which waits until no other
+    process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted here,
+    each with the reason.
     """
 
     clock: Clock = perf_counter_ns
@@ -68,6 +70,7 @@ class Environment:
     progress: Progress = lambda share: None
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
     precise: bool = True
+    inside: bool = True
     uncounted: Mapping[str, str] = field(default_factory=dict)
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
@@ -91,22 +94,28 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The result of timing a stack. `layers` have no counts yet; `notes` say how far the figures can be trusted."""
+    """The result of timing a stack.
+
+    `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
+    can be trusted. `skipped` are the layers that requests skipped to time what is inside them.
+    """
 
     layers: Mapping[RowIndex, LayerReport]
-    total: Judged | None
+    frames: Mapping[Frame, Judged]
     books: Books
     floor_us: Microseconds
     slowdown: float
     reference_ns: float
     effort: Effort
     notes: tuple[str, ...]
+    skipped: tuple[TaskLayer, ...] = ()
 
 
 class Timing:
     """One stack being timed.
 
     `looks_before` is the number of looks at samples that were discarded. These looks have spent their share of ALPHA.
+    Requests of the split skip the layers in `left_out`.
     """
 
     def __init__(
@@ -118,12 +127,16 @@ class Timing:
         environment: Environment,
         pace: Pace,
         looks_before: int = 0,
+        left_out: Sequence[TaskLayer] = (),
     ) -> None:
         self.stack = stack
         self.layers = layers
         self.settings = settings
         self.environment = environment
         self.schedule = environment.schedule
+        # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
+        frames = settings.budgets.frames
+        self.frames = {one: us for one, us in frames.items() if one != "endpoint" or stack.endpoint is not None}
         self.caller = caller
         self.looks = 0
         self.looks_before = looks_before
@@ -132,6 +145,7 @@ class Timing:
         self.failed_before: frozenset[BudgetKey] = frozenset()
         self.first_look = self.schedule.first_look(pace.request_ns)
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
+        self.left_out = left_out
         self.begun_ns = environment.clock()
         self.sampler = self._sampler(caller, pace)
 
@@ -156,6 +170,7 @@ class Timing:
             self.schedule,
             self.schedule.turn(pace.request_ns),
             self.environment.hop if self.hops else None,
+            self.left_out,
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
@@ -272,8 +287,9 @@ class Timing:
             for quantity, bound in row.bounded.bounds.items():
                 if look.judgements[row.layer.index, quantity].verdict == "undecided":
                     wanted |= self._depends_on(row, look, quantity, bound)
-        if None in look.judgements and look.judgements[None].verdict == "undecided":
-            wanted.add("whole")
+        for frame in self.frames:
+            if look.judgements[frame].verdict == "undecided":
+                wanted.add("whole" if frame == "total" else "split")
         return wanted or None
 
     def _depends_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
@@ -312,8 +328,9 @@ class Timing:
         self.latest = judge_all(
             self.layers,
             found,
-            self.settings.budgets.total_us,
+            self.frames,
             self._effort(),
+            endpoint=self.stack.endpoint,
             pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
             time=self.settings.more_time,
@@ -377,14 +394,24 @@ class Timing:
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
-            total=look.judgements.get(None),
+            frames={frame: self._of_frame(frame, bound, look) for frame, bound in self.settings.budgets.frames.items()},
             books=self._books(look),
             floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
             reference_ns=look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
+            skipped=tuple(self.sampler.bypassable),
         )
+
+    def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
+        """Return the verdict on a row that is no layer, also on an endpoint without a time of its own."""
+        if frame in self.frames:
+            return look.judgements[frame]
+        handed_on, why = self.stack.handed_on, NOT_ENTERED
+        if handed_on is not None:
+            why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
+        return Judged(bound, "undecided", why)
 
     def _effort(self) -> Effort:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
@@ -399,4 +426,4 @@ class Timing:
 
 
 def _is_busy(key: BudgetKey) -> bool:
-    return key is not None and key[1] == "busy_us"
+    return isinstance(key, tuple) and key[1] == "busy_us"

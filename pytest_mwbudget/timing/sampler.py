@@ -61,7 +61,7 @@ class Sampler:
 
     `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
     each request; None for a stack that hands no work to threads. `refused` says by entry why a task-spawning layer is
-    not bypassed.
+    not bypassed. Requests of the split skip the layers in `left_out`, none of which is probed.
     """
 
     def __init__(
@@ -75,8 +75,10 @@ class Sampler:
         schedule: Schedule,
         turn_requests: int,
         hop: Callable[[Clock], float] | None = None,
+        left_out: Sequence[TaskLayer] = (),
     ) -> None:
         self.probes = probes
+        self.left_out = left_out
         self.cpu_probes = cpu_probes
         self.schedule = schedule
         self.turn_requests = turn_requests
@@ -231,7 +233,8 @@ class Sampler:
         owners = [owner_of(index) for index in probes.probed if outside[index] >= level]
         if wall and not level:
             owners.append(HARNESS)
-        with probes.installed(probes.probed), probes.bypassed(skipped):
+        installed = [*probes.probed, *(layer.index for layer in self.left_out)]
+        with probes.installed(installed), probes.bypassed([*self.left_out, *skipped]):
             await self._settle(probes.watch, deadline)
             split = (self.samples.splits if wall else self.samples.cpu).setdefault(level, Split(frozenset(owners)))
             for number, index in enumerate(self._in_turns(segment, share), 1):

@@ -40,6 +40,8 @@ class Schedule:
     first_sight_share: float = 0.2
     # Sampling stops after this time if no verdict is undecided, even if intervals are wide.
     precision_time_s: Seconds = 2.0
+    # The same for the parts of the endpoint, which are sampled in requests of their own.
+    parts_time_s: Seconds = 1.0
     # A slow stretch of the machine makes every layer look too expensive. A failure counts after this time of sampling,
     # if the machine was watched for this long in all.
     failure_time_s: Seconds = 1.0

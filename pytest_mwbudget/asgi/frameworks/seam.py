@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import CO_VARARGS
 from types import FrameType, MethodType, ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...interpreter.code_patching import Function
 from ..callables import MISSING, cell_value, functions_called, is_function, static
@@ -63,17 +63,20 @@ class Seam:
 class Hook:
     """A function whose call enters a layer, or the endpoint if `layer` is None.
 
-    `instance` is the first argument of these calls; None for a function of the layer's own.
+    `instance` is the first argument of these calls, or what `told` returns for it; None for a function of the layer's
+    own. At a part of the endpoint, only calls inside the endpoint enter it.
     """
 
     function: Function
     instance: object
     layer: FrameworkLayer | None
     seam: Seam
+    told: Callable[[Any], object] | None = None
+    part: bool = False
 
     def is_entered_by(self, frame: FrameType) -> bool:
         """Return whether a frame is such a call: by its code, and its first argument or the function's cells."""
-        return frame.f_code is self.function.__code__ and self.key in keys_of(frame)
+        return frame.f_code is self.function.__code__ and self.key in keys_of(frame, self.told)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -83,11 +86,15 @@ class Hook:
         return "cells", *map(id, map(cell_value, self.function.__closure__ or ()))
 
 
-def keys_of(frame: FrameType) -> Iterator[tuple[object, ...]]:
-    """Yield the keys of the hooks that a frame may enter: by its first argument, and by the function's cells."""
+def keys_of(frame: FrameType, told: Callable[[Any], object] | None = None) -> Iterator[tuple[object, ...]]:
+    """Yield the keys of the hooks that a frame may enter: by its first argument, and by the function's cells.
+
+    With `told`, what that returns for the first argument takes its place.
+    """
     code, values = frame.f_code, frame.f_locals
     if code.co_argcount:
-        yield "instance", id(values.get(code.co_varnames[0]))
+        first = values.get(code.co_varnames[0])
+        yield "instance", id(first if told is None else told(first))
     elif code.co_flags & CO_VARARGS and (arguments := values.get(code.co_varnames[code.co_kwonlyargcount])):
         yield "instance", id(arguments[0])  # a method in a decorator that takes any arguments
     yield "cells", *(id(values.get(name, MISSING)) for name in code.co_freevars)

@@ -1,0 +1,101 @@
+"""How a request enters the parts of an endpoint: the hooks of a callable, and those of a framework's own functions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+from ..callables import functions_called, is_function
+from .reading import defined, entered
+from .seam import FrameworkLayer, Hook, Seam
+
+# The seam of all parts of endpoints.
+INSIDE = Seam(())
+GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A function or method of a framework whose call enters a part. `needed` means that no release here lacks it."""
+
+    part: str
+    module: str
+    path: tuple[str, ...]
+    needed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The full name of the function."""
+        return ".".join((self.module, *self.path))
+
+    def hooks(self, layer: FrameworkLayer) -> Iterator[Hook]:
+        """Yield the hook of the function, none if the framework does not have it."""
+        found = defined(self.module, *self.path)
+        if type(found) is FunctionType:
+            yield hook(found, None, layer)
+
+
+def hook(function: Any, instance: object, layer: FrameworkLayer, told: Callable[[Any], object] | None = None) -> Hook:
+    """Return the hook of a part."""
+    return Hook(function, instance, layer, INSIDE, told, part=True)
+
+
+def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
+    """Yield the hooks of a callable of the app that a framework awaits, or runs in a thread.
+
+    The way to the thread and back belongs to the callable that needs it. A generator function is entered at its first
+    and at its second step, through the context manager that the framework makes of it.
+    """
+    one = entered(call)
+    function = next(functions_called(one), None)
+    if function is not None and function.__code__.co_flags & GENERATORS:
+        for name in ("__aenter__", "__aexit__"):
+            if type(step := defined(contextlib.__name__, "_AsyncGeneratorContextManager", name)) is FunctionType:
+                yield hook(step, function.__code__, layer, generator_code)
+        return
+    if function is not None:
+        instance = one.__self__ if type(one) is MethodType else one
+        yield hook(function, None if is_function(one) else instance, layer)
+    yield from in_thread(call, layer)
+
+
+def in_thread(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
+    """Yield the hook of a callable that runs in a thread: Starlette's function for that, with the callable first."""
+    if type(runs := defined("starlette.concurrency", "run_in_threadpool")) is FunctionType:
+        yield hook(runs, call, layer, _lasting(defined("starlette.endpoints", "HTTPEndpoint")))
+
+
+@functools.cache
+def _lasting(view: Any) -> Callable[[Any], object]:
+    """Return what tells callables apart: themselves; of a `view`, which is made for each request, the function."""
+
+    def told(call: Any) -> object:
+        return call.__func__ if type(call) is MethodType and view in type(call.__self__).__mro__ else call
+
+    return told
+
+
+def hooks_of_method(method: object, layer: FrameworkLayer) -> Iterator[Hook]:
+    """Yield the hooks of a method of an object that is made for each request."""
+    function = next(functions_called(method), None)
+    if function is not None:
+        yield hook(function, None, layer)
+        yield from in_thread(method, layer)
+
+
+def generator_code(manager: Any) -> object:
+    """Return the code of the generator function that an async context manager was made of.
+
+    FastAPI puts the context manager of a sync generator into an async generator, which steps it in a thread. This runs
+    in timed requests.
+    """
+    generator = getattr(manager, "gen", None)
+    code, frame = getattr(generator, "ag_code", None), getattr(generator, "ag_frame", None)
+    if code is None or frame is None or code.co_name != "contextmanager_in_threadpool":
+        return code
+    return getattr(getattr(frame.f_locals.get("cm"), "gen", None), "gi_code", code)

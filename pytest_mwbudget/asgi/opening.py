@@ -1,0 +1,178 @@
+"""Watch how a request passes the parts of its endpoint, while `tracing` watches its ASGI callables.
+
+What a framework calls inside an endpoint is no ASGI callable, so its module names the functions. Their calls and those
+of ASGI callables are the *steps* of the request, each inside another one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import metadata
+from types import CodeType, FrameType
+
+from ..interpreter import internals
+from ..model.endpoint import VALIDATE
+from .calls import Call
+from .frameworks import fastapi, starlette
+from .frameworks.seam import FrameworkLayer, Hook
+
+UNREADABLE = "its parts could not be read ({}: {})"
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A call inside a request: of a part's function, which has a `hook`, or of an ASGI callable.
+
+    Its frame is kept alive, so that the identities of the objects it holds stay valid. `parent` is the step that it is
+    inside. `over` means that it has returned or raised.
+    """
+
+    frame: FrameType
+    parent: Step | None
+    task: object
+    elsewhere: bool
+    hook: Hook | None
+    over: bool = False
+
+    def outer_steps(self) -> Iterator[Step]:
+        """Yield the steps that this one is inside, innermost first."""
+        outer = self.parent
+        while outer is not None:
+            yield outer
+            outer = outer.parent
+
+
+_current: ContextVar[Step | None] = ContextVar("pytest_mwbudget_step", default=None)
+
+
+@dataclass(slots=True)
+class Opening:
+    """The steps of one request, in order, and what its route is.
+
+    `route` is the framework of the route, None if the request came to no route. `endpoint` is the callable of the
+    route, and `handler` are its hooks, empty for a route of FastAPI. `error` says why the parts could not be read.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    step_of: dict[FrameType, Step] = field(default_factory=dict)
+    hooks: dict[CodeType, list[Hook]] = field(default_factory=dict)
+    route: str | None = None
+    endpoint: object = None
+    handler: list[Hook] = field(default_factory=list)
+    error: str | None = None
+
+    def begin(self) -> None:
+        """Watch the functions of the frameworks that are imported."""
+        for package, gates in (("starlette", starlette.GATES), ("fastapi", fastapi.GATES)):
+            for gate in gates if package in sys.modules else ():
+                self._watch(gate.hooks(FrameworkLayer(None, (), name=gate.part)))
+
+    def _watch(self, hooks: Iterable[Hook]) -> None:
+        for hook in hooks:
+            known = self.hooks.setdefault(hook.function.__code__, [])
+            if not any(one.function is hook.function and one.instance is hook.instance for one in known):
+                known.append(hook)
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def entered(self, frame: FrameType, task: object, *, elsewhere: bool) -> None:
+        """Note the call of a watched function."""
+        try:
+            hook = next((one for one in self.hooks[frame.f_code] if one.is_entered_by(frame)), None)
+        except Exception as error:
+            self._note_error(error)
+            return
+        if hook is not None and frame not in self.step_of:
+            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
+            if hook.layer is not None and hook.layer.name == VALIDATE:
+                self._read_dependency(frame)
+
+    def _read_dependency(self, frame: FrameType) -> None:
+        """Watch the callable for which FastAPI solves dependencies, which is the handler in the outermost call."""
+        outer = self.step_of[frame].outer_steps()
+        if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
+            self._guarded(fastapi.dependency_hooks(frame.f_locals))
+
+    def entered_asgi(self, frame: FrameType, call: Call, task: object, *, elsewhere: bool) -> None:
+        """Note the call of an ASGI callable, and watch the callable of the route if the router has found it."""
+        if frame not in self.step_of:  # a mounted app, which is the handler
+            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
+        scope = call.scope
+        if "endpoint" in scope and scope["endpoint"] is not self.endpoint:
+            self.endpoint, self.handler = scope["endpoint"], []
+            if fastapi.is_route(scope.get("route")):
+                self.route = "fastapi"
+            elif "starlette" in sys.modules:
+                self.route = "starlette"
+                self.handler = self._guarded(starlette.handler_hooks(scope))
+
+    def _guarded(self, hooks: Iterator[Hook]) -> list[Hook]:
+        """Watch and return the hooks; none if they cannot be read."""
+        try:
+            found = list(hooks)
+        except Exception as error:  # an app or a release that is built in another way must break no test
+            self._note_error(error)
+            return []
+        self._watch(found)
+        return found
+
+    def _note_error(self, error: Exception) -> None:
+        self.error = UNREADABLE.format(type(error).__name__, error)
+
+    def _note(self, step: Step) -> None:
+        _current.set(step)
+        self.steps.append(step)
+        self.step_of[step.frame] = step
+
+    def _outer(self, frame: FrameType, *, elsewhere: bool) -> Step | None:
+        """Return the step inside which a frame runs: on its own stack, or else where its task or work was made."""
+        outer = frame.f_back
+        while outer is not None:
+            if outer in self.step_of:
+                return self.step_of[outer]
+            outer = outer.f_back
+        inherited = _current.get()
+        if inherited is not None and inherited.over:
+            inherited = next((step for step in inherited.outer_steps() if not step.over), None)
+        if inherited is None and elsewhere:
+            inherited = next((step for step in reversed(self.steps) if not step.over), None)
+        return inherited if inherited in self.steps else None
+
+    def end(self) -> None:
+        """Tell the functions apart that share their code, and have equal cells or none."""
+        for step in self.steps:
+            known = self.hooks.get(step.frame.f_code, ())
+            if step.hook is not None and len(known) > 1:
+                function = internals.function_of(step.frame)
+                same = (one for one in known if one.function is function and one.instance is step.hook.instance)
+                step.hook = next(same, step.hook)
+
+    # ---- the result -------------------------------------------------------------------------------------------------
+
+    def why_moved(self) -> str | None:
+        """Return which function of the route's framework is missing or was not called, None if all is as it should be.
+
+        A handler that is not called, because the request was refused, moves nothing.
+        """
+        if self.route != "fastapi":
+            return None
+        for gate in fastapi.GATES:
+            hooks = list(gate.hooks(FrameworkLayer(None, ())))
+            if gate.needed and not hooks:
+                return f"{_release('fastapi')} has no function {gate.name}"
+            if gate.part == VALIDATE and not any(self._is_step_of(hook) for hook in hooks):
+                return f"{_release('fastapi')} did not call {gate.name}"
+        return None
+
+    def _is_step_of(self, hook: Hook) -> bool:
+        return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
+
+
+def _release(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return package

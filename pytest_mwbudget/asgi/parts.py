@@ -1,0 +1,235 @@
+"""Open the endpoint of a stack: its parts as entries and rows, or the reason why it stays closed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType, FunctionType, MethodType
+from typing import TypeAlias
+
+from ..errors import tagged
+from ..interpreter.code_patching import is_plain
+from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE
+from ..model.stack import EntryIndex, Layer, RowIndex
+from .callables import is_function, is_response
+from .calls import FrameworkCall
+from .frameworks.gates import hook
+from .frameworks.seam import FrameworkLayer, Hook
+from .naming import numbered
+from .opening import UNREADABLE, Opening, Step
+from .origins import origin_of, origin_of_class
+from .stack import Entry, Stack
+from .tracing import Trace, TracedCall
+
+# What tells the entries of parts apart: the function, its first argument, and the part.
+Key: TypeAlias = tuple[int, int, object]
+
+NO_ROUTE = "the request came to no route of FastAPI or Starlette"
+NO_HANDLER = "its handler is not entered through a Python function"
+TOGETHER = "it is measured together with {}: {}"
+
+
+@dataclass(slots=True)
+class _Site:
+    """A function that enters a part, with the steps that are its calls."""
+
+    hook: Hook
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def part(self) -> object:
+        """Equal for the functions of one part: its name, or the dependency."""
+        layer = self.hook.layer
+        assert layer is not None
+        return layer.name or id(layer.callee)
+
+
+def with_parts(stack: Stack, first: Trace, second: Trace, calls_of: Sequence[Sequence[TracedCall]]) -> Stack:
+    """Return the stack with the parts of its endpoint, or with the reason why the endpoint stays closed.
+
+    `calls_of` has the traced calls of each entry, which the second request made.
+    """
+    endpoint = stack.endpoint
+    if endpoint is None:
+        why = TOGETHER.format(stack.handed_on.to_layer, stack.handed_on.because) if stack.handed_on else None
+        return replace(stack, closed=None if why is None else tagged(why, "endpoint-closed"))
+    try:
+        return _opened(stack, endpoint, first, second, calls_of)
+    except Exception as error:  # an app or a release that is built in another way must break no test
+        why = UNREADABLE.format(type(error).__name__, error)
+        return replace(stack, closed=tagged(why, "endpoint-closed"))
+
+
+def _opened(
+    stack: Stack, endpoint: EntryIndex, first: Trace, second: Trace, calls_of: Sequence[Sequence[TracedCall]]
+) -> Stack:
+    opening = second.opening
+    sites = list(_sites(stack, endpoint, second))
+    lasting = {_key(site) for site in _sites(stack, endpoint, first)}
+    sites = [site for site in sites if site.hook.layer and (site.hook.layer.name or _key(site) in lasting)]
+    why = opening.error or _why_closed(opening, sites, stack.entries[endpoint])
+    if why is not None:
+        return replace(stack, closed=tagged(why, "endpoint-closed"))
+    around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
+    entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
+    return replace(stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)))
+
+
+def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:
+    if endpoint.function is None or opening.route is None:
+        return NO_ROUTE
+    if (moved := opening.why_moved()) is not None:
+        return moved
+    if opening.route == "starlette" and not any(site.part == HANDLER for site in sites):
+        return NO_HANDLER
+    return None
+
+
+# ---- which functions enter parts ------------------------------------------------------------------------------------
+
+
+def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
+    """Yield the functions that enter parts inside the endpoint, in the order of their first calls."""
+    opening = trace.opening
+    calls = {call.frame: call for call in trace.calls}
+    own = stack.entries[endpoint]
+    found: dict[Key, _Site] = {}
+    innermost = _innermost(stack, endpoint)
+    for step in opening.steps:
+        outer = [calls[one.frame] for one in step.outer_steps() if one.frame in calls]
+        if not any(call.callee is own.callee and call.function is own.function for call in outer):
+            continue
+        entered = _hook_of(step, calls, opening, innermost)
+        if entered is not None:
+            site = _Site(entered)
+            found.setdefault(_key(site), site).steps.append(step)
+    by_step = {step: site for site in found.values() for step in site.steps}
+    for site in found.values():
+        # A part inside itself, through another function, needs no boundary of its own.
+        if not all(_inside_its_own(site, step, by_step) for step in site.steps):
+            yield site
+
+
+def _inside_its_own(site: _Site, step: Step, by_step: Mapping[Step, _Site]) -> bool:
+    outer = next((by_step[one] for one in step.outer_steps() if one in by_step), None)
+    return outer is not None and outer is not site and outer.part == site.part
+
+
+def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening, innermost: object) -> Hook | None:
+    """Return the hook of the part that a step enters, None for a step that enters none."""
+    if step.hook is not None:
+        layer = step.hook.layer
+        stale = layer is not None and layer.name == HANDLER and opening.route == "starlette"
+        return None if stale and step.hook not in opening.handler else step.hook
+    call = calls.get(step.frame)
+    if call is None or call.function is None:
+        return None
+    if is_response(call.callee):
+        return hook(call.function, None, FrameworkLayer(None, (), name=RESPOND))
+    if call.callee is innermost:
+        return hook(call.function, None, FrameworkLayer(None, (), name=FRAMEWORK))
+    return None
+
+
+def _innermost(stack: Stack, endpoint: EntryIndex) -> object:
+    """Return the function that a framework makes of the handler: the innermost ASGI callable, None if it is no such."""
+    last = stack.entries[-1]
+    inside = len(stack.entries) - 1 > endpoint and last.hook is None
+    return last.callee if inside and type(last.callee) is FunctionType else None
+
+
+def _key(site: _Site) -> Key:
+    return id(site.hook.function), id(site.hook.instance), site.part
+
+
+# ---- entries --------------------------------------------------------------------------------------------------------
+
+
+def _entries(
+    sites: Sequence[_Site], number_of_first: int, around: Mapping[Step, EntryIndex], opening: Opening
+) -> Iterator[Entry]:
+    """Yield the entries of the parts; `around` has the steps that enter the endpoint."""
+    steps = dict(around)
+    first: dict[object, EntryIndex] = {}
+    for number, site in enumerate(sites, number_of_first):
+        steps |= dict.fromkeys(site.steps, EntryIndex(number))
+    for number, site in enumerate(sites, number_of_first):
+        enclosing = [next(one for one in step.outer_steps() if one in steps) for step in site.steps]
+        begin, outer, function = site.steps[0], enclosing[0], site.hook.function
+        yield Entry(
+            parent=steps[outer],
+            parents=tuple(steps[one] for one in enclosing),
+            own_task=begin.task is not outer.task and not begin.elsewhere,
+            same_send=site.part in (FRAMEWORK, RESPOND),
+            plain=is_plain(function),
+            part_of=first.get(site.part),
+            callee=_callee(site, opening),
+            function=function,
+            call=FrameworkCall(site.hook.instance),
+            telling=frozenset(),
+            kind="part",
+            elsewhere=begin.elsewhere,
+            hook=site.hook,
+            seam=None,
+        )
+        first.setdefault(site.part, EntryIndex(number))
+
+
+def _callee(site: _Site, opening: Opening) -> object:
+    if site.part == HANDLER:
+        return opening.handler[0].layer.callee if opening.handler and opening.handler[0].layer else opening.endpoint
+    assert site.hook.layer is not None
+    return site.hook.function if site.hook.layer.callee is None else site.hook.layer.callee
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _rows(entries: Sequence[Entry], endpoint: EntryIndex) -> Iterator[tuple[EntryIndex, Layer]]:
+    """Yield the rows of the parts: those with names of their own in the order of PARTS, dependencies as called."""
+    reserved: dict[str, EntryIndex] = {}
+    dependencies: list[EntryIndex] = []
+    for number, entry in enumerate(entries):
+        layer = entry.hook.layer if entry.is_part and entry.hook else None
+        if layer is None or entry.part_of is not None:
+            continue
+        if layer.name is None:
+            dependencies.append(EntryIndex(number))
+        else:
+            reserved[layer.name] = EntryIndex(number)
+    # A route with a layer of its own has no router inside that layer.
+    own = ROUTING if entries[endpoint].kind == "routing" or FRAMEWORK in reserved else FRAMEWORK
+    reserved[own] = endpoint
+    names = numbered([name_of(entries[index].callee) for index in dependencies])
+    rows: list[tuple[EntryIndex, str]] = []
+    for name in PARTS:
+        rows += [(reserved[name], name)] if name in reserved else []
+        rows += zip(dependencies, names, strict=True) if name == VALIDATE else []
+    for place, (index, name) in enumerate(rows):
+        yield index, _row(RowIndex(place), name, entries[index], named=name not in PARTS)
+
+
+def _row(place: RowIndex, name: str, entry: Entry, *, named: bool) -> Layer:
+    shown = named or name == HANDLER
+    qualname = name_of(entry.callee)
+    origin = origin_of_class(entry.callee) if isinstance(entry.callee, type) else origin_of(entry.callee)
+    return Layer(
+        index=place,
+        name=name,
+        qualname=qualname.replace(":", ".") if shown else name,
+        kind="dependency" if named else "part",
+        aliases=frozenset({name.partition("#")[0], qualname.rpartition(":")[2]} if named else ()),
+        origin=origin if shown else None,
+    )
+
+
+def name_of(callee: object) -> str:
+    """Return `module:QualName` of a function or class, and of the class of an object."""
+    while type(callee) is functools.partial:
+        callee = callee.func
+    if type(callee) is MethodType:
+        callee = callee.__func__
+    named = callee if is_function(callee) or isinstance(callee, type) else type(callee)
+    qualname = str(getattr(named, "__qualname__", named)).replace(".<locals>", "")
+    return f"{getattr(named, '__module__', None) or '?'}:{qualname}"

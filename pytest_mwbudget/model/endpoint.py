@@ -1,0 +1,54 @@
+"""What the endpoint of a request consists of: its parts, or why it could not be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import near_miss, tagged
+from .results import Judged, LayerReport, Verdict, worst
+
+ROUTING, FRAMEWORK, READ, VALIDATE = "routing", "framework", "read", "validate"
+HANDLER, SERIALIZE, RESPOND, BACKGROUND = "handler", "serialize", "respond", "background"
+# The parts that have a name of their own, in the order of the table. Dependencies stand after `validate`.
+PARTS: Mapping[str, str] = {
+    ROUTING: "finding the route",
+    FRAMEWORK: "what the framework does round the other parts: the request object, exit stacks, exception handling",
+    READ: "reading and parsing the body of the request",
+    VALIDATE: "taking parameters and body apart, validating them, and calling dependencies",
+    HANDLER: "the function or method of the route",
+    SERIALIZE: "validating and serialising what the handler returned, and making response objects",
+    RESPOND: "sending the response",
+    BACKGROUND: "background tasks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReport:
+    """The parts of the endpoint, each with the figures of a layer, and the verdict on the whole endpoint.
+
+    `parts` are empty if the endpoint was not opened; `closed` then says why. Both are empty if nobody asked for parts.
+    `judged` is the verdict on the budget of the whole endpoint, None without one. `notes` say how far the figures of
+    the parts can be trusted.
+    """
+
+    parts: tuple[LayerReport, ...] = ()
+    closed: str | None = None
+    judged: Judged | None = None
+    notes: tuple[str, ...] = ()
+
+    def part(self, name: str) -> LayerReport:
+        """Return the report of a part by its name in the table. Raises KeyError, which lists the names."""
+        __tracebackhide__ = True
+        for part in self.parts:
+            if part.name == name:
+                return part
+        names = [part.name for part in self.parts]
+        have = f"The parts are: {', '.join(names)}" if names else f"The endpoint has no parts: {self.closed}"
+        raise KeyError(tagged(f"no part {name!r}.{near_miss(name, names)} {have}", "layer-name"))
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict on the budgets of the endpoint and its parts, None without budgets."""
+        said = [part.verdict for part in self.parts] + [self.judged.verdict if self.judged else None]
+        return worst(one for one in said if one is not None)

@@ -1,0 +1,530 @@
+"""The parts of an endpoint of FastAPI and Starlette: which there are, their counts, times, budgets and reports."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import Depends, FastAPI, Response
+from fastapi.responses import PlainTextResponse
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.endpoints import HTTPEndpoint
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+
+from pytest_mwbudget.asgi.frameworks import fastapi as fastapi_seams
+from pytest_mwbudget.asgi.frameworks.gates import Gate
+from pytest_mwbudget.asgi.stack import Stack
+from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.errors import LayerNameError
+from pytest_mwbudget.model.endpoint import VALIDATE
+from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Counts, Measurement
+from pytest_mwbudget.report.html import render as html_page
+from pytest_mwbudget.report.json import document, from_json, to_json
+from pytest_mwbudget.report.markdown import render as markdown
+from pytest_mwbudget.report.terminal import failure, table
+from pytest_mwbudget.timing.schedule import Schedule
+
+from .apps import FAST, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
+from .endpoints import app, costs, nothing, spin, work
+from .test_truth_exact import calls
+
+MORE = {"base": 3, "coroutine": 5, "generator": 7, "Check": 11, "handler": 13, "serialize": 17, "background": 19}
+SPINS = {"base": 100, "coroutine": 150, "generator": 120, "Check": 200, "handler": 300, "serialize": 250}
+SPINS |= {"background": 170}
+
+
+def rows(stack: Stack) -> list[str]:
+    """Return the names of the parts, those of dependencies without the module."""
+    return [layer.name.rpartition(":")[2] for _, layer in stack.parts]
+
+
+# ---- which parts there are --------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_route_with_dependencies() -> None:
+    assert rows(stack_of(app, "/async")) == [
+        *("routing", "framework", "validate", "Check", "base", "coroutine", "generator"),
+        *("handler", "serialize", "respond", "background"),
+    ]
+
+
+def test_dependencies_in_threads_and_classes_are_parts() -> None:
+    assert rows(stack_of(app, "/threads")) == [
+        *("routing", "framework", "validate", "sync", "sync_generator", "Pager", "handler", "serialize", "respond"),
+    ]
+
+
+def test_the_body_is_read() -> None:
+    parts = rows(stack_of(app, "/items", "POST", json={"name": "a"}))
+    assert parts == ["routing", "framework", "read", "validate", "handler", "serialize", "respond"]
+
+
+def test_a_handler_may_be_refused_its_call() -> None:
+    stack = stack_of(app, "/items", "POST", json={}, expect_status=422)
+    assert "handler" not in rows(stack)
+    assert "validate" in rows(stack)
+
+
+def test_an_override_has_the_row_by_its_own_name() -> None:
+    app = FastAPI()
+
+    async def database() -> None: ...
+
+    async def stand_in() -> None: ...
+
+    @app.get("/", dependencies=[Depends(database)])
+    async def home() -> None: ...
+
+    app.dependency_overrides[database] = stand_in
+    names = [layer.name for _, layer in stack_of(app).parts]
+    assert [name for name in names if ":" in name] == [
+        "tests.test_endpoint:test_an_override_has_the_row_by_its_own_name.stand_in"
+    ]
+
+
+def test_dependencies_of_one_name_have_numbers() -> None:
+    def dependency() -> Any:
+        async def made() -> None: ...
+
+        return made
+
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(dependency()), Depends(dependency())])
+    async def home() -> None: ...
+
+    assert [name.partition("#")[2] for name in rows(stack_of(app)) if "made" in name] == ["1", "2"]
+
+
+def test_handler_and_dependency_say_whose_they_are() -> None:
+    layers = {layer.name: layer for _, layer in stack_of(app, "/async").parts}
+    assert layers["handler"].qualname == "tests.endpoints.handler"
+    assert all(layers[name].origin for name in ("handler", "tests.endpoints:base"))
+    assert layers["serialize"].origin is None
+
+
+# ---- Starlette --------------------------------------------------------------------------------------------------
+
+
+async def coroutine(request: Request) -> Response:
+    return JSONResponse({}, background=BackgroundTask(nothing))
+
+
+def plain(request: Request) -> Response:
+    return JSONResponse({})
+
+
+async def reading(request: Request) -> Response:
+    return JSONResponse(await request.json())
+
+
+class View(HTTPEndpoint):
+    async def get(self, request: Request) -> Response:
+        return JSONResponse({})
+
+    def post(self, request: Request) -> Response:
+        return JSONResponse({})
+
+
+STARLETTE = Starlette(
+    routes=[
+        Route("/coroutine", coroutine),
+        Route("/plain", plain),
+        Route("/reading", reading, methods=["POST"]),
+        Route("/view", View),
+        Route("/partial", functools.partial(coroutine)),
+        Mount("/mounted", routes=[Route("/inside", coroutine)]),
+        Mount("/app", app=hello),
+    ]
+)
+PLAIN = "starlette.responses.PlainTextResponse"
+USUAL = ["routing", "framework", "handler", "serialize", "respond"]
+
+
+@pytest.mark.parametrize(
+    ("url", "method", "parts"),
+    [
+        ("/coroutine", "GET", [*USUAL, "background"]),
+        ("/plain", "GET", USUAL),
+        ("/reading", "POST", ["routing", "framework", "read", *USUAL[2:]]),
+        ("/view", "GET", USUAL),
+        ("/view", "POST", USUAL),
+        ("/partial", "GET", [*USUAL, "background"]),
+        ("/mounted/inside", "GET", [*USUAL, "background"]),
+        ("/app/", "GET", ["routing", "handler"]),
+    ],
+)
+def test_the_parts_of_routes_of_starlette(url: str, method: str, parts: list[str]) -> None:
+    stack = stack_of(STARLETTE, url, method, json={}) if method == "POST" else stack_of(STARLETTE, url)
+    assert (stack.closed, rows(stack)) == (None, parts)
+
+
+# ---- closed endpoints -------------------------------------------------------------------------------------------
+
+MOVED = "[endpoint-closed]"
+
+
+def test_an_endpoint_of_no_known_framework_stays_closed() -> None:
+    stack = stack_of(Noop(hello))
+    assert (stack.parts, stack.closed) == ((), f"the request came to no route of FastAPI or Starlette {MOVED}")
+
+
+def test_a_router_that_finds_no_route_stays_closed() -> None:
+    stack = stack_of(STARLETTE, "/nowhere", expect_status=404)
+    assert (stack.parts, stack.closed) == ((), f"the request came to no route of FastAPI or Starlette {MOVED}")
+
+
+@pytest.mark.parametrize(
+    ("gate", "why"),
+    [
+        (Gate(VALIDATE, "fastapi.routing", ("moved",), needed=True), "has no function fastapi.routing.moved"),
+        (
+            Gate(VALIDATE, "fastapi.encoders", ("jsonable_encoder",), needed=True),
+            "did not call fastapi.encoders.jsonable_encoder",
+        ),
+    ],
+)
+def test_a_release_whose_functions_have_moved_closes_the_endpoint(
+    gate: Gate, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fastapi_seams, "GATES", (gate,))
+    found = measured(app, url="/ready", settings={"timed": False})
+    assert found.endpoint is not None
+    assert found.endpoint.closed is not None
+    assert why in found.endpoint.closed
+    assert not found.endpoint.parts
+
+
+def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(arguments: Any) -> Iterator[Any]:
+        yield from arguments["dependant"].calls
+
+    monkeypatch.setattr(fastapi_seams, "dependency_hooks", broken)
+    closed = stack_of(app, "/async").closed
+    assert closed is not None
+    assert "its parts could not be read (AttributeError: 'Dependant' object has no" in closed
+
+
+# ---- counts -----------------------------------------------------------------------------------------------------
+
+
+def number(counts: Counts | None, quantity: CountedQuantity) -> int:
+    assert counts is not None
+    count = counts.of(quantity)
+    assert count is not None, counts.why
+    assert count.exact
+    return count.count
+
+
+@pytest.fixture(scope="module")
+def counted() -> Measurement:
+    with costs(work, {}):
+        return measured(app, url="/async", settings={"timed": False})
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    ["tasks", "threads", *(pytest.param(one, marks=needs(one)) for one in ("objects", *EXECUTED))],
+)
+def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, counted: Measurement) -> None:
+    assert counted.endpoint is not None
+    assert counted.ledger is not None
+    parts = [number(part.counts, quantity) for part in counted.endpoint.parts]
+    assert sum(parts) == number(counted.ledger.endpoint, quantity)
+
+
+@needs("py_calls")
+def test_each_part_has_its_own_calls(counted: Measurement) -> None:
+    with costs(work, MORE):
+        found = measured(app, url="/async", settings={"timed": False})
+    assert counted.endpoint is not None
+    assert found.endpoint is not None
+    added = {
+        part.name.rpartition(":")[2]: number(part.counts, "py_calls") - number(before.counts, "py_calls")
+        for before, part in zip(counted.endpoint.parts, found.endpoint.parts, strict=True)
+    }
+    # A generator works before and after its `yield`.
+    assert added == {**dict.fromkeys(added, 0), **MORE, "generator": 14}
+
+
+def test_calls_in_threads_belong_to_their_part() -> None:
+    found = measured(app, url="/threads", settings={"timed": False})
+    assert found.endpoint is not None
+    threads = {part.name.rpartition(":")[2]: number(part.counts, "threads") for part in found.endpoint.parts}
+    assert {name: count for name, count in threads.items() if count} == {
+        "sync": 1,
+        "sync_generator": 2,
+        "Pager": 1,
+        "handler": 1,
+        # What a handler in a thread returns is validated in a thread.
+        "serialize": 1,
+    }
+
+
+@needs("objects")
+def test_a_layer_that_makes_a_response_keeps_its_objects() -> None:
+    class Makes(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            PlainTextResponse("made for nothing")
+            await self.app(scope, receive, send)
+
+    inside = Starlette(routes=[Route("/coroutine", coroutine)], middleware=[Middleware(Makes)])
+    found = measured(inside, url="/coroutine", settings={"timed": False})
+    assert found.endpoint is not None
+    rows = {"Makes": found.layer("Makes").counts} | {part.name: part.counts for part in found.endpoint.parts}
+    made = {name: counts.objects.kinds.get(PLAIN, 0) for name, counts in rows.items() if counts and counts.objects}
+    assert made == {**dict.fromkeys(made, 0), "Makes": 1}
+
+
+# ---- times ------------------------------------------------------------------------------------------------------
+
+
+def test_every_part_has_its_own_calls_by_the_clock() -> None:
+    # A clock that counts calls.
+    with costs(work, {}):
+        _, before = calls(app, "/async", lambda stack: stack.inside)
+    with costs(work, MORE):
+        _, after = calls(app, "/async", lambda stack: stack.inside)
+    names = {entry: layer.name.rpartition(":")[2] for entry, layer in stack_of(app, "/async").parts}
+    added = {name: after.split[entry].estimate - before.split[entry].estimate for entry, name in names.items()}
+    assert added == pytest.approx({**dict.fromkeys(added, 0), **MORE, "generator": 14}, abs=0.2)
+
+
+@pytest.mark.live
+def test_every_part_takes_what_it_spins() -> None:
+    with costs(spin, SPINS):
+        found = measured(app, url="/async", settings={"max_time_s": 1.0})
+    assert found.endpoint is not None
+    assert found.books is not None
+    us = {part.name.rpartition(":")[2]: part.us.estimate for part in found.endpoint.parts if part.us}
+    for name, most in SPINS.items():
+        truth = 2 * most if name == "generator" else most
+        assert truth * 0.98 < us[name] < truth * 1.1 + 25, name
+    assert us["respond"] < 25
+    assert found.books.endpoint is not None
+    assert sum(us.values()) == pytest.approx(found.books.endpoint.estimate, rel=0.1)
+
+
+@pytest.mark.live
+def test_what_a_stream_takes_is_in_respond() -> None:
+    with costs(spin, {"respond": 200}):
+        found = measured(app, url="/stream", settings={"max_time_s": 1.0})
+    assert found.endpoint is not None
+    us = {part.name: part.us.estimate for part in found.endpoint.parts if part.us}
+    assert us["respond"] > 3 * 200
+    assert all(one < 150 for name, one in us.items() if name != "respond"), us
+
+
+@pytest.mark.live
+def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
+    with costs(spin, {"sync": 2000, "sync_generator": 1000, "handler": 3000}):
+        found = measured(app, url="/threads", settings={"max_time_s": 1.0})
+    assert found.endpoint is not None
+    us = {part.name.rpartition(":")[2]: part.us.estimate for part in found.endpoint.parts if part.us}
+    # No upper bounds: a hop to a thread may wait for a processor.
+    assert us["sync"] > 2000
+    assert us["sync_generator"] > 2000
+    assert us["handler"] > 3000
+    assert us["routing"] < 500
+    assert us["framework"] < 1000
+
+
+# ---- budgets ----------------------------------------------------------------------------------------------------
+
+
+def judged(app: Any, url: str, **budgets: Any) -> Measurement:
+    return measured(app, url=url, schedule=Schedule(**FAST), settings={"budgets": Budgets(**budgets)})
+
+
+def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budgets() -> None:
+    parts = {"handler": {"us": 50.0, "tasks": 0}, "background": {"us": 20_000.0}}
+    with costs(spin, {"handler": 400}):
+        found = judged(Noop(app), "/async", endpoint=parts, endpoint_us=100.0, outside_us=5000.0)
+    assert found.endpoint is not None
+    assert found.endpoint.judged is not None
+    assert found.outside is not None
+    verdicts = {part.name: part.verdict for part in found.endpoint.parts if part.judged}
+    assert verdicts == {"handler": "fail", "background": "pass"}
+    assert (found.endpoint.judged.verdict, found.outside.verdict, found.verdict) == ("fail", "pass", "fail")
+    assert found.over
+    text = " ".join(failure(found, 100).split())
+    assert "handler takes" in text
+    assert "endpoint={'handler': " in text
+    assert "(endpoint) takes" in text
+    assert "set endpoint_us=" in text
+
+
+def test_a_part_that_the_request_does_not_have_costs_nothing() -> None:
+    found = judged(app, "/ready", endpoint={"background": {"us": 5.0, "tasks": 0}})
+    assert found.endpoint is not None
+    assert [part.verdict for part in found.endpoint.parts if part.judged] == ["pass"]
+    assert found.verdict == "pass"
+
+
+def test_a_budget_of_an_unknown_part_names_the_parts() -> None:
+    with pytest.raises(LayerNameError, match="handler") as raised:
+        judged(app, "/ready", endpoint={"handle": {"us": 5.0}})
+    assert "names a part 'handle' that the endpoint does not have" in str(raised.value)
+    assert "background" in str(raised.value)
+
+
+def test_a_dependency_is_named_with_and_without_its_module() -> None:
+    bounds = {name: {"tasks": 0} for name in ("tests.endpoints:base", "tests.endpoints.coroutine", "generator")}
+    found = measured(app, url="/async", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
+    assert found.endpoint is not None
+    names = [part.layer.aliases for part in found.endpoint.parts if part.judged]
+    assert len(names) == 3
+
+
+def test_a_budget_of_a_part_of_a_closed_endpoint_is_undecided() -> None:
+    found = judged(Noop(hello), "/", endpoint={"serialize": {"us": 50.0}})
+    assert found.verdict == "undecided"
+    assert found.endpoint is not None
+    (part,) = found.endpoint.parts
+    assert part.judged["us"].reason == found.endpoint.closed
+
+
+def test_a_budget_of_an_endpoint_that_was_not_entered_is_undecided() -> None:
+    class Answers(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await respond(send)
+
+    found = judged(Answers(app), "/", endpoint_us=50.0)
+    assert found.endpoint is not None
+    assert found.endpoint.judged is not None
+    assert "a layer outside answered" in str(found.endpoint.judged.reason)
+
+
+# ---- reports ----------------------------------------------------------------------------------------------------
+
+
+def test_parts_stand_below_the_endpoint_in_a_verbose_table(counted: Measurement) -> None:
+    names = [line.text.partition("   ")[0].strip() for line in table(counted, 120, verbose=True)]
+    first = names.index("(endpoint)")
+    assert names[first + 1 : first + 3] == ["routing", "framework"]
+    assert "routing" not in [line.text.strip().partition(" ")[0] for line in table(counted, 120)]
+
+
+def test_a_part_is_found_by_its_name(counted: Measurement) -> None:
+    assert counted.endpoint is not None
+    assert counted.endpoint.part("serialize").counts is not None
+    with pytest.raises(KeyError, match=r"no part 'serialise'\. Did you mean 'serialize'"):
+        counted.endpoint.part("serialise")
+
+
+def test_parts_survive_the_file(counted: Measurement) -> None:
+    again = from_json(to_json(counted, "test"))
+    assert again.endpoint is not None
+    assert counted.endpoint is not None
+    assert [part.name for part in again.endpoint.parts] == [part.name for part in counted.endpoint.parts]
+    assert to_json(again, "test")["endpoint"] == to_json(counted, "test")["endpoint"]
+
+
+SHOP = """
+import pytest
+from fastapi import Depends, FastAPI
+from time import perf_counter_ns
+
+app = FastAPI()
+
+
+async def get_db():
+    end = perf_counter_ns() + 300_000
+    while perf_counter_ns() < end:
+        pass
+
+
+@app.get("/orders", dependencies=[Depends(get_db)])
+async def orders() -> dict[str, int]:
+    return {"a": 1}
+
+
+@pytest.fixture
+def mw_budget_app():
+    return app
+"""
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        ('endpoint={"test_shop:get_db": 20}', "*test_shop:get_db takes*its budget is 20 µs*"),
+        ('endpoint={"get_dbs": 20}', "*names a part 'get_dbs' that the endpoint does not have. Did you mean*"),
+        ("endpoint=5", "*give a mapping of parts of the endpoint to microseconds or to budgets*"),
+    ],
+)
+def test_a_marker_can_bound_the_parts(pytester: pytest.Pytester, marker: str, said: str) -> None:
+    pytester.makepyfile(
+        test_shop=f"{SHOP}\n\n@pytest.mark.mw_budget({marker})\ndef test_it(mw_budget):\n    mw_budget.get('/orders')\n"
+    )
+    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
+    assert result.countoutcomes() == [0, 0, 1]
+    (failed,) = result.getfailures()
+    pytest.LineMatcher(str(failed.longrepr).splitlines()).fnmatch_lines([said])
+
+
+def test_lines_of_the_configuration_can_bound_the_parts(pytester: pytest.Pytester) -> None:
+    pytester.makeini(
+        "[pytest]\nmw_budget_endpoint =\n    test_shop:get_db = us: 20_000, tasks: 0\n    serialize = 9000\n"
+    )
+    pytester.makepyfile(test_shop=f"{SHOP}\n\ndef test_it(mw_budget):\n    mw_budget.get('/orders')\n")
+    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
+    assert result.countoutcomes() == [1, 0, 0]
+
+
+def test_parts_are_measured_only_if_somebody_reads_them(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_shop=f"""{SHOP}
+
+@pytest.mark.mw_budget(tasks=5)
+def test_it(mw_budget, pytestconfig):
+    endpoint = mw_budget.get("/orders").endpoint
+    assert bool(endpoint) == bool(pytestconfig.getoption("verbose"))
+"""
+    )
+    for verbose in ((), ("-v",)):
+        result = pytester.inline_run("--mw-budget", *verbose, *LEAN, plugins=[Scheduled(**FAST)])
+        assert result.countoutcomes() == [1, 0, 0]
+
+
+def test_a_budget_may_be_of_another_request_of_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_shop=f"""{SHOP}
+
+@app.get("/bare")
+async def bare() -> int:
+    return 1
+
+
+@pytest.mark.mw_budget(endpoint={{"test_shop:get_db": {{"tasks": 0}}}})
+def test_it():
+    from starlette.testclient import TestClient
+
+    client = TestClient(app)
+    client.get("/bare")
+    client.get("/orders")
+
+
+@pytest.mark.mw_budget(endpoint={{"test_shop:get_db": {{"tasks": 0}}}})
+def test_none():
+    from starlette.testclient import TestClient
+
+    TestClient(app).get("/bare")
+"""
+    )
+    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
+    assert result.countoutcomes() == [1, 0, 1]
+
+
+def test_the_page_and_markdown_have_the_parts(counted: Measurement) -> None:
+    found = document([to_json(counted, "test")])
+    page, text = html_page(found), markdown(found)
+    assert "Counts inside the endpoint" in page
+    assert "tests.endpoints:generator" in page
+    assert text.index("(endpoint)") < text.index("&emsp;<code>routing</code>") < text.index("(total)")
