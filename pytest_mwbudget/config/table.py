@@ -66,6 +66,14 @@ SETTINGS = {
         Setting("py_calls", "COUNT", IN_A_TEST, f"{_LAYER} Python functions entered"),
         Setting("layers", "LINES", IN_A_TEST, "budgets by layer, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
         Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
+        Setting(
+            "rps_share",
+            "SHARE",
+            IN_A_TEST,
+            "budget of every middleware layer under load: the share of the requests per second that goes with it, for"
+            " example 5%",
+        ),
+        Setting("p99_ms", "MILLISECONDS", IN_A_TEST, "budget of the whole app under load: 99th percentile of latency"),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
         Setting(
             "repeat",
@@ -76,6 +84,7 @@ SETTINGS = {
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
+        Setting("load_time", "SECONDS", EVERYWHERE, "longest time of the bursts under load", 8),
         Setting(
             "undecided",
             "warn|fail|pass",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
 from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
+from .judged import Judged as Judged
+from .judged import Verdict as Verdict
+from .judged import worst as worst
+from .load import LayerLoad, Load
 from .remedies import BudgetPlace
 from .stack import Layer
 
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
@@ -101,15 +104,6 @@ class Occupation:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A budget and its verdict. `reason` explains an undecided verdict."""
-
-    bound: float
-    verdict: Verdict
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedLimit:
     """A limit of the file of limits, and the verdict on it. `row` is the name of a layer or, for example, `(total)`.
 
@@ -163,6 +157,7 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
+    `load` is None unless the request was measured under load.
     """
 
     layer: Layer
@@ -171,6 +166,7 @@ class LayerReport:
     occupation: Occupation | None = None
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
+    load: LayerLoad | None = None
 
     @property
     def name(self) -> str:
@@ -180,18 +176,13 @@ class LayerReport:
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict on the budgets of the layer, None without budgets."""
-        return worst(judged.verdict for judged in self.judged.values())
+        of_load = [self.load.judged.verdict] if self.load and self.load.judged else []
+        return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
 
     @property
     def budget_us(self) -> Microseconds | None:
         """The budget of the layer's self time, None without one."""
         return self.judged["us"].bound if "us" in self.judged else None
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the worst of the verdicts, None if there are none."""
-    ranked: tuple[Verdict, ...] = ("fail", "undecided", "pass")
-    return min(verdicts, key=ranked.index, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +328,7 @@ class Result:
     - `notes`: how far the figures can be trusted
     - `changes`: what the figures changed by since the run that this one was compared with
     - `disturbed`: the active tool that prevented figures of time and memory
+    - `load`: the figures under load, None if there are none
     """
 
     request: RequestLine
@@ -361,6 +353,7 @@ class Result:
     surveyed: bool = False
     place: BudgetPlace = "marker"
     changes: tuple[Change, ...] = ()
+    load: Load | None = None
 
     @property
     def label(self) -> str:
@@ -371,7 +364,7 @@ class Result:
     @property
     def over(self) -> bool:
         """Whether a figure is over its budget or its recorded limit."""
-        verdicts = (self.total_verdict, *(report.verdict for report in self.layers))
+        verdicts = (self.total_verdict, self.load and self.load.verdict, *(report.verdict for report in self.layers))
         return "fail" in verdicts or (self.recorded is not None and self.recorded.broken)
 
     def is_over(self, report: LayerReport) -> bool:
