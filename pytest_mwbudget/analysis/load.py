@@ -58,7 +58,7 @@ Round = Mapping[Arm, Burst]
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """All rounds. Only quiet bursts count, unless there are too few: then all count, and `noisy` is true."""
+    """All rounds, each with a burst past no layer. Only quiet bursts count, unless these are too few: then `noisy`."""
 
     rounds: Sequence[Round]
     noisy: bool = field(init=False)
@@ -68,7 +68,9 @@ class Bursts:
         gauges = zip(*(burst.gauges for one in self.rounds for burst in one.values()), strict=True)
         limits = tuple(QUIET * sorted(found)[int(QUICK_SHARE * len(found))] for found in gauges)
         object.__setattr__(self, "_limits", limits)
-        object.__setattr__(self, "noisy", self.quiet < FEWEST_PAIRS)
+        layers = {arm for one in self.rounds for arm in one if arm is not None}
+        numbers = [len(self._quiet_pairs(layer)) for layer in layers] + [len(self._quiet_whole())]
+        object.__setattr__(self, "noisy", min(numbers) < FEWEST_PAIRS)
 
     def is_quiet(self, burst: Burst) -> bool:
         """Return whether a burst was taken in quiet moments."""
@@ -83,13 +85,20 @@ class Bursts:
     @property
     def whole(self) -> list[Burst]:
         """The bursts past no layer that count."""
-        found = [one[None] for one in self.rounds if None in one]
-        return found if self.noisy else [burst for burst in found if self.is_quiet(burst)]
+        return [one[None] for one in self.rounds] if self.noisy else self._quiet_whole()
+
+    def _quiet_whole(self) -> list[Burst]:
+        return [one[None] for one in self.rounds if self.is_quiet(one[None])]
 
     def pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
         """Return the pairs of bursts without and with a layer that count."""
-        found = [(one[layer], one[None]) for one in self.rounds if layer in one and None in one]
-        return found if self.noisy else [pair for pair in found if all(map(self.is_quiet, pair))]
+        return self._all_pairs(layer) if self.noisy else self._quiet_pairs(layer)
+
+    def _all_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
+        return [(one[layer], one[None]) for one in self.rounds if layer in one]
+
+    def _quiet_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
+        return [pair for pair in self._all_pairs(layer) if all(map(self.is_quiet, pair))]
 
     def slowdown(self, best_ns: float) -> float:
         """Return how many times slower than at its best the server's core was in the bursts that count, at least 1."""

@@ -84,7 +84,7 @@ SETTINGS = {
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
-        Setting("load_time", "SECONDS", EVERYWHERE, "longest time of the bursts under load", 8),
+        Setting("load_time", "SECONDS", EVERYWHERE, "longest time of the bursts under load", 10),
         Setting(
             "undecided",
             "warn|fail|pass",

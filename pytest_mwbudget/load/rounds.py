@@ -14,7 +14,7 @@ NS_PER_S = 1_000_000_000
 # A burst takes about this long: shorter ones cost more pauses, and in longer ones the machine changes its speed.
 BURST_S: Seconds = 0.08
 # A burst has at least this many requests for each client, and this many in all.
-FEWEST_EACH, FEWEST = 4, 40
+FEWEST_EACH, FEWEST = 2, 40
 
 
 class BypassError(Exception):

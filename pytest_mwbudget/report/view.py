@@ -16,6 +16,7 @@ from ..model.stack import Origin
 from .advice import advise
 from .changes import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
+from .load import LoadView, load_view
 from .table import Row, rows
 from .text import figure, has_id
 
@@ -34,7 +35,8 @@ class View:
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
     `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
     which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
-    writes the figures into the file of limits, empty if there is nothing to accept.
+    writes the figures into the file of limits, empty if there is nothing to accept. `load` is the app under
+    load, None if it was not measured so.
     """
 
     request: str
@@ -58,6 +60,7 @@ class View:
     place: BudgetPlace
     accept: str
     changed: tuple[str, ...] = ()
+    load: LoadView | None = None
 
     @property
     def layers(self) -> list[Row]:
@@ -120,6 +123,7 @@ def view(result: Result) -> View:
     uncounted: dict[str, list[str]] = {}
     for quantity, why in result.ledger.why.items() if result.ledger else ():
         uncounted.setdefault(why, []).append(quantity)
+    load = load_view(result)
     return View(
         request=str(result.request),
         status=result.status,
@@ -134,11 +138,12 @@ def view(result: Result) -> View:
         counted=result.ledger.requests if result.ledger else None,
         uncounted=uncounted,
         uncountable=result.uncountable,
-        headline=headline(found, first, result.uncountable, result.recorded),
+        headline=_headline(result, found, first, load),
         findings=(
             *(finding for row in found for finding in exceeded(row)),
             *missing(result.recorded),
             *undecided(found),
+            *(load.findings if load else ()),
         ),
         notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_other_versions(result)),
         advice=tuple(advise(result)),
@@ -148,7 +153,16 @@ def view(result: Result) -> View:
         if result.recorded and (result.recorded.broken or result.recorded.missing)
         else "",
         changed=tuple(of_rows(result.changes, timed=True)),
+        load=load,
     )
+
+
+def _headline(result: Result, found: tuple[Row, ...], first: Row | None, load: LoadView | None) -> str:
+    """Sum up the failure: a budget of the request alone comes before those under load."""
+    over = any(row.exceeded or row.over_limits for row in found)
+    if load is not None and load.headline and not over:
+        return load.headline
+    return headline(found, first, result.uncountable, result.recorded)
 
 
 def _other_versions(result: Result) -> Iterator[str]:
