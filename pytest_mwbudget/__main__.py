@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = _said(arguments)
     status = 0
     try:
-        if said.command == "measure":
-            from . import measure_command
-
-            status = measure_command.main(vars(said))
-        elif said.command == "load":
-            from . import load_command
-
-            status = load_command.main(vars(said))
-        elif said.command == "compare":
-            from . import compare_command
-
-            status = compare_command.main(vars(said))
+        if said.command in ("measure", "load", "compare", "versus"):
+            status = import_module(f".{said.command}_command", __package__).main(vars(said))
         elif said.command == "budgets":
             from . import budgets_command
 
             budgets_command.merge(said.file, said.output, said.base)
-        elif said.command == "versus":
-            from . import versus_command
-
-            status = versus_command.main(vars(said))
         elif said.command == "explain":
             _explain(said.id)
         else:

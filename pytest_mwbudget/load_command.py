@@ -19,7 +19,7 @@ from .engine import measure
 from .errors import MwBudgetError, of_the_app
 from .load.run import require_loop
 from .load.server import require_server
-from .measure_command import FAILED, INTERRUPTED, PASSED, add_end_of, files_of, header, output_apart
+from .measure_command import FAILED, PASSED, add_end_of, files_of, header, output_apart
 from .model.remedies import TimeOption
 from .model.results import Measurement
 from .report.json import document, to_json
@@ -28,7 +28,7 @@ from .report.text import printable
 from .session.provenance import provenance
 from .session.turns import Turns
 from .timing.run import Environment
-from .workload.requests import parsed
+from .workload.requests import Wanted, parsed
 
 
 def main(said: Mapping[str, Any]) -> int:
@@ -42,27 +42,27 @@ def main(said: Mapping[str, Any]) -> int:
         require_loop(settings.loop)
     headers = dict(header(line) for line in said["header"] or ())
     files, terminal = files_of(said), sys.stdout
-    turns = Turns(
-        told=lambda waits: print("waiting for another process that measures", file=terminal) if waits else None
-    )
-    environment = Environment(turns=turns.measuring)
+
+    def waits(begun: bool) -> None:
+        if begun:
+            print("waiting for another process that measures", file=terminal, flush=True)
+
+    async def measured() -> Measurement:
+        request = build_request(wanted.method, wanted.url, {**wanted.options, "headers": headers})
+        return await measure(named.load(), request, settings, Environment(turns=Turns(told=waits).measuring))
+
+    named = NamedApp(said["app"], Path.cwd(), "APP")
     with output_apart() as output:
         try:
-            named = NamedApp(said["app"], Path.cwd(), "APP")
-            app = named.load()
-            request = build_request(wanted.method, wanted.url, {**wanted.options, "headers": headers})
-            found = loops.run(settings.loop, lambda: measure(app, request, settings, environment))
+            named.load()  # before a loop runs, as a server does
+            found = loops.run(settings.loop, measured)
         except MwBudgetError as error:
             add_end_of(output, error)
             raise
-        except KeyboardInterrupt:
-            return INTERRUPTED
         except Exception as raised:
-            error = of_the_app(raised)
-            what = f"{wanted.method} {wanted.url}: the app raised {type(error).__name__}: {error}"
-            failure = MwBudgetError(f"{what}; correct the request, or the app", message_id="response")
+            failure = _failure(wanted, of_the_app(raised))
             add_end_of(output, failure)
-            raise failure from error
+            raise failure from raised
     if named.note:
         print(printable(f"note: {named.note}"))
     _report(said["app"], found)
@@ -70,6 +70,11 @@ def main(said: Mapping[str, Any]) -> int:
     for file, path in files.items():
         file.write(path, stored)
     return FAILED if found.verdict == "fail" else PASSED
+
+
+def _failure(wanted: Wanted, raised: BaseException) -> MwBudgetError:
+    what = f"{wanted.method} {wanted.url}: the app raised {type(raised).__name__}: {raised}"
+    return MwBudgetError(f"{what}; correct the request, or the app", message_id="response")
 
 
 def _settings(said: Mapping[str, Any]) -> Settings:

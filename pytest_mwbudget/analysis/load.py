@@ -218,13 +218,15 @@ class Conditions:
     """What can explain a figure that is over its budget, or make one too small.
 
     `slowdown` is at least 1. `noisy` means that there were too few quiet moments. `shared_core` means that the server
-    and the load generator share one core. `crowded` is why another process may have measured at the same time.
+    and the load generator share one core. `crowded` is why another process may have measured at the same time. `time`
+    is the option that gives more time.
     """
 
     slowdown: float = 1.0
     noisy: bool = False
     shared_core: bool = False
     crowded: str | None = None
+    time: str = "--mw-budget-load-time"
 
     @property
     def excuse(self) -> str | None:
@@ -234,7 +236,7 @@ class Conditions:
         if self.noisy:
             return tagged(
                 "there were too few quiet moments: other processes kept the cores busy; run it again when the machine"
-                " is less busy, or give it more time with mw_budget_load_time",
+                f" is less busy, or give it more time with {self.time}",
                 "slow-machine",
             )
         return None
@@ -275,7 +277,7 @@ def _judged(
     fails: bool,
 ) -> Judged:
     if not found.bounded and not (found.high <= bound):
-        few = "there were too few rounds of bursts for an interval; give it more time with mw_budget_load_time"
+        few = f"there were too few rounds of bursts for an interval; give it more time with {conditions.time}"
         return Judged(bound, "undecided", tagged(few, "too-few-requests"))
     one_core = tagged(
         "the server and the load generator share the only core, so the figure is not what it is behind a server with a"
@@ -286,7 +288,7 @@ def _judged(
     if found.high <= bound:
         return Judged(bound, "pass") if passes else Judged(bound, "undecided", one_core)
     if found.low <= bound:
-        more = "give it more time with mw_budget_load_time, or move the budget away from the figure"
+        more = f"give it more time with {conditions.time}, or move the budget away from the figure"
         return Judged(
             bound, "undecided", tagged(f"{interval} holds the budget of {show(bound)}; {more}", "near-budget")
         )

@@ -134,9 +134,14 @@ class Trampolines:
             yield
 
     @contextmanager
-    def observed(self) -> Iterator[Stays]:
-        """Time in the block how long requests are in each entry."""
-        stays = Stays(dict.fromkeys(self.observable, 0), self.clock)
+    def observed(self, skipped: int) -> Iterator[Stays]:
+        """Time in the block how long requests are in each entry, after the first `skipped` requests."""
+        entries = self.stack.entries
+        stays = Stays(
+            dict.fromkeys(self.observable, 0),
+            {index: skipped * len(entries[index].parents) for index in self.observable},
+            self.clock,
+        )
         functions = {}
         for index in self.observable:
             site = self._site_of(index)
@@ -184,29 +189,37 @@ def _last(call: Call) -> tuple[int, int, int]:
 class Stays:
     """How long requests were in each entry, all together: further in included, but not what is outside of it.
 
-    An inner app is outside of itself while it sends: the layers outside of it may queue messages.
+    An inner app is outside of itself while it sends: the layers outside of it may queue messages. `to_skip` is the
+    number of calls that do not count yet.
     """
 
     total_ns: dict[EntryIndex, int]
+    to_skip: dict[EntryIndex, int]
     clock: Clock
 
     def timed(self, index: EntryIndex, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a coroutine function that calls `function` and adds the time until it returns."""
-        total_ns, clock = self.total_ns, self.clock
+        total_ns, to_skip, clock = self.total_ns, self.to_skip, self.clock
 
         async def observed(leads: tuple[Any, ...], scope: Any, receive: Any, send: Any) -> Any:
-            async def outside(message: Any) -> None:
+            outside_ns = 0
+
+            async def sending(message: Any) -> None:
+                nonlocal outside_ns
                 begin = clock()
                 try:
                     await send(message)
                 finally:
-                    total_ns[index] -= clock() - begin
+                    outside_ns += clock() - begin
 
             begin = clock()
             try:
-                return await function(*leads, scope, receive, outside)
+                return await function(*leads, scope, receive, sending)
             finally:
-                total_ns[index] += clock() - begin
+                if to_skip[index]:
+                    to_skip[index] -= 1
+                else:
+                    total_ns[index] += clock() - begin - outside_ns
 
         return observed
 

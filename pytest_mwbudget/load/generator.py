@@ -8,8 +8,8 @@ further line asks for a burst: `clients` and `requests`. Each client sends a req
 answered.
 
 The answer to a burst is one line: `ns` from the first request to the last response, `statuses` with their numbers,
-`latencies_ns` without the first request of each client, `gauges_ns` of a fixed piece of work before and after, and
-`waited_ns`, the time that this process was ready to run and had no core; or `error`.
+`latencies_ns` without the first request of each client (unless there are few), `gauges_ns` of a fixed piece of work
+before and after, and `waited_ns`, the time that this process was ready to run and had no core; or `error`.
 
 The program ends with its standard input, and with its parent, also if that is killed.
 """
@@ -205,6 +205,8 @@ class Generator:
         begin_ns = time.perf_counter_ns()
         for client in group:
             client.send()
+        # The first requests of a burst arrive all at once, and find no others before them.
+        ramp = len(group) if requests >= 2 * len(group) else 0
         quiet_since = time.monotonic()
         while self.done < requests:
             ready = self.selector.select(LOOK_S)
@@ -215,7 +217,7 @@ class Generator:
             elif time.monotonic() - quiet_since > self.plan["silent_s"]:
                 raise BurstError(f"the server was silent for {self.plan['silent_s']:g} s")
             for key, _ in ready:
-                self._take(key.data, len(group))
+                self._take(key.data, ramp)
         return begin_ns
 
     def _take(self, client: Client, ramp: int) -> None:
@@ -232,7 +234,6 @@ class Generator:
         client.reused = True
         self.done += 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        # The first requests of a burst arrive all at once, and find no others before them.
         if self.done > ramp:
             self.latencies.append(now_ns - client.sent_ns)
         if self.unsent:

@@ -19,6 +19,7 @@ from ..interpreter.clocks import Clock
 from ..model.estimate import Estimate, Microseconds, Nanoseconds
 from ..model.judged import Judged, worst
 from ..model.load import LayerLoad, Load, Wait
+from ..model.remedies import MAX_TIME
 from ..model.results import LayerReport, Result
 from ..model.stack import EntryIndex, RowIndex, parts_of
 from ..timing.host_speed import reference_ns
@@ -73,8 +74,8 @@ def require_loop(name: str) -> None:
     """Raise MeasurementError on a loop on which uvicorn does not run."""
     if name == "trio":
         raise MeasurementError(
-            "uvicorn serves on asyncio and uvloop, and this test runs on trio; choose loop='asyncio' or loop='uvloop'"
-            " for the test, or call mw_budget.load(...) in a sync test",
+            "uvicorn, which serves the app under load, runs on asyncio and uvloop, not on trio; choose one of these as"
+            " the loop",
             message_id="wrong-loop",
         )
 
@@ -204,14 +205,16 @@ class _Driver:
         requests = min(FIRST_REQUESTS**2, max(FIRST_REQUESTS // 4, round(share_ns / first["ns"] * FIRST_REQUESTS)))
         one = await self._observed(1, requests)
         clients = self.under.clients
-        requests = max(2 * clients, min(20 * clients, round(share_ns / self.request_ns)))
+        requests = max(3 * clients, min(20 * clients, round(share_ns / self.request_ns)))
         return one, await self._observed(clients, requests)
 
     async def _observed(self, clients: int, requests: int) -> _Stay:
-        with self.trampolines.observed() as stays, sampled_turns(self.clock) as turns:
+        # The first request of each client finds a shorter queue.
+        counted = requests - clients
+        with self.trampolines.observed(clients) as stays, sampled_turns(self.clock) as turns:
             found = await self.sent(clients, requests)
         own_ns = stays.own_ns(self.trampolines.stack)
-        own_us = {index: total / requests / 1000 for index, total in own_ns.items()}
+        own_us = {index: total / counted / 1000 for index, total in own_ns.items()}
         return _Stay(own_us, median(found["latencies_ns"] or [0]) / 1000, turns.mean_us)
 
     async def rounds(self, ways: Sequence[Way], begin_ns: Nanoseconds) -> _Found:
@@ -338,7 +341,9 @@ class _Told:
     def conditions(self) -> Conditions:
         """What can explain an excess."""
         slowdown = self.bursts.slowdown(self.environment.machine.best_ns)
-        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.environment.turn.crowded)
+        more_time = self.settings.more_time
+        time = "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name
+        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.environment.turn.crowded, time)
 
     def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Any, float], alpha: float) -> LayerReport:
         index = report.layer.index
