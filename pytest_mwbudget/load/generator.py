@@ -204,7 +204,7 @@ class Generator:
         self.statuses, self.latencies, self.done, self.unsent = {}, [], 0, requests - len(group)
         begin_ns = time.perf_counter_ns()
         for client in group:
-            client.send()
+            self._send(client)
         # The first requests of a burst arrive all at once, and find no others before them.
         ramp = len(group) if requests >= 2 * len(group) else 0
         quiet_since = time.monotonic()
@@ -221,23 +221,36 @@ class Generator:
         return begin_ns
 
     def _take(self, client: Client, ramp: int) -> None:
+        if not client.sent_ns:  # all its requests are answered, and the server has ended the connection
+            self._close(client)
+            return
         status, ends = client.receive()
         if not status:
             return
         if ends:
             self._close(client)
         if status < 0:
-            self._connect(client)
-            client.send()
+            self._send(client)
             return
         now_ns = self.last_ns = time.perf_counter_ns()
         client.reused = True
+        latency_ns, client.sent_ns = now_ns - client.sent_ns, 0
         self.done += 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if self.done > ramp:
-            self.latencies.append(now_ns - client.sent_ns)
+            self.latencies.append(latency_ns)
         if self.unsent:
             self.unsent -= 1
+            self._send(client)
+
+    def _send(self, client: Client) -> None:
+        self._connect(client)
+        try:
+            client.send()
+        except ConnectionError:
+            if not client.reused:
+                raise
+            self._close(client)  # the server has ended it after the last response
             self._connect(client)
             client.send()
 
