@@ -115,16 +115,18 @@ def test_fewer_requests_than_clients() -> None:
 
 
 def test_a_response_that_ends_early_is_an_error_and_the_next_burst_works() -> None:
-    with answering(b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nok", OK, closing=True) as port:
-        with started(port) as process:
-            assert "in the middle of a response" in burst(process, 1, 2)["error"]
-            assert burst(process, 1, 2)["statuses"] == {"200": 2}
+    early = b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nok"
+    with answering(early, OK, closing=True) as port, started(port) as process:
+        assert "in the middle of a response" in burst(process, 1, 2)["error"]
+        assert burst(process, 1, 2)["statuses"] == {"200": 2}
 
 
 def test_a_silent_server_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with started(listener.getsockname()[1], silent_s=0.1) as process:
-            assert burst(process, 1, 1)["error"] == "the server was silent for 0.1 s"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        started(listener.getsockname()[1], silent_s=0.1) as process,
+    ):
+        assert burst(process, 1, 1)["error"] == "the server was silent for 0.1 s"
 
 
 def test_no_server_is_an_error() -> None:
