@@ -373,8 +373,7 @@ class _Told:
         why = None
         if found.share is None:
             reason = found.why or "there were too few rounds of bursts"
-            message_id = "not-bypassed" if report.layer.entered else "not-entered"
-            why = tagged(f"there is no share for it: {reason}", message_id)
+            why = tagged(f"there is no share for it: {reason}", "not-bypassed")
         return analysis.judge_share(found.share, bound, self.conditions, why, exact=found.method == "bypass")
 
     def _wait_of(self, report: LayerReport) -> Wait | None:
