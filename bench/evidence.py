@@ -30,6 +30,7 @@ SCRIPTS = (
     "verdicts",
     "peers",
     "server",
+    "load",
     "published",
     "real_apps",
     "releases",

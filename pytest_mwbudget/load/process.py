@@ -101,11 +101,18 @@ def generator(port: int, template: RequestTemplate, core: int | None, silent_s: 
 
 
 def request_bytes(template: RequestTemplate, port: int) -> bytes:
-    """Return the request as it goes over the wire, to the host that the template names."""
+    """Return the request as it goes over the wire, to the host that the template names.
+
+    With `connection: close` each request has a connection of its own.
+    """
     scope = template.scope(None)
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
     body = b"".join(template.body)
-    headers = [(name, value) for name, value in scope["headers"] if name not in (b"connection", b"transfer-encoding")]
+    headers = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name != b"transfer-encoding" and (name != b"connection" or value.lower() == b"close")
+    ]
     names = {name for name, _ in headers}
     if b"host" not in names:
         headers.insert(0, (b"host", f"127.0.0.1:{port}".encode()))

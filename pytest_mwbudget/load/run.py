@@ -198,14 +198,16 @@ class _Driver:
                 return
             requests = requests_of(self.request_ns, clients, WARM_SHARE * self.limit_ns)
 
-    async def waits(self) -> tuple[_Stay, _Stay]:
-        """Observe how long requests are in each layer, with one client and with all."""
-        share_ns = OBSERVED_SHARE * self.limit_ns
+    async def waits(self) -> tuple[_Stay, _Stay] | None:
+        """Observe how long requests are in each layer, with one client and with all; None if that would take long."""
+        share_ns, clients = OBSERVED_SHARE * self.limit_ns, self.under.clients
+        queued = 3 * clients
+        if queued * self.request_ns > 2 * share_ns:
+            return None
         first = await self.sent(1, FIRST_REQUESTS)
         requests = min(FIRST_REQUESTS**2, max(FIRST_REQUESTS // 4, round(share_ns / first["ns"] * FIRST_REQUESTS)))
         one = await self._observed(1, requests)
-        clients = self.under.clients
-        requests = max(3 * clients, min(20 * clients, round(share_ns / self.request_ns)))
+        requests = max(queued, min(20 * clients, round(share_ns / self.request_ns)))
         return one, await self._observed(clients, requests)
 
     async def _observed(self, clients: int, requests: int) -> _Stay:
@@ -307,7 +309,7 @@ class _Told:
     on: Cores
     driver: _Driver
     bursts: Bursts
-    waits: tuple[_Stay, _Stay]
+    waits: tuple[_Stay, _Stay] | None
     why_not: Mapping[RowIndex, str]
 
     def result(self, seconds: float) -> Result:
@@ -387,11 +389,11 @@ class _Told:
 
     def _wait(self, entry: EntryIndex | None, turns: int) -> Wait | None:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
-        one, every = self.waits
-        if entry is None or entry not in one.own_us:
+        if self.waits is None or entry is None or entry not in self.waits[0].own_us:
             return None
+        one, every = self.waits
         entries = parts_of(self.stack.entries, entry)
-        one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in self.waits)
+        one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in (one, every))
         queues = self.driver.under.clients > 1 and analysis.serialises(
             one_us, all_us, turns, every.turn_us, every.latency_us
         )
