@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import pytest_mwbudget.load.process
+import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
 from pytest_mwbudget.report.json import measured
 
@@ -192,6 +193,61 @@ def test_errors_fail_the_test_with_a_remedy_and_leave_nothing(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([expected])
     result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@linux
+def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None:
+    body = """m = mw_budget.load("/health", clients=2, method="POST", json={"a": 1}, expect_status=405)
+    assert {layer.load.method for layer in m.layers} == {"split"}
+    assert m.layer("Spin").load.why == "a POST request is sent past no layer\""""
+    run(pytester, body).assert_outcomes(passed=1)
+
+
+@linux
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester, loop: str) -> None:
+    written(pytester, "pass")
+    pytester.makepyfile(
+        test_async="""
+        import asyncio
+        import pytest
+        import shop
+        from pytest_mwbudget.asgi import loops
+        from test_load import nothing_is_left
+
+        # The first loop of uvloop opens files that it keeps.
+        loops.run("LOOP", lambda: asyncio.sleep(0))
+
+
+        @pytest.fixture
+        def mw_budget_app():
+            return shop.app
+
+
+        async def loaded(mw_budget):
+            m = await mw_budget.aload("/health", clients=2)
+            assert m.load.server.endswith(f" on {m.loop}")
+            return m.loop
+
+
+        @pytest.mark.mw_budget(load_time=0.3)
+        def test_it(mw_budget):
+            assert loops.run("LOOP", lambda: loaded(mw_budget)) == "LOOP"
+        """.replace("LOOP", loop)
+    )
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", *LEAN, "test_async.py")
+    pytester.runpytest_inprocess(*options, plugins=[QUICKLY]).assert_outcomes(passed=1)
+
+
+@linux
+def test_on_one_core_nothing_passes_that_may_be_too_small(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: pytest_mwbudget.load.run.Cores(alone=True))
+    body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
+    result = run(pytester, body, marker='load_time=0.5, undecided="warn"')
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*share the only core*"])
 
 
 def test_without_the_server_it_names_the_extra(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
