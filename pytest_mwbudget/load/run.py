@@ -61,7 +61,7 @@ async def under_load(
         async with _driver(caller, settings, environment, garbage, trampolines, on) as driver:
             await driver.warm(begin_ns)
             waits = await driver.waits()
-            ways, why_not = ways_worth(ways_past(stack, caller.template.line.method), result, driver.request_ns / 1000)
+            ways, why_not = ways_worth(ways_past(stack, caller.template.line.method), result, driver.working_ns / 1000)
             ways = [way for way in ways if not await _dishonest(way, caller, settings, trampolines, why_not)]
             found = await driver.rounds(ways, begin_ns)
     why_not |= found.refused
@@ -80,16 +80,17 @@ def require_loop(name: str) -> None:
         )
 
 
-def ways_worth(ways: Ways, result: Result, request_us: Microseconds) -> tuple[list[Way], dict[RowIndex, str]]:
+def ways_worth(ways: Ways, result: Result, working_us: Microseconds) -> tuple[list[Way], dict[RowIndex, str]]:
     """Return the ways past layers that a burst can see, and why there are no others.
 
     A round of bursts takes as long as it has layers, so layers that cost next to nothing would take time from others.
+    The server works for `working_us` for each request, which a busy machine changes little.
     """
     reports = {report.layer.index: report for report in result.layers}
     found, why_not = [], dict(ways.why_not)
     for way in ways.found:
         us = reports[way.layer].us
-        if us is not None and us.high < NEGLIGIBLE_SHARE * request_us:
+        if us is not None and us.high < NEGLIGIBLE_SHARE * working_us:
             why_not[way.layer] = f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
         else:
             found.append(way)
@@ -165,7 +166,11 @@ class _Stay:
 
 @dataclass(slots=True)
 class _Driver:
-    """Makes bursts. `request_ns` is the time between two responses, by the latest burst of warming up."""
+    """Makes bursts.
+
+    `request_ns` is the time between two responses, by the latest burst of warming up, and `working_ns` the part of it in
+    which the thread of the event loop worked. `requests` is the number of requests that were sent.
+    """
 
     caller: in_process.Caller
     settings: Settings
@@ -176,6 +181,7 @@ class _Driver:
     served: Served
     process: Generator
     request_ns: float = 0.0
+    working_ns: float = 0.0
     requests: int = 0
 
     @property
@@ -192,8 +198,10 @@ class _Driver:
         """Send requests of all clients, each at least one, until the share of the time for it is over."""
         clients, requests = self.under.clients, self.under.clients
         while True:
+            cpu = self._cpu_ns()
             found = await self.sent(clients, requests)
             self.request_ns = found["ns"] / requests
+            self.working_ns = self.request_ns if cpu is None else ((self._cpu_ns() or 0) - cpu) / requests
             if self.clock() - begin_ns > WARM_SHARE * self.limit_ns:
                 return
             requests = requests_of(self.request_ns, clients, WARM_SHARE * self.limit_ns)
@@ -366,7 +374,9 @@ class _Told:
         else:
             own = _working_us(report)
             if own is not None:
-                found = replace(found, share=analysis.split_share(own, load.request_us), method="split")
+                # Other processes lengthen the bursts, and hardly the time that the server works.
+                busy = load.busy if self.bursts.noisy and load.busy else 1.0
+                found = replace(found, share=analysis.split_share(own, busy * load.request_us), method="split")
         if RPS_SHARE in bounds:
             found = replace(found, judged=self._judged(found, bounds[RPS_SHARE], report))
         return replace(report, load=found)
