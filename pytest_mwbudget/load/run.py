@@ -168,8 +168,8 @@ class _Stay:
 class _Driver:
     """Makes bursts.
 
-    `request_ns` is the time between two responses, by the latest burst of warming up, and `working_ns` the part of it in
-    which the thread of the event loop worked. `requests` is the number of requests that were sent.
+    `request_ns` is the time between two responses, by the latest burst of warming up, and `working_ns` the part of it
+    in which the thread of the event loop worked. `requests` is the number of requests that were sent.
     """
 
     caller: in_process.Caller
@@ -376,7 +376,8 @@ class _Told:
             if own is not None:
                 # Other processes lengthen the bursts, and hardly the time that the server works.
                 busy = load.busy if self.bursts.noisy and load.busy else 1.0
-                found = replace(found, share=analysis.split_share(own, busy * load.request_us), method="split")
+                share = analysis.split_share(own, busy * load.request_us)
+                found = replace(found, share=share, method="split", why=why or "there was too little time for it")
         if RPS_SHARE in bounds:
             found = replace(found, judged=self._judged(found, bounds[RPS_SHARE], report))
         return replace(report, load=found)
