@@ -31,6 +31,7 @@ SCRIPTS = (
     "verdicts",
     "peers",
     "server",
+    "load",
     "published",
     "real_apps",
     "releases",

@@ -156,6 +156,10 @@ def main(
         print(json.dumps(worker(**json.loads(arguments.worker))))
         return
     result = taken(Path(file).stem, measure, arguments.quick, sizes | given)
+    if arguments.append and arguments.json and arguments.json.exists():
+        before = stored.loads(arguments.json.read_text(encoding="utf-8"))
+        result.readings[:0] = before["readings"]
+        result.seconds += before["seconds"]
     # Before the report, so that the readings are kept if the report fails.
     if arguments.json:
         arguments.json.write_text(stored.dumps(asdict(result)), encoding="utf-8")
@@ -170,6 +174,7 @@ def parsed(about: str, sizes: dict[str, int]) -> tuple[argparse.Namespace, dict[
         "--quick", action="store_true", help="as little as shows that it works; the figures mean nothing"
     )
     parser.add_argument("--json", metavar="PATH", type=file_to_write, help="write all readings there")
+    parser.add_argument("--append", action="store_true", help="keep the readings that PATH has, and report all")
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", metavar="N", type=size, help=f"default: {default}")
     parser.add_argument("--worker", metavar="ARGUMENTS", help=argparse.SUPPRESS)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = _said(arguments)
     status = 0
     try:
-        if said.command == "measure":
-            from . import measure_command
-
-            status = measure_command.main(vars(said))
-        elif said.command == "compare":
-            from . import compare_command
-
-            status = compare_command.main(vars(said))
+        if said.command in ("measure", "load", "compare", "versus"):
+            status = import_module(f".{said.command}_command", __package__).main(vars(said))
         elif said.command == "budgets":
             from . import budgets_command
 
             budgets_command.merge(said.file, said.output, said.base)
-        elif said.command == "versus":
-            from . import versus_command
-
-            status = versus_command.main(vars(said))
         elif said.command == "explain":
             _explain(said.id)
         else:
@@ -95,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _add_measure(commands.add_parser("measure", help="measure an app without a test"))
+    _add_load(commands.add_parser("load", help="measure a request of an app under load, without a test"))
     _add_versus(
         commands.add_parser("versus", help="compare a change with what it changes, in fresh processes by turns")
     )
@@ -143,6 +135,25 @@ def _add_measure(measure: argparse.ArgumentParser) -> None:
     measure.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     for output in STORED:
         measure.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
+
+
+def _add_load(load: argparse.ArgumentParser) -> None:
+    app = "package.module:attribute of the app or of its factory, or 'package.module:factory(\"literal\")'"
+    load.add_argument("app", metavar="APP", help=app)
+    load.add_argument("request", metavar="REQUEST", help="such as /health or 'GET /health'")
+    number, time_s = 100, 10
+    load.add_argument(
+        "--clients", metavar="NUMBER", default=number, help=f"clients at the same time (default: {number})"
+    )
+    load.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time for the bursts (default: {time_s})")
+    load.add_argument("--loop", metavar="LOOP", help="asyncio or uvloop (default: asyncio's default)")
+    several = "a header of the request; can be given several times"
+    load.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
+    share = "budget of every middleware layer: its share of the requests per second, for example 5%%"
+    load.add_argument("--rps-share", metavar="SHARE", help=share)
+    load.add_argument("--p99-ms", metavar="MILLISECONDS", help="budget of the 99th percentile of latency")
+    for output in STORED:
+        load.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
 
 
 def _add_versus(versus: argparse.ArgumentParser) -> None:

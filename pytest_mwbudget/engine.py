@@ -176,9 +176,13 @@ async def _measured(
         result = replace(result, place=chosen.place)
         if chosen.limits is not None:
             result = chosen.limits.judged(result, environment.turn.crowded)
-        if publish is None or not _profile_wanted(chosen, result):
-            return result
-        return await run.profiled(result, publish)
+        if publish is not None and _profile_wanted(chosen, result):
+            result = await run.profiled(result, publish)
+        if chosen.load is not None:
+            from .load.run import under_load
+
+            result = await under_load(stack, caller, chosen, environment, result)
+        return result
 
 
 def _profile_wanted(settings: Settings, result: Result) -> bool:

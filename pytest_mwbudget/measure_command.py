@@ -68,10 +68,10 @@ def main(said: Mapping[str, Any]) -> int:
     time_s = seconds(said["time"], "--time")
     lines = [parsed(line, "REQUEST") for line in said["request"]]
     file = read(Path(said["requests"]), f"--requests={said['requests']!r}") if said["requests"] else RequestFile()
-    headers = dict(_header(line) for line in said["header"] or ())
-    files = _files(said)
+    headers = dict(header(line) for line in said["header"] or ())
+    files = files_of(said)
     terminal = sys.stdout
-    with _output_apart() as output:
+    with output_apart() as output:
         try:
             named = NamedApp(said["app"], Path.cwd(), "APP")
             app = named.load()
@@ -79,7 +79,7 @@ def main(said: Mapping[str, Any]) -> int:
             host = Host(app, Settings())
             host.start()
         except MwBudgetError as error:
-            _add_end_of(output, error)
+            add_end_of(output, error)
             raise
         print(printable(f"{said['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
@@ -312,14 +312,15 @@ def _raised(error: Exception) -> str:
 # ---- the arguments -----------------------------------------------------------------------------------------------
 
 
-def _header(line: str) -> tuple[str, str]:
+def header(line: str) -> tuple[str, str]:
+    """Read an option `NAME: VALUE`. Raises SettingError if it is something else."""
     name, colon, value = line.partition(":")
     if not (colon and name.strip()):
         raise SettingError(f"--header is {line!r}; write for example --header 'authorization: Bearer t'")
     return name.strip(), value.strip()
 
 
-def _files(said: Mapping[str, Any]) -> dict[Output, Path]:
+def files_of(said: Mapping[str, Any]) -> dict[Output, Path]:
     """Return the files to write; each can be written."""
     options = {output: f"--{output.name}={said[output.name]!r}" for output in STORED if said[output.name] is not None}
     files = {output: Path(said[output.name]) for output in options}
@@ -333,7 +334,7 @@ def _files(said: Mapping[str, Any]) -> dict[Output, Path]:
 
 
 @contextmanager
-def _output_apart() -> Iterator[IO[str]]:
+def output_apart() -> Iterator[IO[str]]:
     """Let what the app prints go to a file, which is yielded: it answers thousands of requests."""
     with TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as file:
         aside: Any = _Aside(file)
@@ -354,7 +355,7 @@ class _Aside:
         return getattr(self.stream, name)
 
 
-def _add_end_of(output: IO[str], error: MwBudgetError) -> None:
+def add_end_of(output: IO[str], error: MwBudgetError) -> None:
     """Add the end of what the app printed to the notes of an error."""
     output.flush()
     output.seek(0)

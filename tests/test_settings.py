@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pytest_mwbudget.config.checks
-from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.budgets import RPS_SHARE, Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.results import COUNTED, QUANTITIES
@@ -29,6 +29,9 @@ def field_of(settings: Settings, key: str) -> object:
         "total_us": budgets.total_us,
         "outside_us": budgets.outside_us,
         "endpoint_us": budgets.endpoint_us,
+        "rps_share": dict(settings.load_budgets.default).get(RPS_SHARE),
+        "p99_ms": settings.p99_ms,
+        "load_time": settings.load_time_s,
         "expect_status": settings.expect_status,
         "repeat": settings.repeat,
         "lifespan": settings.lifespan,
@@ -47,6 +50,9 @@ LADDER: list[tuple[str, object, object, object, object]] = [
     ("total_us", 100, 200, 300, None),
     ("outside_us", 100, 200, 300, None),
     ("endpoint_us", 100, 200, 300, None),
+    ("rps_share", 0.05, 0.1, 0.2, None),
+    ("p99_ms", 10.0, 20.0, 30.0, None),
+    ("load_time", 1.0, 2.0, 3.0, 10.0),
     ("expect_status", 401, 404, 500, None),
     ("repeat", ("POST",), ("PUT",), ("PATCH", "PUT"), ()),
     ("lifespan", False, True, True, True),

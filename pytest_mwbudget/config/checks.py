@@ -16,7 +16,7 @@ from typing import Any, get_args
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import QUANTITIES, LoopName, Quantity
-from .budgets import LayerBounds
+from .budgets import RPS_SHARE, LayerBounds
 from .table import SETTINGS
 
 # A day. Deadlines in integer nanoseconds and timers of event loops do not accept any number of seconds.
@@ -25,6 +25,8 @@ UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "
 TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
 # What an update of recorded limits may do.
 MODES = ("create", "trim", "fix")
+# Each client is a connection: more would need another limit of open files.
+MOST_CLIENTS = 10_000
 # A token of RFC 9110.
 METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -45,6 +47,37 @@ def microseconds(value: object, where: str) -> Microseconds:
     raise SettingError(
         f"{where} is {value!r}, which {problem}; give a number of microseconds per request above 0, for example 50"
     )
+
+
+def milliseconds(value: object, where: str) -> float:
+    """Check a budget of latency: a finite number above zero."""
+    number = _float(value) if isinstance(value, (str, int, float)) else None
+    if number is None or not 0 < number < math.inf:
+        raise SettingError(f"{where} is {value!r}; give a number of milliseconds above 0, for example 20")
+    return number
+
+
+def share(value: object, where: str) -> float:
+    """Check a share: text such as "5%", or a number from 0 to 1."""
+    number = _float(value) if not isinstance(value, str) else None
+    if isinstance(value, str):
+        text = value.strip()
+        number = _float(text.removesuffix("%"))
+        number = number / 100 if number is not None and text.endswith("%") else number
+    if number is None or not 0 < number < 1:
+        raise SettingError(
+            f"{where} is {value!r}; give a share of the requests per second above 0 and below 100 %, for example '5%'"
+            " or 0.05"
+        )
+    return number
+
+
+def clients(value: object, where: str) -> int:
+    """Check a number of clients: from 1 to MOST_CLIENTS."""
+    number = _int(value)
+    if number is None or not 1 <= number <= MOST_CLIENTS:
+        raise SettingError(f"{where} is {value!r}; give a whole number of clients from 1 to {MOST_CLIENTS}")
+    return number
 
 
 def count(value: object, where: str) -> int:
@@ -183,14 +216,15 @@ def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]
 def _bounds(value: object, where: str) -> LayerBounds:
     """Check bounds by quantity; a plain number is a bound of `us`."""
     if value is None:
-        return dict.fromkeys(QUANTITIES)
+        return dict.fromkeys((*QUANTITIES, RPS_SHARE))
     if not isinstance(value, Mapping):
         return {"us": microseconds(value, where)}
+    choices = (*QUANTITIES, RPS_SHARE)
     for quantity in value:
-        if quantity not in QUANTITIES:
+        if quantity not in choices:
             raise SettingError(
-                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), QUANTITIES)} The quantities are:"
-                f" {', '.join(QUANTITIES)}"
+                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), choices)} The quantities are:"
+                f" {', '.join(choices)}"
             )
     return {
         quantity: None if most is None else check(quantity, most, f"{where}[{quantity!r}]")
@@ -239,6 +273,8 @@ def text(value: object, where: str) -> str:
 # Any other kind is a choice.
 KINDS: Mapping[str, Callable[[object, str], Any]] = {
     "MICROSECONDS": microseconds,
+    "MILLISECONDS": milliseconds,
+    "SHARE": share,
     "COUNT": count,
     "SIZE": size,
     "STATUS": status_code,

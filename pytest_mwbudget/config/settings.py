@@ -14,11 +14,13 @@ from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
 from ..model.results import FRAMES, QUANTITIES, LoopName, Result
-from .budgets import Budgets, LayerBounds
+from .budgets import RPS_SHARE, Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
 
 WhenUndecided: TypeAlias = Literal["warn", "fail", "pass"]
+# The clients of a load, unless a test says otherwise.
+CLIENTS = 100
 WhenProfiled: TypeAlias = Literal["failing", "always", "never"]
 
 MARKER_KEYS = tuple(name for name, setting in SETTINGS.items() if MARKER in setting.places)
@@ -41,6 +43,13 @@ class Limits(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Under:
+    """Load: the number of clients that send requests at the same time."""
+
+    clients: int = CLIENTS
+
+
 def _of(name: str, **changed: Any) -> Any:
     """Make the field of a setting, with the default of the table unless `changed` overrides it."""
     return field(**{"default": SETTINGS[name].default, **changed}, metadata={"setting": name})
@@ -56,6 +65,8 @@ class Settings:
     test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
     for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
     `limits` are the recorded limits of the test, None without a file of limits.
+    `load` asks for a measurement under load, in bursts of `load_time_s` in all. `load_budgets` are the shares of the
+    requests per second that layers may cost, `p99_ms` bounds the latency.
     `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them.
     `place` is where a budget of these requests can stand, `more_time` what gives a measurement more time, and
     `slow_answer` what the user can do about a request that takes longer than `startup_timeout_s`.
@@ -71,6 +82,10 @@ class Settings:
     when_undecided: WhenUndecided = _of("undecided")
     when_uncountable: WhenUndecided = _of("undecided", default="fail")
     flamegraph: WhenProfiled = _of("flamegraph")
+    load: Under | None = None
+    load_time_s: Seconds = _of("load_time")
+    load_budgets: Budgets = field(default_factory=Budgets)
+    p99_ms: float | None = _of("p99_ms")
     limits: Limits | None = None
     timed: bool | None = None
     place: BudgetPlace = "marker"
@@ -82,6 +97,8 @@ class Settings:
         """Whether to measure time: recorded limits of counts take the place of a report without budgets."""
         if self.timed is not None:
             return self.timed
+        if self.load is not None:
+            return True
         if self.limits is None:
             return self.budgets.need_clock
         return self.budgets.bound_time or self.limits.timed
@@ -112,11 +129,15 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
             said.setdefault(key, []).append((value, SETTINGS[key].key))
     layers, parts = (_merged_layers(key, said.get(key, ())) for key in ("layers", "endpoint"))
     closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
-    used = [key for key in (*QUANTITIES, *(f"{frame}_us" for frame in FRAMES), *_FIELDS.values()) if key in closest]
+    of_frames = [f"{frame}_us" for frame in FRAMES]
+    used = [key for key in (*QUANTITIES, RPS_SHARE, *of_frames, *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
-    frames = {key: checked[key] for frame in FRAMES if (key := f"{frame}_us") in checked}
+    frames = {key: checked[key] for key in of_frames if key in checked}
+    shares = {name: {RPS_SHARE: of[RPS_SHARE]} for name, of in layers.items() if RPS_SHARE in of}
+    others = {name: {key: most for key, most in of.items() if key != RPS_SHARE} for name, of in layers.items()}
     return Settings(
-        Budgets({key: checked[key] for key in QUANTITIES if key in checked}, layers, **frames, endpoint=parts),
+        Budgets({key: checked[key] for key in QUANTITIES if key in checked}, others, **frames, endpoint=parts),
+        load_budgets=Budgets({key: checked[key] for key in (RPS_SHARE,) if key in checked}, shares),
         **{name: checked[key] for name, key in _FIELDS.items() if key in checked},
     )
 

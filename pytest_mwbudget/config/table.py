@@ -74,6 +74,14 @@ SETTINGS = {
             IN_A_TEST,
             "budgets by part of the endpoint, one a line: serialize = 200, or myapp.db:get_db = us: 80, threads: 0",
         ),
+        Setting(
+            "rps_share",
+            "SHARE",
+            IN_A_TEST,
+            "budget of every middleware layer under load: the share of the requests per second that goes with it, for"
+            " example 5%",
+        ),
+        Setting("p99_ms", "MILLISECONDS", IN_A_TEST, "budget of the whole app under load: 99th percentile of latency"),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
         Setting(
             "repeat",
@@ -84,6 +92,7 @@ SETTINGS = {
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
+        Setting("load_time", "SECONDS", EVERYWHERE, "longest time of the bursts under load", 10),
         Setting(
             "undecided",
             "warn|fail|pass",

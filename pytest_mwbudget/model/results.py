@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ..errors import near_miss, tagged
 from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
+from .judged import Judged as Judged
+from .judged import Verdict as Verdict
+from .judged import worst as worst
+from .load import LayerLoad, Load
 from .remedies import BudgetPlace
 from .saves import Saves
 from .stack import Layer
@@ -19,7 +23,6 @@ if TYPE_CHECKING:
 
     from .endpoint import EndpointReport
 
-Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
@@ -107,15 +110,6 @@ class Occupation:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A budget and its verdict. `reason` explains an undecided verdict."""
-
-    bound: float
-    verdict: Verdict
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedLimit:
     """A limit of the file of limits, and the verdict on it. `row` is the name of a layer or, for example, `(total)`.
 
@@ -169,7 +163,8 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
-    `saves` is what leaving the layer out saves, None if nobody reads it.
+    `saves` is what leaving the layer out saves, None if nobody reads it. `load` is None unless the request was measured
+    under load.
     """
 
     layer: Layer
@@ -179,6 +174,7 @@ class LayerReport:
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
     saves: Saves | None = None
+    load: LayerLoad | None = None
 
     @property
     def name(self) -> str:
@@ -188,18 +184,13 @@ class LayerReport:
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict on the budgets of the layer, None without budgets."""
-        return worst(judged.verdict for judged in self.judged.values())
+        of_load = [self.load.judged.verdict] if self.load and self.load.judged else []
+        return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
 
     @property
     def budget_us(self) -> Microseconds | None:
         """The budget of the layer's self time, None without one."""
         return self.judged["us"].bound if "us" in self.judged else None
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the worst of the verdicts, None if there are none."""
-    ranked: tuple[Verdict, ...] = ("fail", "undecided", "pass")
-    return min(verdicts, key=ranked.index, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +338,7 @@ class Result:
     - `notes`: how far the figures can be trusted
     - `changes`: what the figures changed by since the run that this one was compared with
     - `disturbed`: the active tool that prevented figures of time and memory
+    - `load`: the figures under load, None if there are none
     """
 
     request: RequestLine
@@ -373,6 +365,7 @@ class Result:
     surveyed: bool = False
     place: BudgetPlace = "marker"
     changes: tuple[Change, ...] = ()
+    load: Load | None = None
 
     @property
     def label(self) -> str:
@@ -382,9 +375,14 @@ class Result:
 
     @property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """The verdicts on the budgets of each row, None for a row without one."""
+        """The verdicts on the budgets of each row and of the app under load, None for what has no budget."""
         frames = (self.outside.verdict if self.outside else None, self.endpoint.verdict if self.endpoint else None)
-        return (self.total_verdict, *frames, *(report.verdict for report in self.layers))
+        return (
+            self.total_verdict,
+            self.load.verdict if self.load else None,
+            *frames,
+            *(report.verdict for report in self.layers),
+        )
 
     @property
     def over(self) -> bool:

@@ -24,6 +24,7 @@ from .changes import about, cell, span
 from .charts import charts
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
+from .load import LoadRow, LoadView
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
@@ -123,7 +124,7 @@ def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str], 
         "tables": [*_tables(shown, since.name if since else None)],
         "total": _cell(shown.total, US),
         "left": [*_left(shown.rows)],
-        "sentences": [*_sentences(shown)],
+        "sentences": [*_sentences(shown), *(shown.load.effects + shown.load.notes if shown.load else ())],
         "missing": _missing(shown),
         "links": [(title, quote(link(getattr(shown.profile, key)))) for key, title in titles.items() if shown.profile],
         "facts": [*_facts(shown)],
@@ -190,6 +191,9 @@ def _facts(shown: View) -> Iterator[tuple[str, str]]:
     yield "counted", f"{shown.counted} requests"
     if shown.closed is not None:
         yield "endpoint", f"not opened: {shown.closed}"
+    if shown.load is not None:
+        yield shown.load.title, shown.load.summary
+        yield "load", shown.load.effort
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
@@ -284,6 +288,41 @@ def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[
         columns = [(column.title, column.meaning, "descending") for column in counted]
         lines = [(row, [_cell(row, column) for column in counted]) for row in rows]
         yield {"id": "counts", "title": "Counts", "columns": columns, "lines": lines}
+    if shown.load is not None:
+        yield _load_table(shown, shown.load)
+
+
+def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
+    """Return the table of layers under load."""
+    columns = [
+        ("share of requests/s", "what goes with the layer", "descending"),
+        ("interval", "the confidence interval of the share", "descending"),
+        ("budget", "the largest share that is allowed", "descending"),
+        ("verdict", "on the budget of the share", "ascending"),
+        ("adds µs", "what the layer adds to the time between two responses", "descending"),
+        ("in it", "how long a request is in the layer, with one client and with all", "descending"),
+        ("method", "how it was measured", "ascending"),
+    ]
+    found = {row.name: row for row in load.rows}
+    lines = [(row, _load_cells(found[row.name])) for row in shown.layers if row.name in found]
+    lines.append((shown.total, _whole(load)))
+    return {"id": "load", "title": load.title.capitalize(), "columns": columns, "lines": lines}
+
+
+def _load_cells(row: LoadRow) -> list[_Cell]:
+    return [
+        _Cell(row.share, row.value, verdict=row.verdict, why=row.why),
+        _Cell(row.span or "–", row.value),
+        _Cell(row.budget, row.budget),
+        _Cell(row.verdict or "", row.verdict, verdict=row.verdict),
+        _Cell(row.added or "–", row.added_us),
+        _Cell(row.waits or "–", row.all_us),
+        _Cell(row.how, row.how),
+    ]
+
+
+def _whole(load: LoadView) -> list[_Cell]:
+    return [_Cell(load.brief), *[_Cell("")] * 6]
 
 
 def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column], *, since: bool) -> Iterator[_Cell]:

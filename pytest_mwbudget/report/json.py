@@ -37,6 +37,7 @@ from ..model.results import (
 from ..model.runs import Commit, Provenance, Run
 from ..model.saves import Saves
 from ..model.stack import Layer, Origin
+from .load_json import read_layer_load, read_load
 from .table import UNREAD, Row
 from .view import view
 
@@ -192,6 +193,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "profile": result.profile and asdict(result.profile),
         "advice": [asdict(one) for one in shown.advice],
         "changes": [*map(change_to_json, result.changes)],
+        "load": result.load and asdict(result.load),
     }
     return cast("dict[str, Any]", encodable(data))
 
@@ -225,6 +227,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "why": why,
         "origin": report.layer.origin and asdict(report.layer.origin),
         "adapts": report.layer.adapts,
+        "load": report.load and asdict(report.load),
     }
 
 
@@ -322,6 +325,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         disturbed=data.get("disturbed"),
         profile=_read_profile(data["profile"]) if data.get("profile") else None,
         changes=tuple(map(_read_change, data.get("changes", ()))),
+        load=read_load(data["load"]) if data.get("load") else None,
     )
 
 
@@ -365,6 +369,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
         _read_saves(data),
+        load=read_layer_load(data["load"]) if data.get("load") else None,
     )
 
 

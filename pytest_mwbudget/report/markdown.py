@@ -12,6 +12,7 @@ from ..model.results import Profile, RequestLine, Verdict
 from .changes import about, cell, span
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
+from .load import LoadView
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
 from .table import SAVES, Row
@@ -172,6 +173,8 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     for row in shown.lines():
         yield _line((*_cells(row), *(show(row) for _, _, show in further)))
     yield ""
+    if shown.load is not None:
+        yield from _load(shown.load)
     yield from _findings(shown)
     yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
     if shown.accept:
@@ -181,6 +184,18 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     if shown.profile is not None:
         yield from _hot(shown, shown.profile)
     yield f"- {_effort(shown)}"
+
+
+def _load(load: LoadView) -> Iterator[str]:
+    """Yield the table of layers under load, and what the whole app does."""
+    yield _line((load.title, "share of requests/s", "interval", "adds µs", "budget", "verdict", "method"))
+    yield "|---|--:|--:|--:|--:|---|---|"
+    for row in load.rows:
+        verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
+        yield _line((code(row.name), row.share, row.span, row.added, row.budget, verdict, row.how))
+    yield ""
+    told = (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), load.effort)
+    yield from (f"- {plain(printable(one))}" for one in told)
 
 
 def _line(cells: Sequence[str]) -> str:

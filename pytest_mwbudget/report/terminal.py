@@ -11,6 +11,7 @@ from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
+from .load import LoadRow, LoadView
 from .table import COUNTS, SAVES, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
@@ -99,6 +100,8 @@ def one_line(result: Result) -> Line:
         most = shown.costliest.report if shown.costliest else None
         if most is not None and most.us is not None:
             text += f", costliest layer {most.name}: {_with_interval(most.us)}"
+    if shown.load is not None:
+        text += f"; {shown.load.title}: {shown.load.brief}"
     return Line(printable(f"{shown.request} {verdict}: {text}"), STYLES[result.verdict])
 
 
@@ -127,9 +130,10 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += _findings(exceeded(row), width)
         lines += _hottest(row, shown, width)
         lines += wrapped(shown.next_step(row), width) if row.exceeded else []
+    lines += _findings(shown.load.exceeded, width) if shown.load else []
     tells_undecided = undecided_fails or any(row.report for row in over)
     lines += _findings((one for one in missing(result.recorded) if one.verdict == "fail" or not tells_undecided), width)
-    if tells_undecided:
+    if tells_undecided or (shown.load and shown.load.exceeded):
         lines += _findings(shown.undecided, width)
     if undecided_fails:
         lines += wrapped(shown.next_step_uncountable, width)
@@ -147,6 +151,8 @@ def _more(result: Result, shown: View) -> str:
     """Return the line that names the page on the failure."""
     if any(row.exceeded for row in shown.lines()):
         return more_about("over-budget")
+    if shown.load is not None and shown.load.exceeded:
+        return more_about("over-share")
     if result.recorded is not None and result.recorded.broken:
         return more_about("over-limit")
     return more_about("no-limit" if shown.accept else "undecided")
@@ -181,7 +187,32 @@ def _table(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     columns = [column for column in (*COUNTS, *SPENT) if column.key != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
         yield from _counts(shown, columns, width, verbose)
+    if shown.load is not None:
+        yield from _load(shown.load, width, verbose)
     yield from (Line(text) for text in _foot(shown, columns, width))
+
+
+def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
+    """Lay out the app under load: the layers, what the whole app does, and effects of concurrency."""
+    yield Line("")
+    heads = ("share of req/s", "interval", "budget")
+    cells = [_Cells(load.title, heads, "verdict", "bold")]
+    for row in load.rows:
+        mark = "~" if row.how == "split" else ""
+        figures = (f"{mark}{row.share}", row.span, row.budget)
+        below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
+        cells.append(_Cells(row.name, figures, row.verdict or "", STYLES[row.verdict], below))
+    least = (len(heads[0]) + 2, INTERVAL, BUDGET)
+    widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]) or least, strict=True)]
+    yield from _block(cells, range(len(widths)), widths, width, VERDICT)
+    split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
+    for text in (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), f"{load.effort}{split}"):
+        yield from map(Line, wrapped(text, width))
+
+
+def _load_details(row: LoadRow) -> Iterator[str]:
+    parts = [row.how, f"adds {row.added} µs" if row.added else "", f"in it {row.waits}" if row.waits else "", row.why]
+    yield ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Only this module and the modules it calls decide which layer to look at first, w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import tagged
@@ -16,6 +16,7 @@ from ..model.stack import Origin
 from .advice import advise
 from .changes import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
+from .load import LoadView, load_view
 from .table import Row, part_rows, rows
 from .text import figure, has_id
 
@@ -35,7 +36,8 @@ class View:
     `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
     which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
     writes the figures into the file of limits, empty if there is nothing to accept or a budget is broken too. `parts`
-    are the rows of the opened endpoint, and `closed` says why it could not be opened.
+    are the rows of the opened endpoint, and `closed` says why it could not be opened. `load` is the app under load,
+    None if it was not measured so.
     """
 
     request: str
@@ -61,6 +63,7 @@ class View:
     changed: tuple[str, ...] = ()
     parts: tuple[Row, ...] = ()
     closed: str | None = None
+    load: LoadView | None = None
 
     def lines(self, *, every_part: bool = True) -> list[Row]:
         """The rows with those of the parts below `(endpoint)`, or only parts that are not within their budgets."""
@@ -128,6 +131,7 @@ def view(result: Result) -> View:
     uncounted: dict[str, list[str]] = {}
     for quantity, why in result.ledger.why.items() if result.ledger else ():
         uncounted.setdefault(why, []).append(quantity)
+    load = load_view(result)
     return View(
         request=str(result.request),
         status=result.status,
@@ -142,11 +146,12 @@ def view(result: Result) -> View:
         counted=result.ledger.requests if result.ledger else None,
         uncounted=uncounted,
         uncountable=result.uncountable,
-        headline=headline(found, first, result.uncountable, result.recorded, parts),
+        headline=_headline(result, found, first, parts, load),
         findings=(
             *(finding for row in (*found, *parts) for finding in exceeded(row)),
             *missing(result.recorded),
             *undecided((*found, *parts)),
+            *(load.findings if load else ()),
         ),
         notes=(
             *result.notes,
@@ -161,14 +166,26 @@ def view(result: Result) -> View:
         changed=tuple(of_rows(result.changes, timed=True)),
         parts=parts,
         closed=result.endpoint.closed if result.endpoint else None,
+        load=load,
     )
 
 
 def _accept(result: Result) -> str:
     """Return the command that accepts the figures, empty without one: of a test over a budget nothing is written."""
     recorded = result.recorded
-    over_budget = "fail" in (result.total_verdict, *(report.verdict for report in result.layers))
-    return recorded.command if recorded and (recorded.broken or recorded.missing) and not over_budget else ""
+    if recorded is None or not (recorded.broken or recorded.missing) or "fail" in result.verdicts:
+        return ""
+    return recorded.command
+
+
+def _headline(
+    result: Result, found: Sequence[Row], first: Row | None, parts: Sequence[Row], load: LoadView | None
+) -> str:
+    """Sum up the failure: a budget of the request alone comes before those under load."""
+    over = any(row.exceeded or row.over_limits for row in (*found, *parts))
+    if load is not None and load.headline and not over:
+        return load.headline
+    return headline(found, first, result.uncountable, result.recorded, parts)
 
 
 def _other_versions(result: Result) -> Iterator[str]:

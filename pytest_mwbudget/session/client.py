@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..asgi import loops
-from ..asgi.app import NamedApp, checked_app
+from ..asgi.app import ASGIApp, NamedApp, checked_app
 from ..asgi.request import build_request
-from ..config.checks import status_code
-from ..config.settings import Settings
+from ..config.budgets import RPS_SHARE
+from ..config.checks import check, status_code
+from ..config.checks import clients as number_of_clients
+from ..config.settings import CLIENTS, Settings, Under
 from ..engine import Publish, measure, send_once
 from ..errors import MeasurementError, tagged
 from ..model.results import Measurement
@@ -52,6 +54,13 @@ class MwBudget(MeasuredRequests):
         settings = self.settings
         if expect_status is not None:
             settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        return await self._made(app, settings, method, url, options)
+
+    async def _made(
+        self, app: ASGIApp, settings: Settings, method: str, url: str, options: Mapping[str, Any]
+    ) -> Measurement:
+        """Make a request with these settings, and measure it if enforcement is on."""
+        __tracebackhide__ = True
         request = build_request(method, url, options)
         self.made += 1
         if self.enforce:
@@ -68,6 +77,61 @@ class MwBudget(MeasuredRequests):
         self._begin()
         _require_no_loop(method)
         return loops.run(self.settings.loop, lambda: self.arequest(method, url, expect_status=expect_status, **options))
+
+    async def aload(
+        self,
+        url: str,
+        *,
+        clients: int = CLIENTS,
+        method: str = "GET",
+        rps_share: float | str | None = None,
+        p99_ms: float | None = None,
+        expect_status: int | None = None,
+        **options: Any,
+    ) -> Measurement:
+        """Do what `load` does, on the running event loop."""
+        __tracebackhide__ = True
+        self._begin()
+        self._require_loop()
+        app, settings = checked_app(self.app), replace(self.settings, load=Under(number_of_clients(clients, "clients")))
+        if expect_status is not None:
+            settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        if rps_share is not None:
+            default = {RPS_SHARE: check(RPS_SHARE, rps_share, RPS_SHARE)}
+            settings = replace(settings, load_budgets=replace(settings.load_budgets, default=default))
+        if p99_ms is not None:
+            settings = replace(settings, p99_ms=check("p99_ms", p99_ms, "p99_ms"))
+        if self.enforce:
+            from ..load.run import require_loop
+            from ..load.server import require_server
+
+            require_server()
+            require_loop(loops.current().name)
+        return await self._made(app, settings, method, url, options)
+
+    def load(
+        self,
+        url: str,
+        *,
+        clients: int = CLIENTS,
+        method: str = "GET",
+        rps_share: float | str | None = None,
+        p99_ms: float | None = None,
+        expect_status: int | None = None,
+        **options: Any,
+    ) -> Measurement:
+        """Measure a request alone, then under load, on an event loop of its own.
+
+        A server in this process answers `clients`, which send the request at the same time. `rps_share` is a budget of
+        every middleware layer: the share of the requests per second that goes with it, for example "5%". `p99_ms` is a
+        budget of the latency of the whole app. Both take the place of those of the marker. Other options are those of
+        `request`. The figures under load are in `load` of the measurement and of its layers. Needs the extra `load`.
+        """
+        __tracebackhide__ = True
+        self._begin()
+        _require_no_loop("load")
+        under: Any = {"clients": clients, "method": method, "rps_share": rps_share, "p99_ms": p99_ms}
+        return loops.run(self.settings.loop, lambda: self.aload(url, expect_status=expect_status, **under, **options))
 
     def _begin(self) -> None:
         """Note that a request is tried, and take the settings as they are now."""

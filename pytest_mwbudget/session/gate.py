@@ -308,6 +308,7 @@ def _require_request(item: pytest.Item) -> None:
     """
     client = item.stash.get(_client, None)
     if (client is not None and client.tried) or not enforced(item.config):
+        _require_load(item, client)
         return
     fixture = "mw_budget" in getattr(item, "fixturenames", ())
     if fixture or _marked_itself(item):
@@ -321,6 +322,19 @@ def _require_request(item: pytest.Item) -> None:
         )
         if client is not None and client.unknown_clients:
             message += f"; the clients of this version of {', '.join(client.unknown_clients)} are not known here"
+        raise_at(item, pytest.fail.Exception(f"{message}\n{more_about('no-request')}", pytrace=False))
+
+
+def _require_load(item: pytest.Item, client: MwBudget | OwnRequests | None) -> None:
+    """Fail a test whose own marker has a budget under load, if it made no request under load."""
+    if client is None or not client.enforce or any(result.load is not None for result in client.results):
+        return
+    own = {key for marker in item.own_markers if marker.name == "mw_budget" for key in marker.kwargs}
+    if budgets := sorted(own & {"rps_share", "p99_ms"}):
+        message = (
+            f"this test has a budget of {' and '.join(budgets)} but made no request under load, so it was not judged;"
+            " call for example mw_budget.load('/health', clients=100), or remove the budget"
+        )
         raise_at(item, pytest.fail.Exception(f"{message}\n{more_about('no-request')}", pytrace=False))
 
 

@@ -1,0 +1,311 @@
+"""Estimate requests per second, latencies and the shares of layers from bursts, and judge them. Pure.
+
+A round is one burst past each layer that can be bypassed, and one past none, in random order. Bursts of the same round
+are pairs, so whatever changes slowly is in both (docs/decisions/0034).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from ..errors import tagged
+from ..model.estimate import Estimate, Microseconds
+from ..model.judged import Judged
+from ..model.stack import RowIndex
+from .estimates import ALPHA
+from .paired import FEWEST_PAIRS, paired, student
+from .slowdown import STEADY
+from .verdicts import APPS_SLOWED, BETWEEN_RUNS
+
+# A moment is quiet if a fixed piece of work takes at most QUIET times as long as in the quickest tenth of the moments.
+QUIET, QUICK_SHARE = 1.15, 0.1
+# A burst is quiet if a process was ready, and had no core, for at most this share of the time.
+WAITED_SHARE = 0.05
+# A row serialises requests if its time grows by more than this many times what the turns of the event loop explain, and
+# to more than this share of the whole latency.
+UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
+# By how much the share of the split may be too large.
+SPLIT_ROOM = 0.5
+
+# What is bypassed in a burst: a layer, or None for nothing.
+Arm = RowIndex | None
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """A burst of requests.
+
+    `request_us` is the time between two responses. `latencies_us` are those that clients saw, in order of size.
+    `gauges` are the slowest times of a fixed piece of work beside it, on the core of the server and on that of the load
+    generator. `waited` is the largest share of the burst in which one of them was ready and had no core. `busy` is the
+    share in which the server's thread worked, `collecting_us` the time of garbage collection for each request.
+    """
+
+    request_us: Microseconds
+    latencies_us: Sequence[float]
+    gauges: tuple[float, ...]
+    waited: float = 0.0
+    busy: float | None = None
+    collecting_us: Microseconds = 0.0
+
+
+Round = Mapping[Arm, Burst]
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """All rounds, each with a burst past no layer. Only quiet bursts count, unless these are too few: then `noisy`."""
+
+    rounds: Sequence[Round]
+    noisy: bool = field(init=False)
+    _limits: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        gauges = zip(*(burst.gauges for one in self.rounds for burst in one.values()), strict=True)
+        limits = tuple(QUIET * sorted(found)[int(QUICK_SHARE * len(found))] for found in gauges)
+        object.__setattr__(self, "_limits", limits)
+        layers = {arm for one in self.rounds for arm in one if arm is not None}
+        numbers = [len(self._quiet_pairs(layer)) for layer in layers] + [len(self._quiet_whole())]
+        object.__setattr__(self, "noisy", min(numbers) < FEWEST_PAIRS)
+
+    def is_quiet(self, burst: Burst) -> bool:
+        """Return whether a burst was taken in quiet moments."""
+        slow = any(gauge > most for gauge, most in zip(burst.gauges, self._limits, strict=True))
+        return not slow and burst.waited <= WAITED_SHARE
+
+    @property
+    def quiet(self) -> int:
+        """The number of rounds with quiet bursts only."""
+        return sum(all(map(self.is_quiet, one.values())) for one in self.rounds)
+
+    @property
+    def whole(self) -> list[Burst]:
+        """The bursts past no layer that count."""
+        return [one[None] for one in self.rounds] if self.noisy else self._quiet_whole()
+
+    def _quiet_whole(self) -> list[Burst]:
+        return [one[None] for one in self.rounds if self.is_quiet(one[None])]
+
+    def pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
+        """Return the pairs of bursts without and with a layer that count."""
+        return self._all_pairs(layer) if self.noisy else self._quiet_pairs(layer)
+
+    def _all_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
+        return [(one[layer], one[None]) for one in self.rounds if layer in one]
+
+    def _quiet_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
+        return [pair for pair in self._all_pairs(layer) if all(map(self.is_quiet, pair))]
+
+    def slowdown(self, best_ns: float) -> float:
+        """Return how many times slower than at its best the server's core was in the bursts that count, at least 1."""
+        ratio = median([burst.gauges[0] for burst in self.whole]) / best_ns if self.whole and best_ns > 0 else 1.0
+        return ratio if ratio > STEADY else 1.0
+
+
+def alpha_of(figures: int) -> float:
+    """Return the error of each interval so that this many hold jointly at `1 - ALPHA`."""
+    return ALPHA / figures
+
+
+def share_of(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
+    """Return the share of the requests per second that goes with a layer, None without a pair."""
+    return _paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha)
+
+
+def added_us(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
+    """Return what a layer adds to the time of a request, None without a pair."""
+    return _paired([whole.request_us - without.request_us for without, whole in pairs], alpha)
+
+
+def collecting_us(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
+    """Return what a layer adds to the time of garbage collection, for each request; None without a pair.
+
+    A full collection is rare and long, and belongs to the mean: so nothing is trimmed.
+    """
+    differences = [whole.collecting_us - without.collecting_us for without, whole in pairs]
+    return mean_interval(differences, alpha) if differences else None
+
+
+def _paired(differences: Sequence[float], alpha: float) -> Estimate | None:
+    return paired(differences, alpha) if differences else None
+
+
+def mean_interval(values: Sequence[float], alpha: float) -> Estimate:
+    """Return the mean with the interval of Student's t, unbounded for fewer than FEWEST_PAIRS values."""
+    mean, count = fmean(values), len(values)
+    if count < FEWEST_PAIRS:
+        return Estimate(mean, -math.inf, math.inf)
+    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
+    half = student(count - 1, alpha) * error
+    return Estimate(mean, mean - half, mean + half)
+
+
+def rps_of(bursts: Sequence[Burst], alpha: float) -> Estimate:
+    """Return the requests per second with their interval."""
+    us = paired([burst.request_us for burst in bursts], alpha)
+    low = 1e6 / us.high if us.bounded else 0.0
+    return Estimate(1e6 / us.estimate, low, 1e6 / us.low if us.bounded and us.low > 0 else math.inf)
+
+
+def split_share(own: Estimate, request_us: Microseconds) -> Estimate:
+    """Return the share of a request's time under load that is the layer's own."""
+    return own / request_us
+
+
+def quantile_ms(bursts: Sequence[Burst], share: float, alpha: float) -> Estimate:
+    """Return a percentile of all latencies in milliseconds, with an interval that knows bursts to differ.
+
+    A latency is within the interval if the mean over bursts of the share of longer latencies agrees with the
+    percentile, by Student's t. Neighbouring latencies of a burst are far from independent, so bursts are what counts.
+    """
+    ordered = sorted(latency for burst in bursts for latency in burst.latencies_us)
+    centre = ordered[min(int(share * len(ordered)), len(ordered) - 1)] / 1000
+    if len(bursts) < FEWEST_PAIRS:
+        return Estimate(centre, -math.inf, math.inf)
+
+    def below(latency_us: float) -> Estimate:
+        shares = [bisect_right(burst.latencies_us, latency_us) / len(burst.latencies_us) for burst in bursts]
+        return mean_interval(shares, alpha)
+
+    low = _first(ordered, lambda one: below(one).high >= share)
+    high = _first(ordered, lambda one: below(one).low >= share)
+    # Where even the longest latency leaves the percentile open, the interval has no end.
+    return Estimate(
+        centre,
+        min(centre, ordered[low] / 1000) if low < len(ordered) else centre,
+        max(centre, ordered[high] / 1000) if high < len(ordered) else math.inf,
+    )
+
+
+def _first(ordered: Sequence[float], holds: Callable[[float], bool]) -> int:
+    """Return the place of the first value for which `holds`, which holds for all larger ones; the length for none."""
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(ordered[middle]) else (middle + 1, high)
+    return low
+
+
+# ---- effects of concurrency --------------------------------------------------------------------------------------
+
+
+def serialises(
+    one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Microseconds, latency_us: Microseconds
+) -> bool:
+    """Return whether requests queue in a row, which they stay in for `one_us` with one client and `all_us` with many.
+
+    A request that is suspended `turns` times waits for that many turns of the event loop, of `turn_us` each with many
+    clients. `latency_us` is the whole latency with many clients.
+    """
+    grown = all_us - one_us
+    return grown > UNEXPLAINED * (turns + 1) * turn_us and grown > one_us and grown > SERIAL_SHARE * latency_us
+
+
+def collects(collecting: Estimate | None, own: Estimate | None) -> bool:
+    """Return whether the garbage collection for a layer certainly takes more than the layer's own time."""
+    return collecting is not None and own is not None and collecting.bounded and collecting.low > own.high > 0
+
+
+# ---- verdicts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What can explain a figure that is over its budget, or make one too small.
+
+    `slowdown` is at least 1. `noisy` means that there were too few quiet moments. `shared_core` means that the server
+    and the load generator share one core. `crowded` is why another process may have measured at the same time. `time`
+    is the option that gives more time.
+    """
+
+    slowdown: float = 1.0
+    noisy: bool = False
+    shared_core: bool = False
+    crowded: str | None = None
+    time: str = "--mw-budget-load-time"
+
+    @property
+    def excuse(self) -> str | None:
+        """Why no excess counts, None if it does."""
+        if self.crowded is not None:
+            return self.crowded
+        if self.noisy:
+            return tagged(
+                "there were too few quiet moments: other processes kept the cores busy; run it again when the machine"
+                f" is less busy, or give it more time with {self.time}",
+                "slow-machine",
+            )
+        return None
+
+
+def judge_share(
+    share: Estimate | None, bound: float, conditions: Conditions, why: str | None = None, *, exact: bool = True
+) -> Judged:
+    """Judge the share of a layer by its budget, both from 0 to 1. `why` says why there is no share.
+
+    A share that is not `exact` is that of the split, which under load can be too large; so it needs more room to fail.
+    Where server and load generator share a core, the time of a request has a part of the generator's: shares are too
+    small, so none passes.
+    """
+    if share is None:
+        return Judged(bound, "undecided", why)
+    room, passes = BETWEEN_RUNS if exact else SPLIT_ROOM, not conditions.shared_core
+    return _judged(share, bound, conditions, lambda value: f"{value:.1%}", room, passes=passes, fails=True)
+
+
+def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
+    """Judge a latency by its budget, both in milliseconds.
+
+    Where server and load generator share a core, latencies are too long, so none fails.
+    """
+    fails = not conditions.shared_core
+    return _judged(p99_ms, bound, conditions, lambda value: f"{value:.3g} ms", BETWEEN_RUNS, passes=True, fails=fails)
+
+
+def _judged(
+    found: Estimate,
+    bound: float,
+    conditions: Conditions,
+    show: Callable[[float], str],
+    room: float,
+    *,
+    passes: bool,
+    fails: bool,
+) -> Judged:
+    if not found.bounded and not (found.high <= bound):
+        few = f"there were too few rounds of bursts for an interval; give it more time with {conditions.time}"
+        return Judged(bound, "undecided", tagged(few, "too-few-requests"))
+    one_core = tagged(
+        "the server and the load generator share the only core, so the figure is not what it is behind a server with a"
+        " core of its own; run it where there are two",
+        "one-core",
+    )
+    interval = f"the interval {show(found.low)} to {show(found.high)}"
+    if found.high <= bound:
+        return Judged(bound, "pass") if passes else Judged(bound, "undecided", one_core)
+    if found.low <= bound:
+        more = f"give it more time with {conditions.time}, or move the budget away from the figure"
+        return Judged(
+            bound, "undecided", tagged(f"{interval} holds the budget of {show(bound)}; {more}", "near-budget")
+        )
+    if conditions.excuse is not None:
+        return Judged(bound, "undecided", conditions.excuse)
+    if not fails:
+        return Judged(bound, "undecided", one_core)
+    if found.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
+        return Judged(bound, "fail")
+    if conditions.slowdown > 1:
+        slow = (
+            f"the machine ran {conditions.slowdown:.2f} times slower than at its best, which may explain the excess;"
+            " run it again when the machine is less busy"
+        )
+        return Judged(bound, "undecided", tagged(slow, "slow-machine"))
+    near = (
+        f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
+        " can be off; raise the budget, or lower the cost"
+    )
+    return Judged(bound, "undecided", tagged(near, "near-budget"))

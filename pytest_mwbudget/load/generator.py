@@ -1,0 +1,312 @@
+"""The load generator: a program that sends requests over keep-alive connections in a closed loop.
+
+    python -I -S generator.py
+
+It imports nothing but the standard library. The first line of standard input is a JSON object with `port`, `request`
+(in latin-1), `bodiless` (whether responses have no body, as to HEAD), `core` (null for any) and `silent_s`. Each
+further line asks for a burst: `clients` and `requests`. Each client sends a request as soon as its last one is
+answered.
+
+The answer to a burst is one line: `ns` from the first request to the last response, `statuses` with their numbers,
+`latencies_ns` without the first request of each client (unless there are few), `gauges_ns` of a fixed piece of work
+before and after, and `waited_ns`, the time that this process was ready to run and had no core; or `error`.
+
+The program ends with its standard input, and with its parent, also if that is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import selectors
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+LOOK_S = 1.0
+CHUNK_BYTES = 1 << 18
+GAUGE_CALLS, GAUGES = 500, 5
+# The most heads of responses that are remembered: apps may send another one each time.
+MOST_HEADS = 64
+# The meaning of a head, in place of the length of a body.
+CHUNKED, UNTIL_CLOSED = -1, -2
+
+
+class BurstError(Exception):
+    """The server did not answer as a server does."""
+
+
+class Client:
+    """One connection: a request is under way from `send` until `receive` returns a status."""
+
+    def __init__(self, port: int, request: bytes, heads: dict[bytes, tuple[int, int, bool]], *, bodiless: bool) -> None:
+        self.port = port
+        self.request = request
+        self.heads = heads
+        self.bodiless = bodiless
+        self.socket: socket.socket | None = None
+        self.sent_ns = 0
+        self.reused = False
+        self._data = b""
+        self._chunk = 0
+
+    def connect(self) -> bool:
+        """Connect unless connected. Returns whether the connection is a new one."""
+        if self.socket is not None:
+            return False
+        self.socket = socket.create_connection(("127.0.0.1", self.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reused = False
+        return True
+
+    def send(self) -> None:
+        """Send the request."""
+        assert self.socket is not None
+        self._data = b""
+        self._chunk = 0
+        self.sent_ns = time.perf_counter_ns()
+        self.socket.sendall(self.request)
+
+    def receive(self) -> tuple[int, bool]:
+        """Return the status of the response, 0 if it is not complete, and whether the connection ends with it.
+
+        The status is -1 if the server closed a connection that it had kept alive before it got the request.
+        """
+        assert self.socket is not None
+        try:
+            data = self.socket.recv(CHUNK_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            return self._at_end(), True
+        self._data = self._data + data if self._data else data
+        return self._status()
+
+    def _at_end(self) -> int:
+        found = self._head()
+        if found is not None and found[1] == UNTIL_CLOSED:
+            return found[0]
+        if not self._data and self.reused:
+            return -1
+        raise BurstError("the server closed a connection in the middle of a response")
+
+    def _head(self) -> tuple[int, int, bool, int] | None:
+        """Return the status, the length of the body, whether the connection ends, and where the body begins."""
+        while True:
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                return None
+            head = self._data[:end]
+            found = self.heads.get(head)
+            if found is None:
+                found = read_head(head, bodiless=self.bodiless)
+                if len(self.heads) < MOST_HEADS:
+                    self.heads[head] = found
+            if found[0] >= 200:
+                return (*found, end + 4)
+            self._data = self._data[end + 4 :]
+
+    def _status(self) -> tuple[int, bool]:
+        found = self._head()
+        if found is None:
+            return 0, False
+        status, length, closes, begin = found
+        if length == UNTIL_CLOSED:
+            return 0, False
+        complete = self._chunks_complete(begin) if length == CHUNKED else len(self._data) - begin >= length
+        return (status, closes) if complete else (0, False)
+
+    def _chunks_complete(self, begin: int) -> bool:
+        at = self._chunk or begin
+        while True:
+            end = self._data.find(b"\r\n", at)
+            if end < 0:
+                break
+            size = int(self._data[at:end].partition(b";")[0], 16)
+            if size == 0:
+                return self._data.find(b"\r\n", end + 2) >= 0
+            if len(self._data) < end + 2 + size + 2:
+                break
+            at = end + 2 + size + 2
+        self._chunk = at
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+
+def read_head(head: bytes, *, bodiless: bool) -> tuple[int, int, bool]:
+    """Read the head of a response: its status, the length of its body, and whether the connection ends."""
+    first, *lines = head.split(b"\r\n")
+    try:
+        version, status = first.split(b" ", 2)[0], int(first.split(b" ", 2)[1])
+    except (IndexError, ValueError):
+        raise BurstError(f"a response begins {first[:100]!r}") from None
+    fields = {name.strip().lower(): value.strip().lower() for name, _, value in (one.partition(b":") for one in lines)}
+    closes = fields.get(b"connection") == b"close" or version == b"HTTP/1.0"
+    if bodiless or status in (204, 304) or status < 200:
+        return status, 0, closes
+    if fields.get(b"transfer-encoding") == b"chunked":
+        return status, CHUNKED, closes
+    if b"content-length" in fields:
+        return status, int(fields[b"content-length"]), closes
+    return status, UNTIL_CLOSED, True
+
+
+class Generator:
+    """Makes bursts with the connections of the ones before."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.parent = os.getppid()
+        self.selector = selectors.DefaultSelector()
+        self.heads: dict[bytes, tuple[int, int, bool]] = {}
+        self.clients: list[Client] = []
+        self.statuses: dict[int, int] = {}
+        self.latencies: list[int] = []
+        self.unsent = self.done = 0
+        self.last_ns = 0
+
+    def burst(self, clients: int, requests: int) -> dict[str, Any]:
+        """Make a burst, and return its figures."""
+        gauges, waited = [gauge_ns()], waited_ns()
+        try:
+            begin_ns = self._sent(clients, requests)
+        except (BurstError, OSError) as error:
+            for client in self.clients:
+                self._close(client)
+            return {"error": str(error) or type(error).__name__}
+        gauges.append(gauge_ns())
+        return {
+            "ns": self.last_ns - begin_ns,
+            "statuses": self.statuses,
+            "latencies_ns": self.latencies,
+            "gauges_ns": gauges,
+            "waited_ns": waited_ns() - waited,
+        }
+
+    def _sent(self, count: int, requests: int) -> int:
+        """Send all requests and take their responses. Returns when the first was sent."""
+        request, bodiless = self.plan["request"].encode("latin-1"), self.plan["bodiless"]
+        while len(self.clients) < count:
+            self.clients.append(Client(self.plan["port"], request, self.heads, bodiless=bodiless))
+        group = self.clients[: min(count, requests)]
+        for client, _ in ((key.data, events) for key, events in self.selector.select(0)):
+            self._close(client)  # the server has ended it meanwhile
+        for client in group:
+            self._connect(client)
+        self.statuses, self.latencies, self.done, self.unsent = {}, [], 0, requests - len(group)
+        begin_ns = time.perf_counter_ns()
+        for client in group:
+            self._send(client)
+        # The first requests of a burst arrive all at once, and find no others before them.
+        ramp = len(group) if requests >= 2 * len(group) else 0
+        quiet_since = time.monotonic()
+        while self.done < requests:
+            ready = self.selector.select(LOOK_S)
+            if ready:
+                quiet_since = time.monotonic()
+            elif os.getppid() != self.parent:
+                sys.exit()
+            elif time.monotonic() - quiet_since > self.plan["silent_s"]:
+                raise BurstError(f"the server was silent for {self.plan['silent_s']:g} s")
+            for key, _ in ready:
+                self._take(key.data, ramp)
+        return begin_ns
+
+    def _take(self, client: Client, ramp: int) -> None:
+        if not client.sent_ns:  # all its requests are answered, and the server has ended the connection
+            self._close(client)
+            return
+        status, ends = client.receive()
+        if not status:
+            return
+        if ends:
+            self._close(client)
+        if status < 0:
+            self._send(client)
+            return
+        now_ns = self.last_ns = time.perf_counter_ns()
+        client.reused = True
+        latency_ns, client.sent_ns = now_ns - client.sent_ns, 0
+        self.done += 1
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if self.done > ramp:
+            self.latencies.append(latency_ns)
+        if self.unsent:
+            self.unsent -= 1
+            self._send(client)
+
+    def _send(self, client: Client) -> None:
+        self._connect(client)
+        try:
+            client.send()
+        except ConnectionError:
+            if not client.reused:
+                raise
+            self._close(client)  # the server has ended it after the last response
+            self._connect(client)
+            client.send()
+
+    def _connect(self, client: Client) -> None:
+        if client.connect():
+            assert client.socket is not None
+            self.selector.register(client.socket, selectors.EVENT_READ, client)
+
+    def _close(self, client: Client) -> None:
+        if client.socket is not None:
+            self.selector.unregister(client.socket)
+            client.close()
+
+
+def gauge_ns() -> int:
+    """Time a fixed piece of work, in nanoseconds: the median of some."""
+    taken = []
+    for _ in range(GAUGES):
+        begin = time.perf_counter_ns()
+        for number in range(GAUGE_CALLS):
+            same(number)
+        taken.append(time.perf_counter_ns() - begin)
+    return sorted(taken)[GAUGES // 2]
+
+
+def same(number: int) -> int:
+    """Return the argument."""
+    return number
+
+
+def waited_ns() -> int:
+    """Return the time that this process was ready to run and had no core, 0 if the system does not say."""
+    try:
+        with open("/proc/self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def main() -> None:
+    """Read commands and make bursts until the standard input ends."""
+    commands: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            commands.put(line)
+        os._exit(0)  # the parent has ended, or does not need this process any more
+
+    threading.Thread(target=read, daemon=True).start()
+    generator = Generator(json.loads(commands.get()))
+    if generator.plan["core"] is not None:
+        os.sched_setaffinity(0, {generator.plan["core"]})
+    while True:
+        asked = json.loads(commands.get())
+        print(json.dumps(generator.burst(asked["clients"], asked["requests"])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

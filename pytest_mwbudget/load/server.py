@@ -1,0 +1,136 @@
+"""uvicorn in this process: its own protocol on the running loop, at a free port of the loopback interface.
+
+uvicorn's `Server` would take over the signals of the process and run the lifespan, which runs already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+from ..asgi.app import ASGIApp
+from ..errors import MeasurementError
+from ..model.estimate import Seconds
+
+LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+# How long requests that are under way at the end may go on, and how long they may take to be cancelled.
+GRACE_S: Seconds = 1.0
+
+
+def require_server() -> None:
+    """Raise MeasurementError if uvicorn is not installed."""
+    if find_spec("uvicorn") is None:
+        raise MeasurementError(
+            "mw_budget.load(...) needs uvicorn, which is not installed here; install the extra load (pip install"
+            " 'pytest-mwbudget[load]')",
+            message_id="load-extra",
+        )
+
+
+@dataclass(slots=True)
+class Served:
+    """The server: its port, its name with the version, and the exceptions of the app that it logged."""
+
+    port: int
+    name: str
+    raised: list[BaseException] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None) -> AsyncIterator[Served]:
+    """Serve the app in the block. `state` is that of its lifespan, None without one.
+
+    After the block nothing listens, all connections are closed, and the tasks of requests have ended.
+    """
+    import uvicorn
+
+    parser = "httptools" if find_spec("httptools") else "h11"
+    with _listening() as at, _logged() as raised:
+        config = uvicorn.Config(
+            app,
+            http=parser,  # type: ignore[arg-type,unused-ignore]
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            access_log=False,
+            log_config=None,
+        )
+        config.load()
+        server = uvicorn.Server(config)
+        await server.on_tick(0)  # makes the headers of all responses
+        protocol: Any = config.http_protocol_class
+        shared = server.server_state
+
+        def connected() -> asyncio.Protocol:
+            made: asyncio.Protocol = protocol(config=config, server_state=shared, app_state=dict(state or {}))
+            return made
+
+        listener = await asyncio.get_running_loop().create_server(connected, sock=at, backlog=config.backlog)
+        try:
+            name = f"uvicorn {version('uvicorn')} with {parser}"
+            yield Served(at.getsockname()[1], name, raised)
+        finally:
+            listener.close()
+            await _ended(shared)
+
+
+async def _ended(shared: Any) -> None:
+    """Close all connections, and end the tasks of requests."""
+    for connection in list(shared.connections):
+        connection.transport.abort()
+    await asyncio.sleep(0)
+    for cancel in (False, True):
+        tasks = [task for task in shared.tasks if not task.done()]
+        if tasks and cancel:
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_S)
+    await asyncio.sleep(0)  # transports close their sockets in a callback
+
+
+@contextmanager
+def _listening() -> Iterator[socket.socket]:
+    """Yield a socket that listens at a free port of 127.0.0.1, and close it at the end."""
+    # With the protocol's number: without it asyncio does not set TCP_NODELAY.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as at:
+        at.bind(("127.0.0.1", 0))
+        at.listen(2048)
+        at.setblocking(False)
+        yield at
+
+
+class _Raised(logging.Handler):
+    """Keeps the first exception of the app that uvicorn logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raised: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the exception of a record."""
+        if not self.raised and record.exc_info and record.exc_info[1] is not None:
+            self.raised.append(record.exc_info[1])
+
+
+@contextmanager
+def _logged() -> Iterator[list[BaseException]]:
+    """Keep uvicorn's records from the loggers of the test: it logs a traceback for each failed request."""
+    handler = _Raised()
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger, logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.handlers[:], logger.propagate = [handler], False
+    try:
+        yield handler.raised
+    finally:
+        for logger, handlers, propagate, level in before:
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)

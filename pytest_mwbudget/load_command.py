@@ -1,0 +1,99 @@
+"""The command `mwbudget load`: measure a request of an app under load, without pytest and without a test."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .asgi import loops
+from .asgi.app import NamedApp
+from .asgi.request import build_request
+from .config.budgets import RPS_SHARE, Budgets
+from .config.checks import check, clients, seconds
+from .config.settings import Settings, Under
+from .engine import measure
+from .errors import MwBudgetError, of_the_app
+from .load.run import require_loop
+from .load.server import require_server
+from .measure_command import FAILED, PASSED, add_end_of, files_of, header, output_apart
+from .model.remedies import TimeOption
+from .model.results import Measurement
+from .report.json import document, to_json
+from .report.terminal import run
+from .report.text import printable
+from .session.provenance import provenance
+from .session.turns import Turns
+from .timing.run import Environment
+from .workload.requests import Wanted, parsed
+
+
+def main(said: Mapping[str, Any]) -> int:
+    """Measure, print and write, as the command line `said`. Returns the exit status.
+
+    Raises MwBudgetError for unusable arguments, and when the app cannot be imported, started or measured.
+    """
+    require_server()
+    settings, wanted = _settings(said), parsed(said["request"], "REQUEST")
+    if settings.loop is not None:
+        require_loop(settings.loop)
+    headers = dict(header(line) for line in said["header"] or ())
+    files, terminal = files_of(said), sys.stdout
+
+    def waits(begun: bool) -> None:
+        if begun:
+            print("waiting for another process that measures", file=terminal, flush=True)
+
+    async def measured() -> Measurement:
+        request = build_request(wanted.method, wanted.url, {**wanted.options, "headers": headers})
+        return await measure(named.load(), request, settings, Environment(turns=Turns(told=waits).measuring))
+
+    named = NamedApp(said["app"], Path.cwd(), "APP")
+    with output_apart() as output:
+        try:
+            named.load()  # before a loop runs, as a server does
+            found = loops.run(settings.loop, measured)
+        except MwBudgetError as error:
+            add_end_of(output, error)
+            raise
+        except Exception as raised:
+            failure = _failure(wanted, of_the_app(raised))
+            add_end_of(output, failure)
+            raise failure from raised
+    if named.note:
+        print(printable(f"note: {named.note}"))
+    _report(said["app"], found)
+    stored = document([to_json(found, said["app"])], provenance=provenance(Path.cwd()) if files else None)
+    for file, path in files.items():
+        file.write(path, stored)
+    return FAILED if found.verdict == "fail" else PASSED
+
+
+def _failure(wanted: Wanted, raised: BaseException) -> MwBudgetError:
+    what = f"{wanted.method} {wanted.url}: the app raised {type(raised).__name__}: {raised}"
+    return MwBudgetError(f"{what}; correct the request, or the app", message_id="response")
+
+
+def _settings(said: Mapping[str, Any]) -> Settings:
+    """Return the settings of the command line."""
+    shares = {} if said["rps_share"] is None else {RPS_SHARE: check(RPS_SHARE, said["rps_share"], "--rps-share")}
+    loop = None if said["loop"] is None else check("loop", said["loop"], "--loop")
+    return Settings(
+        load=Under(clients(said["clients"], "--clients")),
+        load_time_s=seconds(said["time"], "--time"),
+        load_budgets=Budgets(shares),
+        p99_ms=None if said["p99_ms"] is None else check("p99_ms", said["p99_ms"], "--p99-ms"),
+        loop=loop,
+        flamegraph="never",
+        place="configuration",
+        more_time=TimeOption("--time"),
+    )
+
+
+def _report(app: str, found: Measurement) -> None:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    for line in run([(app, found)], python, shutil.get_terminal_size().columns):
+        print(line.text)

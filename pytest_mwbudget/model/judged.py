@@ -1,0 +1,24 @@
+"""A budget with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A budget and its verdict. `reason` explains an undecided verdict."""
+
+    bound: float
+    verdict: Verdict
+    reason: str | None = None
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the worst of the verdicts, None if there are none."""
+    ranked: tuple[Verdict, ...] = ("fail", "undecided", "pass")
+    return min(verdicts, key=ranked.index, default=None)

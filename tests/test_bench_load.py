@@ -1,0 +1,103 @@
+"""The mechanics of `bench/load.py`; its timings are not checked."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.conftest import needs
+
+pytestmark = pytest.mark.bench
+
+needs("fastapi", reason="the measured apps are FastAPI's")
+needs("uvicorn", reason="the apps stand behind uvicorn")
+needs("httptools", reason="uvicorn parses with httptools")
+
+KEY = {"layer": "CORS", "loop": "asyncio", "generator": "wrk", "concurrency": 100}
+WHOLE = {"rps": 4000.0, "p50_ms": 25.0, "p99_ms": 40.0, "rounds": 20, "quiet": 18, "busy": 1.0}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "bench")
+    return importlib.import_module("load")
+
+
+def pairs(without_us: float, with_us: float) -> list[dict[str, Any]]:
+    def burst(us: float) -> dict[str, Any]:
+        return {"us": us, "cpu_us": us / 2, "collecting_us": us / 10, "waited": 0.01}
+
+    one = {"kind": "pair", **KEY, "without": burst(without_us), "with": burst(with_us), "gauge_ns": 1000}
+    return [one] * 8 + [
+        {"kind": "ours", "layer": "CORS", "loop": "asyncio", "us": None, "suspensions": 0, "turn_us": 3}
+    ]
+
+
+def stated(*shares: float) -> list[dict[str, Any]]:
+    return [
+        {"kind": "load", **KEY, "share": [share, share - 0.01, share + 0.01], "method": "bypass", **WHOLE}
+        for share in shares
+    ]
+
+
+@pytest.mark.parametrize(("shares", "met"), [((0.19, 0.21), True), ((0.3, 0.32), False)])
+def test_the_goal_compares_shares_with_the_measured_drop(
+    load: ModuleType, shares: tuple[float, float], met: bool
+) -> None:
+    found = load.report([*pairs(200.0, 250.0), *stated(*shares)])
+    assert [goal.met for goal in found.goals] == [met]
+    (row,) = found.tables[0].rows
+    assert row[:6] == ["CORS", "asyncio", "100", "8", "5000", "20.0%"]
+    assert row[7] == f"{sum(shares) / 2:.1%}"
+
+
+def test_the_story_and_the_shares_of_the_published_cases(load: ModuleType) -> None:
+    names = {"CORS, auth B": 3000.0, "CORS, auth A": 6000.0, "hello": 6000.0, "1 B": 3000.0}
+    readings = [{"kind": "case", "case": name, **WHOLE, "rps": rps} for name, rps in names.items()]
+    cases, told = load.report(readings).tables
+    assert told.rows[-1][:3] == ["after over before", "1.74", "2.00"]
+    assert next(row for row in cases.rows if row[0] == "1 B")[-2:] == ["44%", "50%"]
+
+
+def test_every_part_has_its_readings(load: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def nobody(*_: Any) -> Iterator[None]:
+        yield
+
+    def own_worker(file: str, **arguments: Any) -> Any:
+        return json.loads(json.dumps(load.worker(**arguments | {"seconds": 0.2})))
+
+    plan = replace(load.QUICK.plan, concurrencies=(3,))
+    monkeypatch.setattr(load, "QUICK", load.Size(plan, 0.2, ("1 A",)))
+    monkeypatch.setattr(load, "fresh_process", own_worker)
+    monkeypatch.setattr(load.server, "awake", nobody)
+    monkeypatch.setattr(load.server, "of_process", lambda plan, *_: [])
+    monkeypatch.setattr(load.shutil, "which", lambda name: name)
+    readings = load.measure(quick=True)
+    assert [(one["kind"], one.get("generator")) for one in readings] == [
+        ("load", "wrk"),
+        ("load", "ab"),
+        ("case", None),
+    ]
+    assert all(one["rps"] > 0 for one in readings)
+    assert [one["kind"] for one in load.measure(quick=True, part=3)] == ["case"]
+
+
+def test_with_append_the_readings_of_the_file_are_kept(
+    load: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "load.json"
+    for share in (0.19, 0.21):
+        monkeypatch.setattr("sys.argv", ["load.py", "--json", str(path), "--append"])
+        load.main("load.py", "About.", lambda quick, share=share: [*pairs(200.0, 250.0), *stated(share)], load.report)
+    found = importlib.import_module("stored").loads(path.read_text(encoding="utf-8"))["readings"]
+    assert [one["share"][0] for one in found if one["kind"] == "load"] == [0.19, 0.21]
+    assert "reached" in capsys.readouterr().out

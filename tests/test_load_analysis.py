@@ -1,0 +1,247 @@
+"""Shares, latencies and verdicts under load, by simulated bursts."""
+
+from __future__ import annotations
+
+import math
+import random
+from statistics import fmean
+
+import pytest
+
+from pytest_mwbudget.analysis.load import (
+    Burst,
+    Bursts,
+    Conditions,
+    Round,
+    added_us,
+    collecting_us,
+    collects,
+    judge_p99,
+    judge_share,
+    mean_interval,
+    quantile_ms,
+    rps_of,
+    serialises,
+    share_of,
+)
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.stack import RowIndex
+
+LAYER = RowIndex(0)
+ALPHA = 0.1
+
+
+def burst(us: float, gauge: float = 100.0, waited: float = 0.0, collecting: float = 0.0) -> Burst:
+    return Burst(us, sorted([us * 90, us * 100, us * 110]), (gauge, 50.0), waited, collecting_us=collecting)
+
+
+def rounds(rng: random.Random, count: int, whole_us: float = 250.0, layer_us: float = 50.0) -> list[Round]:
+    """Simulate rounds on a machine whose speed drifts, with a pair in eight far off."""
+    found: list[Round] = []
+    for number in range(count):
+        speed = 1 + 0.3 * math.sin(number / 7)
+        noise = [rng.gauss(1, 0.03) * (3 if rng.random() < 0.06 else 1) for _ in range(2)]
+        found.append(
+            {
+                None: burst(whole_us * speed * noise[0]),
+                LAYER: burst((whole_us - layer_us) * speed * noise[1]),
+            }
+        )
+    return found
+
+
+def test_the_interval_of_a_share_holds_as_often_as_it_says() -> None:
+    rng, runs, held = random.Random(1), 300, 0
+    for _ in range(runs):
+        share = share_of(Bursts(rounds(rng, 20)).pairs(LAYER), ALPHA)
+        assert share is not None
+        held += share.low <= 0.2 <= share.high
+    assert held >= 0.85 * runs
+
+
+def test_a_layer_that_costs_nothing_has_a_share_of_nothing() -> None:
+    rng = random.Random(2)
+    share = share_of(Bursts(rounds(rng, 40, layer_us=0.0)).pairs(LAYER), ALPHA)
+    assert share is not None
+    assert share.low < 0 < share.high
+    assert share.half_width < 0.05
+
+
+def test_requests_per_second_and_added_time() -> None:
+    bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}] * 10)
+    rps, added = rps_of(bursts.whole, ALPHA), added_us(bursts.pairs(LAYER), ALPHA)
+    assert rps == Estimate(4000.0, 4000.0, 4000.0)
+    assert added == Estimate(50.0, 50.0, 50.0)
+
+
+def test_too_few_rounds_have_no_interval() -> None:
+    bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}] * 4)
+    share, rps = share_of(bursts.pairs(LAYER), ALPHA), rps_of(bursts.whole, ALPHA)
+    assert share is not None
+    assert share.estimate == pytest.approx(0.2)
+    assert not share.bounded
+    assert rps.low == 0.0
+    assert not quantile_ms(bursts.whole, 0.99, ALPHA).bounded
+
+
+def test_bursts_of_busy_moments_do_not_count() -> None:
+    quiet: Round = {None: burst(250.0), LAYER: burst(200.0)}
+    slow: Round = {None: burst(500.0, gauge=130.0), LAYER: burst(200.0)}
+    starved: Round = {None: burst(250.0), LAYER: burst(400.0, waited=0.2)}
+    bursts = Bursts([quiet, slow, starved] * 5)
+    assert not bursts.noisy
+    assert bursts.quiet == 5
+    assert {one.request_us for one in bursts.whole} == {250.0}
+    assert len(bursts.pairs(LAYER)) == 5
+
+
+def test_too_few_quiet_bursts_make_all_count() -> None:
+    slow: Round = {None: burst(500.0, waited=0.5), LAYER: burst(200.0)}
+    bursts = Bursts([slow] * 6)
+    assert bursts.noisy
+    assert len(bursts.pairs(LAYER)) == 6
+
+
+def test_a_layer_that_was_left_out_has_fewer_pairs() -> None:
+    bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}, *[{None: burst(250.0)}] * 6])
+    assert len(bursts.pairs(LAYER)) == 1
+    assert bursts.pairs(RowIndex(3)) == []
+    assert share_of([], ALPHA) is None
+
+
+def test_the_slowdown_is_that_of_the_servers_core() -> None:
+    bursts = Bursts([{None: burst(250.0, gauge=130.0)}] * 6)
+    assert bursts.slowdown(100.0) == pytest.approx(1.3)
+    assert bursts.slowdown(125.0) == 1.0
+    assert bursts.slowdown(math.inf) == 1.0
+
+
+# ---- latencies ---------------------------------------------------------------------------------------------------
+
+
+def simulated(rng: random.Random, bursts: int, each: int = 200) -> list[Burst]:
+    """Simulate latencies that are the same throughout a burst, but for a factor of each."""
+    found = []
+    for _ in range(bursts):
+        factor = rng.lognormvariate(0, 0.2)
+        latencies = sorted(factor * rng.expovariate(1 / 1000) for _ in range(each))
+        found.append(Burst(100.0, latencies, (100.0,)))
+    return found
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_the_interval_of_a_percentile_holds_as_often_as_it_says(share: float) -> None:
+    rng = random.Random(3)
+    everything = sorted(latency for one in simulated(rng, 3000) for latency in one.latencies_us)
+    true_ms = everything[int(share * len(everything))] / 1000
+    runs, held, widths = 80, 0, []
+    for _ in range(runs):
+        found = quantile_ms(simulated(rng, 30), share, ALPHA)
+        held += found.low <= true_ms <= found.high
+        widths.append((min(found.high, 100.0) - found.low) / true_ms)
+    assert held >= 0.83 * runs
+    assert fmean(widths) < 0.5
+
+
+def test_the_mean_has_students_interval() -> None:
+    found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
+    assert found.estimate == 3.0
+    assert found.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=1e-3)
+    assert not mean_interval([1.0, 2.0], 0.05).bounded
+
+
+# ---- effects of concurrency --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one_us", "all_us", "turns", "turn_us", "latency_us", "expected"),
+    [
+        (1_100.0, 110_000.0, 2, 300.0, 112_000.0, True),  # a lock that is held 1 ms
+        (1_100.0, 1_200.0, 1, 300.0, 112_000.0, False),  # a sleep
+        (150.0, 60_000.0, 5, 12_000.0, 70_000.0, False),  # suspended five times on a busy loop
+        (1_100.0, 11_000.0, 2, 300.0, 112_000.0, False),  # most of the latency is elsewhere
+        (1_100.0, 1_100.0, 0, 0.0, 1_200.0, False),
+    ],
+)
+def test_requests_queue_if_turns_of_the_loop_do_not_explain_their_wait(
+    one_us: float, all_us: float, turns: int, turn_us: float, latency_us: float, expected: bool
+) -> None:
+    assert serialises(one_us, all_us, turns, turn_us, latency_us) is expected
+
+
+def test_garbage_that_costs_more_than_the_layer() -> None:
+    pairs = [(burst(200.0, collecting=5.0), burst(250.0, collecting=25.0 + number % 2)) for number in range(20)]
+    collecting = collecting_us(pairs, ALPHA)
+    assert collecting is not None
+    assert collecting.estimate == pytest.approx(20.5)
+    assert collects(collecting, Estimate(10.0, 9.0, 11.0))
+    assert not collects(collecting, Estimate(20.0, 15.0, 25.0))
+    assert not collects(collecting, None)
+    assert not collects(None, Estimate(10.0, 9.0, 11.0))
+    assert not collects(collecting_us(pairs[:3], ALPHA), Estimate(1.0, 0.9, 1.1))
+
+
+# ---- verdicts ----------------------------------------------------------------------------------------------------
+
+KEPT, WITHIN, NEAR, OVER = (
+    Estimate(0.04, 0.03, 0.049),
+    Estimate(0.05, 0.04, 0.06),
+    Estimate(0.053, 0.051, 0.055),
+    Estimate(0.08, 0.07, 0.09),
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "conditions", "verdict", "message_id"),
+    [
+        (KEPT, Conditions(), "pass", None),
+        (WITHIN, Conditions(), "undecided", "near-budget"),
+        (NEAR, Conditions(), "undecided", "near-budget"),
+        (OVER, Conditions(), "fail", None),
+        (OVER, Conditions(slowdown=1.12), "fail", None),
+        (OVER, Conditions(slowdown=1.3), "undecided", "slow-machine"),
+        (OVER, Conditions(noisy=True), "undecided", "slow-machine"),
+        (KEPT, Conditions(noisy=True), "pass", None),
+        (OVER, Conditions(crowded="another process [other-process]"), "undecided", "other-process"),
+        (OVER, Conditions(shared_core=True), "fail", None),
+        (KEPT, Conditions(shared_core=True), "undecided", "one-core"),
+        (Estimate(0.08, -math.inf, math.inf), Conditions(), "undecided", "too-few-requests"),
+    ],
+)
+def test_verdicts_on_shares(share: Estimate, conditions: Conditions, verdict: str, message_id: str | None) -> None:
+    judged = judge_share(share, 0.05, conditions)
+    assert judged.verdict == verdict
+    assert (judged.reason or "").endswith(f"[{message_id}]" if message_id else "")
+
+
+def test_the_share_of_the_split_needs_more_room_to_fail() -> None:
+    assert judge_share(OVER, 0.05, Conditions(), exact=False).verdict == "undecided"
+    assert judge_share(OVER * 2, 0.05, Conditions(), exact=False).verdict == "fail"
+
+
+def test_a_layer_without_a_share_is_undecided() -> None:
+    judged = judge_share(None, 0.05, Conditions(), "it has none")
+    assert (judged.verdict, judged.reason) == ("undecided", "it has none")
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "conditions", "verdict"),
+    [
+        (Estimate(15.0, 14.0, 19.0), Conditions(), "pass"),
+        (Estimate(25.0, 23.0, 27.0), Conditions(), "fail"),
+        (Estimate(25.0, 23.0, math.inf), Conditions(), "undecided"),
+        (Estimate(25.0, 23.0, 27.0), Conditions(shared_core=True), "undecided"),
+        (Estimate(15.0, 14.0, 19.0), Conditions(shared_core=True), "pass"),
+        (Estimate(21.0, 20.5, 22.0), Conditions(), "undecided"),
+    ],
+)
+def test_verdicts_on_latencies(p99_ms: Estimate, conditions: Conditions, verdict: str) -> None:
+    assert judge_p99(p99_ms, 20.0, conditions).verdict == verdict
+
+
+def test_a_kept_share_seldom_fails_whatever_the_noise() -> None:
+    rng, failed = random.Random(4), 0
+    for _ in range(300):
+        share = share_of(Bursts(rounds(rng, 12)).pairs(LAYER), 0.01)
+        failed += judge_share(share, 0.2, Conditions()).verdict == "fail"
+    assert failed == 0

@@ -1,0 +1,196 @@
+"""The load generator as a program: what it understands, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.load.generator import CHUNKED, UNTIL_CLOSED, BurstError, read_head
+from pytest_mwbudget.load.process import PROGRAM
+
+REQUEST = "GET / HTTP/1.1\r\nhost: testserver\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+@contextmanager
+def answering(*answers: bytes, closing: bool = False) -> Iterator[int]:
+    """Answer each request with the next of the answers, the last one again and again. Yields the port."""
+    left = list(answers)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve(client: socket.socket) -> None:
+            with client, suppress(ConnectionError):
+                while client.recv(65536):
+                    answer = left.pop(0) if len(left) > 1 else left[0]
+                    for byte in (answer[:40], answer[40:]):  # in two pieces
+                        client.sendall(byte)
+                        time.sleep(0.001)
+                    if closing:
+                        return
+
+        def accept() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+@contextmanager
+def started(port: int, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-I", "-S", str(PROGRAM)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        plan = {"port": port, "request": REQUEST, "bodiless": False, "core": None, "silent_s": 5.0} | changes
+        tell(process, plan)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def tell(process: subprocess.Popen[str], message: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
+
+
+def burst(process: subprocess.Popen[str], clients: int, requests: int) -> dict[str, Any]:
+    tell(process, {"clients": clients, "requests": requests})
+    assert process.stdout is not None
+    found: dict[str, Any] = json.loads(process.stdout.readline())
+    return found
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n7;x=y\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "closing"),
+    [
+        (OK, False),
+        (CHUNKS, False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, False),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", True),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok", True),
+        (OK, True),  # kept alive by its word, and closed all the same
+    ],
+    ids=["length", "chunks", "continue", "no content", "until closed", "closing", "closed"],
+)
+def test_it_counts_every_response(answer: bytes, closing: bool) -> None:
+    with answering(answer, closing=closing) as port, started(port) as process:
+        found = burst(process, 3, 12)
+        status = "204" if b" 204 " in answer else "200"
+        assert found["statuses"] == {status: 12}
+        assert len(found["latencies_ns"]) == 12 - 3
+        assert 0 < max(found["latencies_ns"]) <= found["ns"]
+        assert burst(process, 1, 2)["statuses"] == {status: 2}
+
+
+def test_other_statuses_are_counted_apart() -> None:
+    with answering(OK, OK, OK.replace(b"200 OK", b"429 Slow"), OK) as port, started(port) as process:
+        assert burst(process, 1, 6)["statuses"] == {"200": 5, "429": 1}
+
+
+def test_fewer_requests_than_clients() -> None:
+    with answering(OK) as port, started(port) as process:
+        found = burst(process, 10, 4)
+        assert found["statuses"] == {"200": 4}
+        assert len(found["latencies_ns"]) == 4
+
+
+def test_a_response_that_ends_early_is_an_error_and_the_next_burst_works() -> None:
+    early = b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nok"
+    with answering(early, OK, closing=True) as port, started(port) as process:
+        assert "in the middle of a response" in burst(process, 1, 2)["error"]
+        assert burst(process, 1, 2)["statuses"] == {"200": 2}
+
+
+def test_a_silent_server_is_an_error() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        started(listener.getsockname()[1], silent_s=0.1) as process,
+    ):
+        assert burst(process, 1, 1)["error"] == "the server was silent for 0.1 s"
+
+
+def test_no_server_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with started(port) as process:
+        assert "error" in burst(process, 1, 1)
+
+
+def test_it_ends_with_its_standard_input() -> None:
+    with answering(OK) as port, started(port) as process:
+        burst(process, 2, 4)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals")
+def test_it_ends_when_its_parent_is_killed() -> None:
+    parent = (
+        "import subprocess, sys, time\n"
+        f"process = subprocess.Popen([sys.executable, '-I', '-S', {str(PROGRAM)!r}], stdin=subprocess.PIPE)\n"
+        "print(process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        os.kill(child, 0)
+        process.send_signal(signal.SIGKILL)
+    assert ended(child)
+
+
+def ended(pid: int) -> bool:
+    """Tell whether a process ends within ten seconds, or is a zombie that nobody awaits."""
+    for _ in range(1000):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except OSError:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("head", "bodiless", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 12", False, (200, 12, False)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 12", True, (200, 0, False)),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked", False, (200, CHUNKED, False)),
+        (b"HTTP/1.0 404 Not Found\r\ncontent-length: 3", False, (404, 3, True)),
+        (b"HTTP/1.1 200", False, (200, UNTIL_CLOSED, True)),
+        (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9", False, (304, 0, False)),
+    ],
+)
+def test_heads(head: bytes, bodiless: bool, expected: tuple[int, int, bool]) -> None:
+    assert read_head(head, bodiless=bodiless) == expected
+
+
+def test_what_is_no_response_is_an_error() -> None:
+    with pytest.raises(BurstError, match="SSH-2"):
+        read_head(b"SSH-2.0-OpenSSH", bodiless=False)

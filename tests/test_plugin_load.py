@@ -1,0 +1,353 @@
+"""`mw_budget.load` in whole pytest runs: figures, budgets, errors, and what is left afterwards: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_mwbudget.load.process
+import pytest_mwbudget.load.run
+import pytest_mwbudget.load.server
+from pytest_mwbudget.report.json import measured
+
+from .apps import FAST, LEAN, SPIN, Scheduled
+from .conftest import needs
+from .test_load_generator import ended
+from .test_report_schema import misfits
+
+needs("uvicorn", "the server of a measurement under load", "load")
+
+APP = (
+    SPIN
+    + """
+import asyncio
+import os
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+under_way = 0
+
+
+async def health(request):
+    return PlainTextResponse("ok")
+
+
+async def narrow(request):
+    global under_way
+    under_way += 1
+    try:
+        await asyncio.sleep(0)
+        if under_way > 1:
+            raise LookupError("no connection is left")
+        return PlainTextResponse("ok")
+    finally:
+        under_way -= 1
+
+
+class NoOp:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        await self.app(scope, receive, send)
+
+
+class Sets:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        scope["state"]["set"] = True
+        await self.app(scope, receive, send)
+
+
+class Needs:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        scope["state"]["set"]
+        await self.app(scope, receive, send)
+
+
+layers = [Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
+app = Starlette(routes=[Route("/health", health), Route("/narrow", narrow)], middleware=layers)
+"""
+)
+
+TEST = """
+import os
+import pathlib
+import threading
+import pytest
+import shop
+
+
+@pytest.fixture
+def mw_budget_app():
+    return shop.app
+
+
+def listening():
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/self/fd/{{fd}}"))
+        except OSError:
+            pass
+    found = []
+    for name in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{{name}}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{{fields[9]}}]" in inodes:
+                found.append(fields[1])
+    return found
+
+
+def children():
+    found = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
+    return [int(one) for one in found]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before = os.sched_getaffinity(0), listening(), children(), len(os.listdir("/proc/self/fd"))
+    yield
+    assert (os.sched_getaffinity(0), listening(), children(), len(os.listdir("/proc/self/fd"))) == before
+    assert not [thread for thread in threading.enumerate() if thread.name == "mw-budget-load"]
+
+
+@pytest.mark.mw_budget({marker})
+def test_it(mw_budget):
+    {body}
+"""
+
+QUICKLY = Scheduled(**FAST)
+linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+
+
+def written(pytester: pytest.Pytester, body: str, marker: str = "load_time=0.5") -> None:
+    pytester.makepyfile(shop=APP, test_load=TEST.format(body=body, marker=marker))
+
+
+def run(pytester: pytest.Pytester, body: str, *arguments: str, marker: str = "load_time=0.5") -> pytest.RunResult:
+    written(pytester, body, marker)
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", "--mw-budget-flamegraph=never", *LEAN)
+    warnings = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
+    return pytester.runpytest_inprocess(*options, *warnings, *arguments, plugins=[QUICKLY])
+
+
+@linux
+def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pytester) -> None:
+    body = """m = mw_budget.load("/health", clients=3, rps_share="90%", p99_ms=5000)
+    assert m.response.text == "ok" and m.load.clients == 3 and m.load.rps.estimate > 0
+    assert m.load.p50_ms.estimate <= m.load.p99_ms.estimate
+    assert m.layer("Spin").load.method == "bypass" and m.layer("Spin").load.share is not None
+    assert m.layer("NoOp").load.method == "split"
+    assert m.layer("Sets").load.why is not None
+    assert m.layer("Spin").load.wait.one_us > 399"""
+    files = ("--mw-budget-json=r.json", "--mw-budget-markdown=r.md", "--mw-budget-html=r.html", "-v")
+    result = run(pytester, body, *files, marker="load_time=1")
+    result.assert_outcomes(passed=1, warnings=result.parseoutcomes().get("warnings", 0))
+    result.stdout.fnmatch_lines(
+        ["under load, 3 clients * share of req/s *", "*requests/s (*", "*rounds of bursts*uvicorn*"]
+    )
+    document = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
+    assert misfits(document) == []
+    ((_, found),) = measured(document)
+    assert found.load is not None
+    assert found.load.judged is not None
+    assert found.layer("Spin").load is not None
+    for name in ("r.md", "r.html"):
+        text = (pytester.path / name).read_text(encoding="utf-8")
+        assert "nder load, 3 clients" in text
+        assert "requests/s" in text
+
+
+@linux
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('mw_budget.load("/narrow", clients=8)', "*answered 500*not 200*LookupError: no connection is left*"),
+        ('mw_budget.load("/health", clients=0)', "*clients is 0; give a whole number of clients from 1*"),
+        ('mw_budget.load("/health", rps_share="500%")', "*rps_share is '500%'; give a share*"),
+        ('mw_budget.load("/nowhere")', "*answered 404*nothing was measured*"),
+    ],
+)
+def test_errors_fail_the_test_with_a_remedy_and_leave_nothing(
+    pytester: pytest.Pytester, body: str, expected: str
+) -> None:
+    result = run(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([expected])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@linux
+def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None:
+    body = """m = mw_budget.load("/health", clients=2, method="POST", json={"a": 1}, expect_status=405)
+    assert {layer.load.method for layer in m.layers} == {"split"}
+    assert m.layer("Spin").load.why == "a POST request is sent past no layer\""""
+    run(pytester, body).assert_outcomes(passed=1)
+
+
+@linux
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester, loop: str) -> None:
+    written(pytester, "pass")
+    pytester.makepyfile(
+        test_async="""
+        import asyncio
+        import pytest
+        import shop
+        from pytest_mwbudget.asgi import loops
+        from test_load import nothing_is_left
+
+        # The first loop of uvloop opens files that it keeps.
+        loops.run("LOOP", lambda: asyncio.sleep(0))
+
+
+        @pytest.fixture
+        def mw_budget_app():
+            return shop.app
+
+
+        async def loaded(mw_budget):
+            m = await mw_budget.aload("/health", clients=2)
+            assert m.load.server.endswith(f" on {m.loop}")
+            return m.loop
+
+
+        @pytest.mark.mw_budget(load_time=0.3)
+        def test_it(mw_budget):
+            assert loops.run("LOOP", lambda: loaded(mw_budget)) == "LOOP"
+        """.replace("LOOP", loop)
+    )
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", *LEAN, "test_async.py")
+    pytester.runpytest_inprocess(*options, plugins=[QUICKLY]).assert_outcomes(passed=1)
+
+
+@linux
+def test_on_one_core_nothing_passes_that_may_be_too_small(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: pytest_mwbudget.load.run.Cores(alone=True))
+    body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
+    result = run(pytester, body, marker='load_time=0.5, undecided="warn"')
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*share the only core*"])
+
+
+def test_without_the_server_it_names_the_extra(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_mwbudget.load.server, "find_spec", lambda name: None)
+    result = run(pytester, 'mw_budget.load("/health")')
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*needs uvicorn*pip install 'pytest-mwbudget?load?'*"])
+
+
+def test_on_trio_it_names_the_loops(pytester: pytest.Pytester) -> None:
+    result = run(pytester, 'mw_budget.load("/health")', marker='loop="trio"')
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*uvicorn*asyncio and uvloop, not on trio*"])
+
+
+def test_without_the_option_it_is_one_request(pytester: pytest.Pytester) -> None:
+    body = 'm = mw_budget.load("/health")\n    assert m.load is None and m.status == 200 and m.layers == ()'
+    written(pytester, body, "")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", *LEAN).assert_outcomes(passed=1)
+
+
+def test_a_budget_under_load_without_a_load_fails(pytester: pytest.Pytester) -> None:
+    result = run(pytester, 'mw_budget.get("/health")', marker='rps_share="5%"')
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*rps_share*no request under load*mw_budget.load*"])
+
+
+@pytest.mark.parametrize("marker", ['layers={"Spinn": {"rps_share": "5%"}}, load_time=0.1'])
+def test_a_budget_for_no_layer_is_an_error(pytester: pytest.Pytester, marker: str) -> None:
+    result = run(pytester, 'mw_budget.load("/health")', marker=marker)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*'Spinn'*Did you mean 'Spin'*"])
+
+
+# ---- ends --------------------------------------------------------------------------------------------------------
+
+HANGING = """
+import pytest
+import shop
+import pytest_mwbudget.load.process as process
+
+made = process.Generator.burst
+
+
+@pytest.fixture
+def mw_budget_app():
+    return shop.app
+
+
+async def burst(self, clients, requests):
+    found = await made(self, clients, requests)
+    with open("pids", "w") as file:
+        file.write(f"{self.process.pid}")
+    return found
+
+
+process.Generator.burst = burst
+
+
+@pytest.mark.mw_budget(load_time=60)
+def test_it(mw_budget):
+    mw_budget.load("/health", clients=2)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_the_load_generator_ends_with_the_run(pytester: pytest.Pytester, ending: int) -> None:
+    pytester.makepyfile(shop=APP, test_load=HANGING)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--mw-budget", *LEAN, "test_load.py"]
+    with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
+        child = eventually(pytester.path / "pids")
+        os.kill(child, 0)
+        process.send_signal(ending)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert ended(child)
+    if ending == signal.SIGINT:
+        assert "KeyboardInterrupt" in output
+        assert not re.search("Task was destroyed|never retrieved|INTERNALERROR", output)
+
+
+def eventually(path: Path) -> int:
+    """Return the number that another process writes to a file."""
+    for _ in range(3000):
+        if path.exists() and (text := path.read_text()):
+            return int(text)
+        time.sleep(0.01)
+    raise AssertionError(path)
+
+
+def test_a_crash_of_the_generator_fails_the_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pytest_mwbudget.load.process.Generator.burst
+
+    async def burst(self: Any, clients: int, requests: int) -> Any:
+        self.process.kill()
+        return await made(self, clients, requests)
+
+    monkeypatch.setattr(pytest_mwbudget.load.process.Generator, "burst", burst)
+    result = run(pytester, 'mw_budget.load("/health")')
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the load generator ended with status -9*"])

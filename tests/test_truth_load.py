@@ -1,0 +1,140 @@
+"""Ground truth under load: layers of known cost, a lock held for a known time. Wide margins."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.config.settings import Settings, Under
+from pytest_mwbudget.engine import measure
+from pytest_mwbudget.load import run
+from pytest_mwbudget.model.results import LoopName, Measurement
+from pytest_mwbudget.report.load import load_view
+from pytest_mwbudget.timing.run import Environment
+
+from .apps import unchanged_code
+from .conftest import needs
+
+needs("uvicorn", "the server of a measurement under load", "load")
+pytestmark = pytest.mark.live
+
+
+async def ok(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+class Layer:
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class NoOp(Layer):
+    pass
+
+
+class Spin(Layer):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        end = time.perf_counter_ns() + 200_000
+        while time.perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+class Lock(Layer):
+    """Holds a lock for a millisecond, and notes how long each request waited for it and held it."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.lock = asyncio.Lock()
+        self.us: list[float] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begin = time.perf_counter_ns()
+        async with self.lock:
+            await asyncio.sleep(0.001)
+        self.us.append((time.perf_counter_ns() - begin) / 1000)
+        await self.app(scope, receive, send)
+
+
+class Sleep(Layer):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.002)
+        await self.app(scope, receive, send)
+
+
+def under_load(app: Any, clients: int, seconds: float = 3.0, loop: LoopName = "asyncio") -> Measurement:
+    settings = Settings(load=Under(clients), load_time_s=seconds, max_time_s=0.5, lifespan=False)
+    request = build_request("GET", "/", {})
+    with unchanged_code():
+        return loops.run(loop, lambda: measure(app, request, settings, Environment()))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("clients", [1, 50])
+def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
+    found = under_load(NoOp(Spin(ok)), clients, loop=loop)
+    assert found.load is not None
+    spin, nothing = found.layer("Spin").load, found.layer("NoOp").load
+    assert spin is not None
+    assert nothing is not None
+    assert spin.method == "bypass"
+    assert spin.share is not None
+    assert spin.added_us is not None
+    assert spin.share.estimate > 0.3
+    assert spin.added_us.estimate > 150  # a busy machine interrupts, and adds to it
+    assert nothing.share is not None
+    assert abs(nothing.share.estimate) < 0.02
+    assert not load_view(found).effects  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("clients", [1, 10, 100])
+def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, spans, made = Lock(ok), [], run._Driver._observed
+
+    async def noted(self: Any, clients: int, requests: int) -> Any:
+        begin = len(layer.us)
+        found = await made(self, clients, requests)
+        spans.append(fmean(layer.us[begin + clients :]))
+        return found
+
+    monkeypatch.setattr(run._Driver, "_observed", noted)
+    found = under_load(NoOp(layer), clients, seconds=6.0)
+    own = found.layer("Lock").load
+    assert own is not None
+    assert own.wait is not None
+    assert own.wait.serialises == (clients > 1)
+    assert [own.wait.one_us, own.wait.all_us] == pytest.approx(spans, rel=0.1)
+    assert own.wait.all_us > 900 * clients
+    effects = " ".join(load_view(found).effects)  # type: ignore[union-attr]
+    assert ("Lock serialises requests" in effects) == (clients > 1)
+
+
+def test_a_sleep_is_no_queue() -> None:
+    found = under_load(Sleep(ok), 20)
+    own = found.layer("Sleep").load
+    assert own is not None
+    assert own.wait is not None
+    assert own.wait.one_us > 2000
+    assert not own.wait.serialises
+    assert found.load is not None
+    assert found.load.endpoint is not None
+    assert not found.load.endpoint.serialises
+
+
+def test_a_budget_far_from_the_share_has_its_verdict() -> None:
+    settings = Settings(load=Under(20), load_time_s=3.0, max_time_s=0.5, lifespan=False, p99_ms=10_000.0)
+    found = asyncio.run(measure(Spin(ok), build_request("GET", "/", {}), settings, Environment()))
+    assert found.load is not None
+    assert found.load.judged is not None
+    assert found.load.judged.verdict == "pass"
+    assert found.verdict == "pass"
