@@ -38,6 +38,8 @@ REASONS = (
     "bypass",
     "merged",
     "not-entered",
+    "not-bypassed",
+    "one-core",
     "no-budget",
     "left-out",
     "active-tool",

@@ -16,6 +16,7 @@ def measured(pytester: pytest.Pytester, example: str, tests: int) -> dict[str, d
     options = [
         "--mw-budget",
         "--mw-budget-max-time=1",
+        "--mw-budget-load-time=5",
         f"--mw-budget-json={report}",
         "--mw-budget-undecided=pass",
         "-p",
@@ -46,3 +47,12 @@ def test_stacked(pytester: pytest.Pytester) -> None:
     assert one > 20
     assert 2 < five / one < 15
     assert cost(found["test_pure[five]"], "PureNoop") < one
+
+
+def test_under_load(pytester: pytest.Pytester) -> None:
+    found = measured(pytester, "under_load", 2)
+    loads = {name: one["load"] for name, one in found.items()}
+    assert loads["test_health[plain]"]["rps"]["estimate"] > loads["test_health[quota]"]["rps"]["estimate"]
+    waits = {layer["name"]: layer["load"]["wait"] for layer in found["test_health[quota]"]["layers"]}
+    assert waits["Quota"]["serialises"]
+    assert not waits["VersionHeader"]["serialises"]

@@ -18,6 +18,7 @@ from ..asgi.calls import Call, FrameworkReader, Reader
 from ..asgi.stack import Entry, Stack
 from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, patched_code, twin
+from ..interpreter.foreign_tools import raised_recursion_limit
 from ..model.stack import HARNESS, EntryIndex, Layer, RowIndex, owner_of
 from ..timing.probe_code import ArgumentSearch, Target, Targets, probe_trampoline
 from ..timing.run import SAFE_METHODS
@@ -118,6 +119,7 @@ class Trampolines:
     def installed(self) -> Iterator[None]:
         """Give all functions their trampolines for the block."""
         with ExitStack() as stack:
+            stack.enter_context(raised_recursion_limit(len(self.stack.entries)))
             for site in self._sites.values():
                 code = probe_trampoline(site.reader, _pass_on, site.targets, site.twin, self._search)
                 stack.enter_context(patched_code(site.function, code))

@@ -210,7 +210,7 @@ class _Driver:
         """Observe how long requests are in each layer, with one client and with all; None if that would take long."""
         share_ns, clients = OBSERVED_SHARE * self.limit_ns, self.under.clients
         queued = 3 * clients
-        if queued * self.request_ns > 2 * share_ns:
+        if queued * self.request_ns > 4 * share_ns:
             return None
         first = await self.sent(1, FIRST_REQUESTS)
         requests = min(FIRST_REQUESTS**2, max(FIRST_REQUESTS // 4, round(share_ns / first["ns"] * FIRST_REQUESTS)))
