@@ -19,6 +19,7 @@ from .counting.rows import DIFFERS, row_counts, with_own_types
 from .counting.run import RequestCharges
 from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
+from .model.messages import FEWEST_MESSAGES
 from .model.results import (
     COUNTED,
     CountedQuantity,
@@ -95,6 +96,12 @@ class Counted:
         """Whether a task is suspended in a request."""
         parts = [*self.layers.values(), self.report.outside, *([self.report.endpoint] if self.report.endpoint else [])]
         return any(counts.suspensions.count for counts in parts)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether enough messages for a cost per message pass a layer."""
+        every = [*self.layers.values(), *([self.report.endpoint] if self.report.endpoint else [])]
+        return any(max(one.sent.count, one.received.count) >= FEWEST_MESSAGES for one in every)
 
 
 def counted(

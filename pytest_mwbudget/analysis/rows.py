@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.estimate import Estimate, Microseconds
+from ..model.messages import Messages
 from ..model.results import Judged, LayerReport, Method, Occupation, Quantity
 from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
@@ -45,7 +46,7 @@ class Row:
 
     `method_us` is the part of the half width of `us` that more requests do not narrow. `occupation` is None if it is
     unknown. `slowdown` is how many times slower than at its best the machine ran during these requests, and `waited_us`
-    how much longer than at its best the row may have waited for threads.
+    how much longer than at its best the row may have waited for threads. `messages` is None where few messages pass.
     """
 
     bounded: Bounded
@@ -55,6 +56,7 @@ class Row:
     occupation: Occupation | None = None
     slowdown: float = 1.0
     waited_us: Microseconds = 0.0
+    messages: Messages | None = None
 
     @property
     def entry(self) -> EntryIndex | None:
@@ -70,13 +72,15 @@ class Row:
         """Return the time that a budget of a quantity is about."""
         if quantity == "us":
             return self.us
+        if quantity == "us_per_message":
+            return self.messages.us_per_message if self.messages else None
         return self.occupation.busy if self.occupation else None
 
     def report(self, judged: Mapping[Quantity, Judged]) -> LayerReport:
         """Return what the user sees of this row, without counts. A time without an interval is not shown."""
         if self.us is None or not self.us.bounded:
             return LayerReport(self.layer, judged=judged)
-        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged)
+        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged, messages=self.messages)
 
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
@@ -93,6 +97,8 @@ def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
 
 def by_split(entry: EntryIndex, quantity: Quantity, found: Estimates) -> Estimate:
     """Return a time by the split, also if the row is by the bypass."""
+    if quantity == "us_per_message" and (us := found.messages[entry].us_per_message) is not None:
+        return us
     return found.split[entry] if quantity == "us" else _busy(entry, found)
 
 
@@ -105,16 +111,18 @@ def _row(bounded: Bounded, found: Estimates) -> Row:
     entry = bounded.entry
     if entry is None or entry not in found.split:
         return Row(bounded)
-    bypass, method_us = found.bypass.get(entry), found.method_us[entry]
+    bypass, method_us, messages = found.bypass.get(entry), found.method_us[entry], found.messages.get(entry)
     if bypass is not None and bypass.bounded:
         occupation = _occupation(entry, bypass, "bypass", found)
         waited_us = found.waits.bypass.get(entry, 0.0)
-        return Row(bounded, bypass, "bypass", method_us, occupation, found.slowdowns.bypass[entry], waited_us)
+        slowdown = found.slowdowns.bypass[entry]
+        return Row(bounded, bypass, "bypass", method_us, occupation, slowdown, waited_us, messages)
     shared_us = found.shared_us.get(entry, 0.0)
     us = found.split[entry].widened(shared_us)
     occupation = _occupation(entry, us, "split", found)
     waited_us = found.waits.split.get(entry, 0.0)
-    return Row(bounded, us, "split", method_us + shared_us, occupation, found.slowdowns.split[entry], waited_us)
+    slowdown = found.slowdowns.split[entry]
+    return Row(bounded, us, "split", method_us + shared_us, occupation, slowdown, waited_us, messages)
 
 
 def _waits(entry: EntryIndex, found: Estimates) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from ..errors import near_miss, tagged
 from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
+from .messages import Messages
 from .remedies import BudgetPlace
 from .stack import Layer
 
@@ -20,13 +21,13 @@ Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
+# Quantities that a layer can have a budget for. The first three are microseconds, the others counts.
 CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
-Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
+Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message"] | CountedQuantity
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
-QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
 # Quantities that are counted in requests of their own.
 EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
@@ -163,6 +164,7 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
+    `messages` is None where few messages pass the layer, or nobody reads what a message costs.
     """
 
     layer: Layer
@@ -171,6 +173,7 @@ class LayerReport:
     occupation: Occupation | None = None
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
+    messages: Messages | None = None
 
     @property
     def name(self) -> str:

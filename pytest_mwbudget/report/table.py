@@ -54,6 +54,9 @@ BUSY = Column("busy_us", "busy µs", "of its time, what holds the event loop")
 WAIT = Column("wait_us", "wait µs", "of its time, what it is suspended")
 CPU = Column("cpu_us", "cpu µs", "of busy, what the processor works for it")
 SPENT = (BUSY, WAIT, CPU)
+PER_MESSAGE = Column("us_per_message", "µs/message", "microseconds per message; the larger figure of both ways")
+FIRST_BYTE = Column("first_byte_us", "1st byte µs", "time that it adds before the first part of the body leaves it")
+MESSAGES = (PER_MESSAGE, FIRST_BYTE)
 COUNTS = (
     Column("objects", "objects", "Python objects created", _whole),
     Column("allocations", "allocations", "calls of Python's allocators", _whole, short="allocs"),
@@ -238,7 +241,8 @@ def _row(
     judged: Mapping[Quantity, Judged] | None = None,
     report: LayerReport | None = None,
 ) -> Row:
-    figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
+    known = [*_figures(us, occupation, counts), *_message_figures(report)]
+    figures = {found.column.key: found for found in known if math.isfinite(found.value)}
     recorded = result.recorded.limits if result.recorded else ()
     return Row(
         name,
@@ -267,6 +271,14 @@ def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts 
         count = getattr(counts, column.key)
         if count is not None:
             yield Figure(column, count.count, count.low, count.high, count.kinds)
+
+
+def _message_figures(report: LayerReport | None) -> Iterator[Figure]:
+    messages = report.messages if report else None
+    if messages is not None:
+        for column, us in ((PER_MESSAGE, messages.us_per_message), (FIRST_BYTE, messages.first_byte)):
+            if us is not None:
+                yield Figure(column, us.estimate, us.low, us.high)
 
 
 # The keys of a layer in the JSON that are null if unknown.
