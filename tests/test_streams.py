@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
-from dataclasses import dataclass
+import tracemalloc
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
+from pytest_mwbudget.errors import ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.messages import Messages
 from pytest_mwbudget.model.results import Measurement
@@ -22,7 +26,7 @@ from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
-from .apps import Noop
+from .apps import Noop, caller
 from .test_engine import SCHEDULE, FakeClock, reason
 
 PIECE = 65536
@@ -210,3 +214,93 @@ def test_reports_have_the_figures_of_messages() -> None:
     assert "1st byte µs" in lines
     read = from_json(to_json(measurement, "test"))
     assert read.layer("Works").messages == messages(measurement, "Works")
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Downloads:
+    """An app that reads the body, and answers with so many pieces of 64 KiB, each made anew."""
+
+    pieces: int
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body", False):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(self.pieces):
+            await send({"type": "http.response.body", "body": bytes(PIECE), "more_body": number < self.pieces - 1})
+
+
+def peak_of_repetitions(pieces: int, requests: int) -> int:
+    """Return by how many bytes memory grows at most in repeated requests, each with so many pieces either way."""
+
+    async def main() -> int:
+        call = await caller(Downloads(pieces), "POST", "/", content=bytes(PIECE * pieces))
+        first = await call()
+        assert (len(first.body), first.pieces, first.received) == (pieces, pieces, pieces)
+        del first
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            exchanges = [await call() for _ in range(requests)]
+            assert {(one.pieces, one.received) for one in exchanges} == {(pieces, pieces)}
+            return tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+
+    return asyncio.run(main())
+
+
+def test_repeated_requests_of_ten_megabytes_each_way_keep_no_more_than_small_ones() -> None:
+    small, large = peak_of_repetitions(pieces=16, requests=4), peak_of_repetitions(pieces=160, requests=4)
+    # The exchanges are held here, each with the first piece.
+    assert 4 * PIECE <= large < small + PIECE < 8 * PIECE
+
+
+def test_memory_of_a_measurement_does_not_grow_with_its_requests() -> None:
+    def peak(counted: int) -> int:
+        clock = FakeClock()
+        schedule = replace(SCHEDULE, counted_requests=counted)
+        environment = Environment(clock, None, random.Random(7), Machine(known_ns=1e9), schedule=schedule)
+        request = build_request("POST", "/", {"content": bytes(PIECE * 40)})
+        options = Settings(budgets=Budgets({"tasks": 0}), lifespan=False)
+        tracemalloc.start()
+        try:
+            assert asyncio.run(measure(Noop(Downloads(40)), request, options, environment)).verdict == "pass"
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(2)  # imports and caches
+    assert peak(42) < peak(2) + 4 * PIECE
+
+
+def test_a_message_on_a_large_compressed_response_does_not_need_all_of_it() -> None:
+    app = Changes([200, 503])
+
+    async def main() -> None:
+        call = await caller(GZipMiddleware(app), "GET", "/", headers={"accept-encoding": "gzip"})
+        await call()
+        await call()
+
+    with pytest.raises(ResponseError, match="call 2 answered 503, the calls before it 200") as raised:
+        asyncio.run(main())
+    assert "The body begins: 0123" in str(raised.value)
+
+
+@dataclass
+class Changes:
+    """An app with a large response of another status in each call."""
+
+    statuses: list[int]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        status = self.statuses.pop(0)
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        text = random.Random(7).randbytes(20 * PIECE).hex().encode()
+        for start in range(0, len(text), PIECE):
+            await send({"type": "http.response.body", "body": b"0123" + text[start : start + PIECE], "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
