@@ -106,6 +106,21 @@ class Exchange:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
 
+    def incomplete(self) -> str | None:
+        """Say what is missing when the app has returned; None if nothing is."""
+        if self.complete.is_set():
+            return None
+        begun = f"began a response with status {self.status}" if self.status else "sent no response"
+        return (
+            f"the app {begun} and returned before the response was complete; an ASGI app must send http.response.start"
+            " and a last http.response.body"
+        )
+
+    @property
+    def outcome(self) -> str:
+        """What must be the same in each repetition."""
+        return f"answered {self.status}"
+
     def response(self, request: httpx.Request | None = None) -> httpx.Response:
         """Return the response to `request` as httpx has it. Raises ResponseError when its body cannot be decoded."""
         line = self.template.line
@@ -157,6 +172,10 @@ class Caller:
     begun: bool = False
     calls: int = 0
     status: int = 0
+    # Makes what the app receives from and sends to.
+    exchange: type[Exchange] = Exchange
+    # What came of the calls so far.
+    outcome: str = ""
     # The most pieces of a response so far.
     pieces: int = 0
     # The scope of the latest call.
@@ -172,7 +191,7 @@ class Caller:
         self.check()
         most = max(MOST_PIECES, PIECES_FACTOR * self.pieces) if self.pieces else sys.maxsize
         keep = KEPT_BYTES if self.calls else None
-        exchange = Exchange(self.template, self.loop.event(), most, keep)
+        exchange = self.exchange(self.template, self.loop.event(), most, keep)
         try:
             self.scope = self.template.scope(self.state)
             await self.loop.in_task(self.template.context, self._run, exchange, self.scope, observer)
@@ -261,7 +280,7 @@ class Caller:
                 malformed.append(ResponseError(f"{self.template.line}: {wrong}; nothing was measured"))
                 raise malformed[0]
             await exchange.send(message)
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.accept"):
                 self.begun = True
                 self.began()
 
@@ -297,12 +316,9 @@ class Caller:
 
     def _check(self, exchange: Exchange) -> None:
         line, status = str(self.template.line), exchange.status
-        if not exchange.complete.is_set():
-            begun = f"began a response with status {status}" if status else "sent no response"
-            raise ResponseError(
-                f"{line}: the app {begun} and returned before the response was complete; an ASGI app must send"
-                f" http.response.start and a last http.response.body"
-            )
+        incomplete = exchange.incomplete()
+        if incomplete is not None:
+            raise ResponseError(f"{line}: {incomplete}")
         if not self.status:
             self._check_first(line, exchange)
             self.status = status
@@ -312,6 +328,12 @@ class Caller:
                 f"\n{exchange.excerpt()}",
                 message_id="repetition",
             )
+        elif exchange.outcome != (self.outcome or exchange.outcome):
+            raise ResponseError(
+                f"{line}: call {self.calls} {exchange.outcome}, the calls before it {self.outcome}. {REPEATS}",
+                message_id="repetition",
+            )
+        self.outcome = exchange.outcome
 
     def _check_first(self, line: str, exchange: Exchange) -> None:
         status = exchange.status

@@ -367,9 +367,9 @@ class Result:
 
     @property
     def label(self) -> str:
-        """The method with the route, or with the URL; and the status unless it is 200."""
+        """The method with the route, or with the URL; and the status unless it is 200, or 101 of a WebSocket."""
         place = f"{self.request.method} {self.route or self.request.url}"
-        return place if self.status == 200 else f"{place} {self.status}"
+        return place if self.status in (200, 101) else f"{place} {self.status}"
 
     @property
     def over(self) -> bool:
@@ -424,12 +424,17 @@ class Result:
 class Measurement(Result):
     """A `Result` with the response of the first request, which the test gets.
 
-    The response is that of httpx2 where httpx2 can be imported, else that of httpx.
+    The response is that of httpx2 where httpx2 can be imported, else that of httpx; that of a WebSocket is the answer
+    to its handshake. `answers` are what the app sent over the WebSocket, as `str` or `bytes`.
     """
 
     response: httpx.Response | httpx2.Response
+    answers: tuple[str | bytes, ...] = ()
 
     @classmethod
-    def of(cls, result: Result, response: httpx.Response | httpx2.Response) -> Measurement:
+    def of(
+        cls, result: Result, response: httpx.Response | httpx2.Response, answers: tuple[str | bytes, ...] = ()
+    ) -> Measurement:
         """Return the result with a response."""
-        return cls(**{one.name: getattr(result, one.name) for one in fields(Result)}, response=response)
+        own = {one.name: getattr(result, one.name) for one in fields(Result)}
+        return cls(**own, response=response, answers=answers)
