@@ -54,6 +54,9 @@ def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
                 for quantity, most in assigned.get(layer.index, {}).items()
                 if layer.entered or budgets.named(said, layer, quantity)
             },
+            by_name=frozenset(
+                quantity for quantity in assigned.get(layer.index, {}) if budgets.named(said, layer, quantity)
+            ),
         )
         for entry, layer in stack.layers
     ]

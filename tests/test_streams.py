@@ -100,6 +100,7 @@ def measured(
     pieces: int = 1,
     body: int = 0,
     budgets: Bounds | None = None,
+    layers_by_name: Any = None,
     precise: bool = True,
     **settings: Any,
 ) -> Measurement:
@@ -109,7 +110,7 @@ def measured(
         app = layer.cls(app, **layer.kwargs)
     environment = Environment(clock, None, random.Random(7), Machine(known_ns=1e9), precise=precise, schedule=SCHEDULE)
     request = build_request("POST", "/", {"content": bytes(PIECE * body)})
-    options = Settings(budgets=Budgets(budgets or {}), lifespan=False, max_time_s=2.0, **settings)
+    options = Settings(budgets=Budgets(budgets or {}, layers_by_name or {}), lifespan=False, max_time_s=2.0, **settings)
     return asyncio.run(measure(app, request, options, environment))
 
 
@@ -194,6 +195,17 @@ def test_few_messages_leave_a_budget_per_message_undecided_at_once() -> None:
     assert reason(measurement.layer("Works"), "us_per_message").startswith("fewer than 10 messages pass it one way")
     assert measurement.effort is not None
     assert measurement.effort.seconds < 1.5
+
+
+def test_outside_a_buffer_only_a_budget_that_names_the_layer_is_judged() -> None:
+    clock = FakeClock()
+    layers = [Middleware(Noop), Middleware(Buffer), Middleware(Works, clock=clock, up=20)]
+    measurement = measured(layers, clock, pieces=20, budgets={"us_per_message": 60.0})
+    judged = {report.name: [one.verdict for one in report.judged.values()] for report in measurement.layers}
+    assert judged == {"Noop": [], "Buffer": ["pass"], "Works": ["pass"]}
+    named = {"Noop": {"us_per_message": 60.0}}
+    measurement = measured(layers, clock, pieces=20, layers_by_name=named)
+    assert reason(measurement.layer("Noop"), "us_per_message").startswith("fewer than 10 messages")
 
 
 def test_nobody_reads_what_a_message_costs_so_nothing_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.estimate import Estimate, Microseconds
 from ..model.messages import Messages
@@ -17,6 +17,8 @@ PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 WAIT_SHARE, WAIT_US = 0.25, 5.0
 # Holding the event loop without working, for this long and this share of the time, is blocking.
 BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
+# Quantities of messages, which do not pass every layer.
+BY_MESSAGE: frozenset[Quantity] = frozenset(("us_per_message",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,16 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A layer that the request entered, with the budgets that apply to it; `entry` is its entry of the stack."""
+    """A layer that the request entered, with the budgets that apply to it; `entry` is its entry of the stack.
+
+    `by_name` are the quantities whose budget names the layer.
+    """
 
     entry: EntryIndex | None
     layer: Layer
     bounds: Mapping[Quantity, float]
     together: Together | None = None
+    by_name: frozenset[Quantity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,20 @@ class Row:
 
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
-    """Return the row of each layer."""
-    return tuple(_row(bounded, found) for bounded in layers)
+    """Return the row of each layer.
+
+    A layer that few messages pass, for example outside a buffer, has no budget of messages that does not name it, if
+    many messages pass others.
+    """
+    every = [_row(bounded, found) for bounded in layers]
+    streamed = any(row.messages for row in every)
+    return tuple(_without_messages(row) if streamed and row.messages is None else row for row in every)
+
+
+def _without_messages(row: Row) -> Row:
+    kept = row.bounded.by_name
+    bounds = {quantity: most for quantity, most in row.bounded.bounds.items() if quantity not in BY_MESSAGE - kept}
+    return replace(row, bounded=replace(row.bounded, bounds=bounds))
 
 
 def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
@@ -97,8 +115,6 @@ def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
 
 def by_split(entry: EntryIndex, quantity: Quantity, found: Estimates) -> Estimate:
     """Return a time by the split, also if the row is by the bypass."""
-    if quantity == "us_per_message" and (us := found.messages[entry].us_per_message) is not None:
-        return us
     return found.split[entry] if quantity == "us" else _busy(entry, found)
 
 

@@ -14,7 +14,7 @@ from ..model.remedies import MAX_TIME, TimeOption
 from ..model.results import Count, Effort, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
-from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
+from .rows import BY_MESSAGE, Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
 
 # The same layer differs by up to this share from process to process, and no interval of one process contains that
 # (docs/decisions/0012).
@@ -199,7 +199,9 @@ class Look:
         if row.method != "bypass" or entry is None:
             return False
         shared_us = self.estimates.shared_us.get(entry, 0.0)
-        split = {quantity: by_split(entry, quantity, self.estimates) for quantity in row.bounded.bounds}
+        # A cost per message is always by the split.
+        quantities = row.bounded.bounds.keys() - BY_MESSAGE
+        split = {quantity: by_split(entry, quantity, self.estimates) for quantity in quantities}
         return any(us.widened(shared_us).high > row.bounded.bounds[quantity] for quantity, us in split.items())
 
 

@@ -77,7 +77,8 @@ SETTINGS = {
             "repeat",
             "METHODS",
             IN_A_TEST,
-            "methods of a test's own requests to measure besides GET, HEAD and OPTIONS, each repeated many times",
+            "methods of a test's own requests to measure besides GET, HEAD and OPTIONS, each repeated many times; WS is"
+            " a WebSocket",
         ),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
