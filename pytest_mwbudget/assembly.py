@@ -22,6 +22,7 @@ from .counting.run import RequestCharges
 from .errors import LayerNameError, tagged
 from .interpreter.foreign_tools import ForeignTools
 from .model.endpoint import PARTS, EndpointReport
+from .model.messages import FEWEST_MESSAGES
 from .model.results import (
     COUNTED,
     CountedQuantity,
@@ -69,6 +70,9 @@ def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
                 for quantity, most in assigned.get(layer.index, {}).items()
                 if layer.entered or budgets.named(said, layer, quantity)
             },
+            by_name=frozenset(
+                quantity for quantity in assigned.get(layer.index, {}) if budgets.named(said, layer, quantity)
+            ),
         )
         for entry, layer in stack.layers
     ]
@@ -133,6 +137,12 @@ class Counted:
         """Whether a task is suspended in a request."""
         parts = [*self.layers.values(), self.report.outside, *([self.report.endpoint] if self.report.endpoint else [])]
         return any(counts.suspensions.count for counts in parts)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether enough messages for a cost per message pass a layer."""
+        every = [*self.layers.values(), *([self.report.endpoint] if self.report.endpoint else [])]
+        return any(max(one.sent.count, one.received.count) >= FEWEST_MESSAGES for one in every)
 
 
 def counted(

@@ -17,8 +17,9 @@ from .asgi.discovery import discover
 from .asgi.http_library import httpx
 from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
-from .asgi.request import template_of
+from .asgi.request import RequestTemplate, template_of
 from .asgi.stack import Stack
+from .asgi.websocket import BuiltConnection, Connection
 from .assembly import Counted, Findings, bounded_layers, bounded_parts, counted, counted_inside, hops
 from .config.budgets import Budgets
 from .config.settings import Settings
@@ -50,6 +51,9 @@ Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 # Returns the settings for the layers of a request, None if the request is not to be measured.
 Choose: TypeAlias = Callable[[Stack, Settings], Settings | None]
 
+# What opens a measurement: a request, or a WebSocket connection.
+Opening: TypeAlias = httpx.Request | BuiltConnection
+
 # Held during a request.
 _busy = threading.Lock()
 
@@ -65,7 +69,7 @@ class Hosting:
     response_s: Seconds
 
 
-async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) -> Measurement:
+async def send_once(app: ASGIApp, request: Opening, settings: Settings) -> Measurement:
     """Make the request once, within the app's lifespan, without a measurement."""
     with _alone():
         async with _running(app, request, settings) as caller:
@@ -73,14 +77,15 @@ async def send_once(app: ASGIApp, request: httpx.Request, settings: Settings) ->
             return Measurement(
                 request=caller.template.line,
                 status=exchange.status,
-                response=exchange.response(request),
+                response=exchange.response(_http_of(request)),
+                answers=_answers(exchange),
                 loop=caller.loop.name,
             )
 
 
 async def measure(
     app: ASGIApp,
-    request: httpx.Request,
+    request: Opening,
     settings: Settings,
     environment: Environment,
     publish: Publish | None = None,
@@ -96,11 +101,13 @@ async def measure(
     __tracebackhide__ = True
     with _alone(), threads_untraced() as hooks:
         async with _running(app, request, settings, hosting) as caller:
-            response = (await _first_call(caller, settings, hosting)).response(request)
+            exchange = await _first_call(caller, settings, hosting)
+            response, answers = exchange.response(_http_of(request)), _answers(exchange)
+            del exchange  # a large body is not held twice
             with _undisturbed(caller, environment, hooks) as foreign_tools:
                 result = await _measured(caller, settings, environment, foreign_tools, publish, choose)
             assert result is not None  # `choose` never says so here
-            return Measurement.of(result, response)
+            return Measurement.of(result, response, answers)
 
 
 async def measure_again(
@@ -206,19 +213,36 @@ def _alone() -> Iterator[None]:
 
 @asynccontextmanager
 async def _running(
-    app: ASGIApp, request: httpx.Request, settings: Settings, hosting: Hosting | None = None
+    app: ASGIApp, request: Opening, settings: Settings, hosting: Hosting | None = None
 ) -> AsyncIterator[server.Caller]:
     """Start the app unless it runs already, and yield a caller of it."""
     with exit_refused():
-        template = await template_of(request)
+        template: RequestTemplate
+        kind: type[server.Exchange]
+        if isinstance(request, BuiltConnection):
+            template, kind = request, Connection
+        else:
+            template, kind = await template_of(request), server.Exchange
+
+        def caller(state: MutableMapping[str, Any] | None) -> server.Caller:
+            return server.Caller(app, template, state, settings.expect_status, exchange=kind)
+
         if hosting is not None:
-            yield server.Caller(app, template, hosting.state, settings.expect_status)
+            yield caller(hosting.state)
             return
         if not settings.lifespan:
-            yield server.Caller(app, template, None, settings.expect_status)
+            yield caller(None)
             return
         async with lifespan(app, settings.startup_timeout_s) as state:
-            yield server.Caller(app, template, state, settings.expect_status)
+            yield caller(state)
+
+
+def _http_of(request: Opening) -> httpx.Request:
+    return request.request if isinstance(request, BuiltConnection) else request
+
+
+def _answers(exchange: server.Exchange) -> tuple[str | bytes, ...]:
+    return tuple(exchange.answers) if isinstance(exchange, Connection) else ()
 
 
 async def _first_call(caller: server.Caller, settings: Settings, hosting: Hosting | None = None) -> server.Exchange:
@@ -234,6 +258,15 @@ async def _first_call(caller: server.Caller, settings: Settings, hosting: Hostin
         f" {settings.slow_answer}"
     )
     endless = f"{line}: the response did not end within {response_s:g} s; an endless stream cannot be measured"
+    if caller.exchange is Connection:
+        silent = (
+            f"{line}: the app neither accepted nor closed the connection within {limit_s:g} s; make what it waits for"
+            f" available, or {settings.slow_answer}"
+        )
+        endless = (
+            f"{line}: the exchange did not end within {response_s:g} s; the client waits until each message has the"
+            f" answers that the exchange names, and the app must end when the client leaves"
+        )
     if not hosting:
         endless += f"; if it is only slow, {settings.slow_answer}"
     async with caller.limited(limit_s, silent, endless) as extend:
@@ -387,7 +420,7 @@ class _Run:
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
         layers = _timed_bounds(self.layers)
-        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found))
+        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed)
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
     def _timing_inside(self, found: Counted, environment: Environment, skipped: Sequence[TaskLayer]) -> Timing:

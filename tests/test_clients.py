@@ -346,4 +346,4 @@ def test_a_websocket_is_left_out_with_the_reason(pytester: pytest.Pytester, name
     options = [*LEAN, *QUIET, "--mw-budget", "-v", "-p", "no:xdist", "-p", "no:cacheprovider"]
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*test_it WEBSOCKET /greeting not measured: a WebSocket is not measured"])
+    result.stdout.fnmatch_lines(["*test_it WS /greeting not measured: a WS request is not repeated by itself; *"])

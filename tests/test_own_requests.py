@@ -636,7 +636,7 @@ PASSED_THROUGH = {
             with TestClient(app).websocket_connect("/ws") as websocket:
                 assert websocket.receive_text() == "hi"
         """,
-        "a WebSocket is not measured",
+        "a WS request is not repeated by itself",
     ),
     "raises": (
         """
@@ -1310,3 +1310,20 @@ def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> 
     )
     found.assert_outcomes(passed=1, failed=1)
     assert found.reports.verdicts == ["fail", "pass"]
+
+
+# ---- WebSockets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_websocket_that_may_be_repeated_is_measured_and_judged(suite: Suite) -> None:
+    found = suite.run(
+        """
+        @pytest.mark.mw_budget(tasks=0, repeat=["WS"])
+        def test_it():
+            with TestClient(app).websocket_connect("/ws") as websocket:
+                assert websocket.receive_text() == "hi"
+        """
+    )
+    found.assert_outcomes(passed=1)
+    assert found.reports.measured == [("test_it", "WS /ws", "pass")]
+    assert found.reports.left_out == []

@@ -20,8 +20,10 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from pytest_mwbudget.asgi.http_library import httpx
+from pytest_mwbudget.asgi.websocket import Step
 from pytest_mwbudget.errors import MeasurementError
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.recording import recorder as recorder_module
@@ -238,7 +240,7 @@ def test_a_stream_is_not_repeated() -> None:
     assert not seen.requests
 
 
-def test_a_websocket_is_left_out() -> None:
+def test_a_websocket_is_left_out_unless_it_may_be_repeated() -> None:
     async def greet(websocket: Any) -> None:
         await websocket.accept()
         await websocket.send_text("hi")
@@ -248,8 +250,51 @@ def test_a_websocket_is_left_out() -> None:
     app = Starlette(routes=[WebSocketRoute("/ws", greet)])
     with recorded(seen.recorder), TestClient(app) as client, client.websocket_connect("/ws") as websocket:
         assert websocket.receive_text() == "hi"
-    assert seen.left_out == [("WEBSOCKET /ws", "a WebSocket is not measured")]
+    assert [line for line, _ in seen.left_out] == ["WS /ws"]
+    assert seen.reasons[0].startswith("a WS request is not repeated by itself; ")
+    assert "repeat=['WS']" in seen.reasons[0]
     assert seen.recorder.seen
+
+
+def test_a_websocket_is_repeated_with_its_messages_and_answers() -> None:
+    greeted: list[str] = []
+
+    async def greet(websocket: Any) -> None:
+        await websocket.accept()
+        await websocket.send_text("welcome")
+        async for text in websocket.iter_text():
+            greeted.append(text)
+            for _ in range(len(text)):
+                await websocket.send_text("hi")
+
+    async def again(request: Recorded) -> None:
+        for _ in range(50):
+            await request.caller()
+            await asyncio.sleep(0)  # the client has left, and cancels the task of its session meanwhile
+
+    seen = Seen("WS", then=again)
+    app = Starlette(routes=[WebSocketRoute("/ws/{room}", greet)])
+    with recorded(seen.recorder), TestClient(app).websocket_connect("/ws/1") as websocket:
+        assert websocket.receive_text() == "welcome"
+        for text in ("a", "bb"):
+            websocket.send_text(text)
+            assert [websocket.receive_text() for _ in text] == ["hi"] * len(text)
+    (request,) = seen.requests
+    assert (request.route, request.caller.status, request.caller.calls) == ("/ws/{room}", 101, 51)
+    assert request.caller.template.steps == (Step(None, 1), Step("a", 1), Step("bb", 2))  # type: ignore[attr-defined]
+    assert (seen.left_out, greeted) == ([], ["a", "bb"] * 51)
+    assert request.caller.outcome == "had 4 answers"
+
+
+def test_a_refused_websocket_has_a_status() -> None:
+    async def refuse(websocket: Any) -> None:
+        await websocket.close()
+
+    seen = Seen("WS")
+    app = Starlette(routes=[WebSocketRoute("/ws", refuse)])
+    with recorded(seen.recorder), pytest.raises(WebSocketDisconnect), TestClient(app).websocket_connect("/ws"):
+        raise AssertionError
+    assert [one.caller.status for one in seen.requests] == [403]
 
 
 def test_a_lifespan_is_no_request() -> None:

@@ -46,6 +46,7 @@ def field_of(settings: Settings, key: str) -> object:
 LADDER: list[tuple[str, object, object, object, object]] = [
     ("us", 10, 20, 30, None),
     ("busy_us", 10, 20, 30, None),
+    ("us_per_message", 10, 20, 30, None),
     *((quantity, 0, 2, 3, None) for quantity in COUNTED),
     ("total_us", 100, 200, 300, None),
     ("outside_us", 100, 200, 300, None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -17,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.asgi.websocket import build_connection
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
@@ -274,3 +276,101 @@ def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) 
         assert spun * 0.9 - 10 < row.estimate < spun * 1.5 + 10
     assert all(row.high > 0 for row in (books.outside, books.endpoint))
     assert abs(books.residue_us) < 0.06 * books.total.estimate + 5
+
+
+# ---- per message -----------------------------------------------------------------------------------------------------
+
+
+# Short requests: in a long one a busy machine interrupts every spin by the clock.
+PARTS, EACH_US = 12, 50
+
+
+@dataclass
+class SpinsPerMessage:
+    """A layer that spins for each message sent, or for each received."""
+
+    app: Any
+    up_us: int = 0
+    down_us: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            spin(self.up_us)
+            await send(message)
+
+        async def receiving() -> Any:
+            message = await receive()
+            spin(self.down_us)
+            return message
+
+        await self.app(scope, receiving, sending)
+
+
+def spin(us: int) -> None:
+    end = perf_counter_ns() + us * 1000
+    while perf_counter_ns() < end:
+        pass
+
+
+class Gathers:
+    """A layer that sends a response as a whole."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        held: list[Any] = []
+
+        async def holding(message: Any) -> None:
+            held.append(message)
+            if len(held) > 1 and not message.get("more_body"):
+                await send(held[0])
+                await send({"type": "http.response.body", "body": b"".join(one["body"] for one in held[1:])})
+
+        await self.app(scope, receive, holding)
+
+
+async def parts(scope: Any, receive: Any, send: Any) -> None:
+    """Read the body, and answer with PARTS parts; or echo what a WebSocket sends."""
+    if scope["type"] == "websocket":
+        while (message := await receive())["type"] != "websocket.disconnect":
+            kind = "accept" if message["type"] == "websocket.connect" else "send"
+            await send({"type": f"websocket.{kind}", **({"text": "answer"} if kind == "send" else {})})
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for number in range(PARTS):
+        await send({"type": "http.response.body", "body": b"part", "more_body": number < PARTS - 1})
+
+
+@pytest.mark.parametrize("kind", ["stream", "body", "websocket up", "websocket down"])
+def test_a_layer_that_spins_per_message_reads_its_spin(kind: str) -> None:
+    up = kind in ("stream", "websocket up")
+    layer = SpinsPerMessage(Noop(parts), up_us=EACH_US * up, down_us=EACH_US * (not up))
+    opening: Any = build_request("POST", "/", {"content": bytes(65536 * PARTS) if kind == "body" else b""})
+    if kind.startswith("websocket"):
+        opening = build_connection("/", ["message"] * PARTS, (), {})
+    settings = Settings(budgets=Budgets({"us_per_message": 1000}), max_time_s=MOST_S, lifespan=False)
+    measurement = asyncio.run(measure(layer, opening, settings, environment()))
+    found, passed = measurement.layers[0].messages, measurement.layers[1].messages
+    assert found is not None
+    assert passed is not None
+    spun, free = (found.sent, passed.sent) if up else (found.received, passed.received)
+    assert spun is not None
+    assert free is not None
+    assert spun.us.estimate == pytest.approx(EACH_US, rel=0.1)
+    assert abs(free.us.estimate) < 5
+
+
+def test_a_buffer_holds_the_first_byte_while_the_inside_spins() -> None:
+    layer = Gathers(SpinsPerMessage(Noop(parts), up_us=EACH_US))
+    settings = Settings(budgets=Budgets({"us_per_message": 1000}), max_time_s=MOST_S, lifespan=False)
+    measurement = asyncio.run(measure(layer, build_request("GET", "/", {}), settings, environment()))
+    held, spun, free = (report.messages and report.messages.first_byte for report in measurement.layers)
+    assert held is not None
+    assert spun is not None
+    assert free is not None
+    assert held.estimate == pytest.approx((PARTS - 1) * EACH_US, rel=0.1)
+    assert spun.estimate == pytest.approx(2 * EACH_US, rel=0.1)
+    assert abs(free.estimate) < 20

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
+from ..model.messages import Messages
 from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, callers, first_part, owner_of, parts_of
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
@@ -31,6 +32,8 @@ SHARED_SHARE = 0.15
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
 ENOUGH_REQUESTS = 40
+# The figures by message of a row: a message sent, a message received, the first part of the body.
+FIGURES_BY_MESSAGE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,9 @@ class Estimates:
     - `least_us`: the part of `detection_limit_us` that more time does not lower
     - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
+    - `alpha`: the chance that one interval misses
+    - `step`: the cost of a stepper at one suspension; `handing`: that of handing a message to or from a probe
+    - `messages`: by entry, for layers that many messages pass; `message_limit_us`: the detection limit of a message
     """
 
     split: dict[EntryIndex, Estimate]
@@ -90,6 +96,11 @@ class Estimates:
     probed: bool
     in_threads: bool
     waits: Waits = field(default_factory=Waits)
+    alpha: float = ALPHA
+    step: Estimate = ZERO
+    handing: Estimate = ZERO
+    messages: Mapping[EntryIndex, Messages] = field(default_factory=dict)
+    message_limit_us: Microseconds = math.inf
 
     @property
     def bounded(self) -> bool:
@@ -116,19 +127,20 @@ def estimate(
     `best_hop_ns` is the best known time of the fixed hop.
     """
     probed = samples.probed
-    # One share for each row of the split, each bypass, the outside and the whole.
-    alpha = spend(ALPHA, look, last=last) / (len(probed) + len(samples.bypass) + 2)
+    # One share for each row of the split, each bypass, the outside, the whole, and the figures by message.
+    figures = len(probed) + len(samples.bypass) + 2
+    if samples.by_message:
+        figures += FIGURES_BY_MESSAGE * len(probed)
+    alpha = spend(ALPHA, look, last=last) / figures
     quick_ns = samples.quick_ns()
     best_ns = min(best_ns, quick_ns)
     quick_hop_ns = samples.quick_hop_ns()
     whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
-    wall = _Legs(samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate)
+    wall = Legs(samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate)
     # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
     # wrap `send`, so handing over messages is not calibrated.
-    cpu = (
-        _Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
-    )
+    cpu = Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
     bypass = {index: pairs.saved(quick_ns) for index, pairs in samples.bypass.items()}
     step = _step(samples, wall, quick_ns, quick_hop_ns, alpha)
 
@@ -165,7 +177,7 @@ def estimate(
         shared_us=shared,
         outside=wall.row(around, sum(probes_around, ZERO), step),
         whole=whole,
-        detection_limit_us=_detection_limit(wall.probes.readings, alpha) + least_us,
+        detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
             whole=slowdown(whole_steady.reference, best_ns),
@@ -177,11 +189,14 @@ def estimate(
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
         waits=Waits() if hops is None else _waits(samples, wall, hops, min(best_hop_ns, quick_hop_ns), owners),
+        step=step,
+        handing=wall.probes.handing,
+        alpha=alpha,
     )
 
 
 def _waits(
-    samples: Samples, wall: _Legs, hops: Hops, best_ns: float, owners: Mapping[EntryIndex, Sequence[Owner]]
+    samples: Samples, wall: Legs, hops: Hops, best_ns: float, owners: Mapping[EntryIndex, Sequence[Owner]]
 ) -> Waits:
     """Return how much longer than at the machine's best the figures may have waited for threads.
 
@@ -208,8 +223,11 @@ def _waits(
     )
 
 
-class _Legs:
-    """The split requests of one clock: what the probes cost, and what the rows take."""
+class Legs:
+    """The split requests of one clock: what the probes cost, and what the rows take.
+
+    `handovers` has by owner how often a message is handed to or from a probe.
+    """
 
     def __init__(
         self,
@@ -304,7 +322,7 @@ def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = Fals
     return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
 
 
-def _step(samples: Samples, legs: _Legs, quick_ns: float, quick_hop_ns: float, alpha: float) -> Estimate:
+def _step(samples: Samples, legs: Legs, quick_ns: float, quick_hop_ns: float, alpha: float) -> Estimate:
     """Estimate the cost of a stepper at one suspension, from requests with and without steppers."""
     if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
         return ZERO
@@ -319,7 +337,7 @@ def _step(samples: Samples, legs: _Legs, quick_ns: float, quick_hop_ns: float, a
     return cost.clipped(0.0, legs.probes.typical_us)
 
 
-def _detection_limit(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:
+def detection_limit_of_nulls(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:
     """Return the least overhead that can be told from that of a null layer at the typical boundary.
 
     This is an A/A test of a null layer against another one with as many readings.

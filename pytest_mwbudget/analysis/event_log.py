@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..model.estimate import Nanoseconds
-from ..model.stack import HARNESS, SUSPENDED
+from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Spent:
 
     ns: tuple[Nanoseconds, ...]
     suspended: tuple[Nanoseconds, ...]
-    resumed: tuple[int, ...]
+    resumed: tuple[float, ...]
     messages: int
 
 
@@ -32,6 +32,8 @@ def spent(log: Sequence[int], owners: int) -> Spent:
         return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request reached no probe
     owner, since, to_harness = int(HARNESS), log[3], 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
+        if following > OWNER_BITS:
+            following &= OWNER_BITS
         if owner != SUSPENDED:
             ns[owner] += now - since
             since = now

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.estimate import Estimate, Microseconds
+from ..model.messages import Messages
 from ..model.results import Judged, LayerReport, Method, Occupation, Quantity
 from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
@@ -16,6 +17,8 @@ PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 WAIT_SHARE, WAIT_US = 0.25, 5.0
 # Holding the event loop without working, for this long and this share of the time, is blocking.
 BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
+# Quantities of messages, which do not pass every layer.
+BY_MESSAGE: frozenset[Quantity] = frozenset(("us_per_message",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,16 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A layer that the request entered, with the budgets that apply to it; `entry` is its entry of the stack."""
+    """A layer that the request entered, with the budgets that apply to it; `entry` is its entry of the stack.
+
+    `by_name` are the quantities whose budget names the layer.
+    """
 
     entry: EntryIndex | None
     layer: Layer
     bounds: Mapping[Quantity, float]
     together: Together | None = None
+    by_name: frozenset[Quantity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Row:
 
     `method_us` is the part of the half width of `us` that more requests do not narrow. `occupation` is None if it is
     unknown. `slowdown` is how many times slower than at its best the machine ran during these requests, and `waited_us`
-    how much longer than at its best the row may have waited for threads.
+    how much longer than at its best the row may have waited for threads. `messages` is None where few messages pass.
     """
 
     bounded: Bounded
@@ -55,6 +62,7 @@ class Row:
     occupation: Occupation | None = None
     slowdown: float = 1.0
     waited_us: Microseconds = 0.0
+    messages: Messages | None = None
 
     @property
     def entry(self) -> EntryIndex | None:
@@ -70,18 +78,32 @@ class Row:
         """Return the time that a budget of a quantity is about."""
         if quantity == "us":
             return self.us
+        if quantity == "us_per_message":
+            return self.messages.us_per_message if self.messages else None
         return self.occupation.busy if self.occupation else None
 
     def report(self, judged: Mapping[Quantity, Judged]) -> LayerReport:
         """Return what the user sees of this row, without counts. A time without an interval is not shown."""
         if self.us is None or not self.us.bounded:
             return LayerReport(self.layer, judged=judged)
-        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged)
+        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged, messages=self.messages)
 
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
-    """Return the row of each layer."""
-    return tuple(_row(bounded, found) for bounded in layers)
+    """Return the row of each layer.
+
+    A layer that few messages pass, for example outside a buffer, has no budget of messages that does not name it, if
+    many messages pass others.
+    """
+    every = [_row(bounded, found) for bounded in layers]
+    streamed = any(row.messages for row in every)
+    return tuple(_without_messages(row) if streamed and row.messages is None else row for row in every)
+
+
+def _without_messages(row: Row) -> Row:
+    kept = row.bounded.by_name
+    bounds = {quantity: most for quantity, most in row.bounded.bounds.items() if quantity not in BY_MESSAGE - kept}
+    return replace(row, bounded=replace(row.bounded, bounds=bounds))
 
 
 def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
@@ -105,16 +127,18 @@ def _row(bounded: Bounded, found: Estimates) -> Row:
     entry = bounded.entry
     if entry is None or entry not in found.split:
         return Row(bounded)
-    bypass, method_us = found.bypass.get(entry), found.method_us[entry]
+    bypass, method_us, messages = found.bypass.get(entry), found.method_us[entry], found.messages.get(entry)
     if bypass is not None and bypass.bounded:
         occupation = _occupation(entry, bypass, "bypass", found)
         waited_us = found.waits.bypass.get(entry, 0.0)
-        return Row(bounded, bypass, "bypass", method_us, occupation, found.slowdowns.bypass[entry], waited_us)
+        slowdown = found.slowdowns.bypass[entry]
+        return Row(bounded, bypass, "bypass", method_us, occupation, slowdown, waited_us, messages)
     shared_us = found.shared_us.get(entry, 0.0)
     us = found.split[entry].widened(shared_us)
     occupation = _occupation(entry, us, "split", found)
     waited_us = found.waits.split.get(entry, 0.0)
-    return Row(bounded, us, "split", method_us + shared_us, occupation, found.slowdowns.split[entry], waited_us)
+    slowdown = found.slowdowns.split[entry]
+    return Row(bounded, us, "split", method_us + shared_us, occupation, slowdown, waited_us, messages)
 
 
 def _waits(entry: EntryIndex, found: Estimates) -> bool:

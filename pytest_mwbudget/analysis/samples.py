@@ -11,6 +11,7 @@ from statistics import median
 from ..model.stack import EntryIndex, Owner
 from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
+from .message_log import MessageTimes
 
 # A pair counts if at least this many requests of each block are quick.
 FEWEST_OF_BLOCK = 3
@@ -114,7 +115,10 @@ class Null:
 
 @dataclass(slots=True)
 class Split:
-    """Requests with every probe in place: the time of `owners` and of the null layer in each."""
+    """Requests with every probe in place: the time of `owners` and of the null layer in each.
+
+    `messages` divides the requests by message, and is empty where nobody reads that.
+    """
 
     owners: frozenset[Owner]
     reference: list[float] = field(default_factory=list)
@@ -122,8 +126,17 @@ class Split:
     null_ns: list[float] = field(default_factory=list)
     spent: list[Spent] = field(default_factory=list)
     hops: list[float] = field(default_factory=list)
+    messages: list[MessageTimes] = field(default_factory=list)
 
-    def add(self, reference: float, null: Null, null_ns: float, used: Spent, hop: float | None = None) -> None:
+    def add(
+        self,
+        reference: float,
+        null: Null,
+        null_ns: float,
+        used: Spent,
+        hop: float | None = None,
+        messages: MessageTimes | None = None,
+    ) -> None:
         """Append one request, with the time of the hop before it if hops are measured."""
         self.reference.append(reference)
         self.null.append(null)
@@ -131,6 +144,8 @@ class Split:
         self.spent.append(used)
         if hop is not None:
             self.hops.append(hop)
+        if messages is not None:
+            self.messages.append(messages)
 
     def suspended_ns(self, owner: Owner) -> float:
         """Return the typical time of an owner in suspensions."""
@@ -176,6 +191,7 @@ class Split:
             list(compress(self.null_ns, kept)),
             list(compress(self.spent, kept)),
             list(compress(self.hops, kept)),
+            list(compress(self.messages, kept)),
         )
 
 
@@ -202,6 +218,11 @@ class Samples:
     messages: int = 0
     rounds: int = 0
     requests: int = 0
+
+    @property
+    def by_message(self) -> bool:
+        """Whether requests are divided by message."""
+        return any(split.messages for split in self.splits.values())
 
     def quick_ns(self) -> float:
         """Return the reference workload's time in the quickest moments of the quickest kind of requests."""

@@ -9,11 +9,12 @@ from typing import TypeAlias
 
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
+from ..model.messages import FEWEST_MESSAGES
 from ..model.remedies import MAX_TIME, TimeOption
 from ..model.results import Count, Effort, Frame, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
-from .rows import Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
+from .rows import BY_MESSAGE, Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
 
 # The same layer differs by up to this share from process to process, and no interval of one process contains that
 # (docs/decisions/0012).
@@ -201,7 +202,9 @@ class Look:
         if row.method != "bypass" or entry is None:
             return False
         shared_us = self.estimates.shared_us.get(entry, 0.0)
-        split = {quantity: by_split(entry, quantity, self.estimates) for quantity in row.bounded.bounds}
+        # A cost per message is always by the split.
+        quantities = row.bounded.bounds.keys() - BY_MESSAGE
+        split = {quantity: by_split(entry, quantity, self.estimates) for quantity in quantities}
         return any(us.widened(shared_us).high > row.bounded.bounds[quantity] for quantity, us in split.items())
 
 
@@ -235,7 +238,7 @@ def judge_all(
 def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> bool:
     """Return whether the row is over its budget by the bypass and not by the split. A test fails only by both."""
     us = row.estimate_of(quantity)
-    if row.method != "bypass" or row.entry is None or us is None or us.low <= bound:
+    if quantity == "us_per_message" or row.method != "bypass" or row.entry is None or us is None or us.low <= bound:
         return False
     return by_split(row.entry, quantity, found).estimate <= bound
 
@@ -274,14 +277,15 @@ class _Judging:
         return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.waited_us, row.method_us)
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
-        if row.method == "split" and row.entry in self.pending:
+        if row.method == "split" and row.entry in self.pending and quantity != "us_per_message":
             return Judgement(
                 "undecided",
                 tagged(
                     "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
                 ),
             )
-        limit_us, together = self.found.detection_limit_us, row.bounded.together
+        together, by_message = row.bounded.together, quantity == "us_per_message"
+        limit_us = self.found.message_limit_us if by_message else self.found.detection_limit_us
         judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us)
         if judgement.verdict == "fail" and contested(row, quantity, bound, self.found):
             return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
@@ -294,6 +298,12 @@ class _Judging:
         if quantity == "busy_us" and self.found.in_threads:
             unknown = "layers of this app run in threads, so how long it holds the event loop is not known"
             return Judgement("undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
+        if row.layer.merged_with is None and quantity == "us_per_message":
+            few = (
+                f"fewer than {FEWEST_MESSAGES} messages pass it one way; judge it on a request with a longer stream or"
+                f" body, or remove this budget of it with layers={{{row.layer.name!r}: {{'us_per_message': None}}}}"
+            )
+            return Judgement("undecided", tagged(few, "few-messages"))
         if row.layer.merged_with is None:
             told = "its time" if quantity == "us" else "how long it holds the event loop"
             return Judgement(

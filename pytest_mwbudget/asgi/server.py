@@ -34,6 +34,8 @@ from .http_library import httpx
 from .request import RequestTemplate
 
 BODY_EXCERPT_CHARS = 500
+# The bytes that are kept of the body of a repeated request's response, for messages.
+KEPT_BYTES = 65536
 # In the first call the event loop gets a turn after this number of messages.
 MESSAGES_PER_TURN = 100
 # What frameworks answer to a host that they do not allow.
@@ -52,15 +54,20 @@ REPEATS = (
 class Exchange:
     """One call: the app receives the request's body from here and sends its response to here.
 
-    A response of more than `most` pieces is refused: a stream that never suspends would let no time limit end it.
+    A response of more than `most` pieces is refused: a stream that never suspends would let no time limit end it. At
+    least the first `keep` bytes of its body are kept, if that is not None, and no piece after these. `pieces` are all
+    pieces.
     """
 
     template: RequestTemplate
     complete: loops.Event
     most: int
+    keep: int | None = None
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
+    pieces: int = 0
+    kept: int = 0
     received: int = 0
     elapsed_ns: Nanoseconds = 0
 
@@ -83,10 +90,14 @@ class Exchange:
             self.status = int(message["status"])
             self.headers = list(message.get("headers", ()))
         elif kind == "http.response.body" and self.status:
-            self.body.append(message.get("body", b""))
+            self.pieces += 1
+            if self.keep is None or self.kept < self.keep:
+                piece = message.get("body", b"")
+                self.kept += len(piece)
+                self.body.append(piece)
             if not message.get("more_body", False):
                 self.complete.set()
-            elif len(self.body) > self.most:
+            elif self.pieces > self.most:
                 raise RepetitionError(
                     f"{self.template.line}: the app went on with its response after {self.most} pieces, and the"
                     f" responses before it had fewer. {REPEATS}"
@@ -94,6 +105,21 @@ class Exchange:
         else:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
+
+    def incomplete(self) -> str | None:
+        """Say what is missing when the app has returned; None if nothing is."""
+        if self.complete.is_set():
+            return None
+        begun = f"began a response with status {self.status}" if self.status else "sent no response"
+        return (
+            f"the app {begun} and returned before the response was complete; an ASGI app must send http.response.start"
+            " and a last http.response.body"
+        )
+
+    @property
+    def outcome(self) -> str:
+        """What must be the same in each repetition."""
+        return f"answered {self.status}"
 
     def response(self, request: httpx.Request | None = None) -> httpx.Response:
         """Return the response to `request` as httpx has it. Raises ResponseError when its body cannot be decoded."""
@@ -116,7 +142,10 @@ class Exchange:
 
     def excerpt(self) -> str:
         """Return a sentence with the first BODY_EXCERPT_CHARS of the response's body."""
-        text = self.response().text
+        try:
+            text = self.response().text
+        except ResponseError:  # compressed, and only its beginning was kept
+            return f"The body has {self.pieces} pieces, of which the first {len(self.body)} are no whole response."
         more = " …" if len(text) > BODY_EXCERPT_CHARS else ""
         return f"The body begins: {text[:BODY_EXCERPT_CHARS]}{more}" if text else "The body is empty."
 
@@ -143,6 +172,10 @@ class Caller:
     begun: bool = False
     calls: int = 0
     status: int = 0
+    # Makes what the app receives from and sends to.
+    exchange: type[Exchange] = Exchange
+    # What came of the calls so far.
+    outcome: str = ""
     # The most pieces of a response so far.
     pieces: int = 0
     # The scope of the latest call.
@@ -157,7 +190,8 @@ class Caller:
         __tracebackhide__ = True
         self.check()
         most = max(MOST_PIECES, PIECES_FACTOR * self.pieces) if self.pieces else sys.maxsize
-        exchange = Exchange(self.template, self.loop.event(), most)
+        keep = KEPT_BYTES if self.calls else None
+        exchange = self.exchange(self.template, self.loop.event(), most, keep)
         try:
             self.scope = self.template.scope(self.state)
             await self.loop.in_task(self.template.context, self._run, exchange, self.scope, observer)
@@ -168,7 +202,7 @@ class Caller:
                 raise
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
         self.calls += 1
-        self.pieces = max(self.pieces, len(exchange.body))
+        self.pieces = max(self.pieces, exchange.pieces)
         self._check(exchange)
         return exchange
 
@@ -246,7 +280,7 @@ class Caller:
                 malformed.append(ResponseError(f"{self.template.line}: {wrong}; nothing was measured"))
                 raise malformed[0]
             await exchange.send(message)
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.accept"):
                 self.begun = True
                 self.began()
 
@@ -282,12 +316,9 @@ class Caller:
 
     def _check(self, exchange: Exchange) -> None:
         line, status = str(self.template.line), exchange.status
-        if not exchange.complete.is_set():
-            begun = f"began a response with status {status}" if status else "sent no response"
-            raise ResponseError(
-                f"{line}: the app {begun} and returned before the response was complete; an ASGI app must send"
-                f" http.response.start and a last http.response.body"
-            )
+        incomplete = exchange.incomplete()
+        if incomplete is not None:
+            raise ResponseError(f"{line}: {incomplete}")
         if not self.status:
             self._check_first(line, exchange)
             self.status = status
@@ -299,6 +330,12 @@ class Caller:
             )
             differs.status = status
             raise differs
+        elif exchange.outcome != (self.outcome or exchange.outcome):
+            raise ResponseError(
+                f"{line}: call {self.calls} {exchange.outcome}, the calls before it {self.outcome}. {REPEATS}",
+                message_id="repetition",
+            )
+        self.outcome = exchange.outcome
 
     def _check_first(self, line: str, exchange: Exchange) -> None:
         status = exchange.status

@@ -271,7 +271,7 @@ class Trace:
         """
         if TRACE_KEY in scope:
             return True
-        if scope.get("type") != "http":
+        if scope.get("type") not in ("http", "websocket"):
             return False
         return any(id(one) in self._own for one in (receive, send, *held_by_scope(scope)))
 

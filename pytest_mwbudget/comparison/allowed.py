@@ -15,7 +15,7 @@ from ..model.results import QUANTITIES, Quantity
 # `total_us` is the time of the whole request, the other quantities are those of a layer.
 Compared: TypeAlias = Quantity | Literal["total_us"]
 COMPARED: tuple[Compared, ...] = (*QUANTITIES, "total_us")
-TIMES: tuple[Compared, ...] = ("us", "busy_us", "total_us")
+TIMES: tuple[Compared, ...] = ("us", "busy_us", "us_per_message", "total_us")
 EXAMPLE = "us:10%,bytecodes:0"
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|μs|ms)?", re.IGNORECASE)

@@ -61,6 +61,7 @@ def _frame(us: Estimate | None, counts: Counts | None) -> RowFigures:
 
 def _layer(report: LayerReport) -> RowFigures:
     times = {"us": report.us, "busy_us": report.occupation.busy if report.occupation else None}
+    times["us_per_message"] = report.messages.us_per_message if report.messages else None
     figures = {**{key: us for key, us in times.items() if us is not None}, **_counted(report.counts)}
     return RowFigures(figures, report.method, report.layer.runs_task, _missing(report))
 

@@ -13,7 +13,7 @@ from ..analysis.paired import paired
 from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import Estimate, Microseconds, independent_sum
 from ..model.request_keys import RequestKey
-from ..model.results import COUNTED, Count, CountedQuantity, Counts, Method, Result, Verdict
+from ..model.results import COUNTED, Count, CountedQuantity, Counts, LayerReport, Method, Result, Verdict
 from .allowed import TIMES, Allowed, Compared
 
 Word: TypeAlias = Literal["more", "less", "same", "undecided", "new", "gone"]
@@ -243,10 +243,16 @@ def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Comp
         yield name, "us", us, method
     if len(known) == len(rows):
         yield TOTAL, "total_us", independent_sum(*(us for us, _ in rows.values())), None
-    if "busy_us" in allowed:
-        for report in result.layers:
-            if report.occupation is not None and _is_known(report.occupation.busy):
-                yield report.name, "busy_us", report.occupation.busy, report.method
+    for report in result.layers:
+        for quantity, further, how in _further_times(report):
+            if quantity in allowed and further is not None and _is_known(further):
+                yield report.name, quantity, further, how
+
+
+def _further_times(report: LayerReport) -> Iterator[tuple[Compared, Estimate | None, Method | None]]:
+    """Yield the times of a layer that are compared on request."""
+    yield "busy_us", report.occupation.busy if report.occupation else None, report.method
+    yield "us_per_message", report.messages.us_per_message if report.messages else None, "split"
 
 
 def _is_known(us: Estimate) -> bool:

@@ -16,7 +16,7 @@ from ..model.stack import Layer
 RPS_SHARE = cast("Quantity", "rps_share")
 
 Bound = TypeVar("Bound", float, float | None)
-# Upper bounds by quantity: microseconds for `us` and `busy_us`, whole numbers for counts.
+# Upper bounds by quantity: microseconds for `us`, `busy_us` and `us_per_message`, whole numbers for counts.
 Bounds: TypeAlias = Mapping[Quantity, float]
 # Bounds of a named layer: None removes the default bound of a quantity.
 LayerBounds: TypeAlias = Mapping[Quantity, float | None]

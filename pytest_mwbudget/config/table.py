@@ -55,6 +55,12 @@ SETTINGS = {
     for setting in (
         Setting("us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} self time"),
         Setting("busy_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} the part of its self time that holds the event loop"),
+        Setting(
+            "us_per_message",
+            "MICROSECONDS",
+            IN_A_TEST,
+            "budget of every middleware layer, per message of a stream: self time",
+        ),
         Setting("objects", "COUNT", IN_A_TEST, f"{_LAYER} Python objects created"),
         Setting("allocations", "COUNT", IN_A_TEST, f"{_LAYER} calls of Python's memory allocators"),
         Setting("bytes", "SIZE", IN_A_TEST, f"{_LAYER} bytes requested from Python's allocators, for example 16 KiB"),
@@ -87,7 +93,8 @@ SETTINGS = {
             "repeat",
             "METHODS",
             IN_A_TEST,
-            "methods of a test's own requests to measure besides GET, HEAD and OPTIONS, each repeated many times",
+            "methods of a test's own requests to measure besides GET, HEAD and OPTIONS, each repeated many times; WS is"
+            " a WebSocket",
         ),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),

@@ -32,12 +32,15 @@ def figures(result: Result) -> dict[str, Figures]:
     }
     for report in result.layers:
         busy = report.occupation.busy if report.occupation else None
-        found[report.name] = _figures(report.counts, report.us, busy)
+        each = report.messages.us_per_message if report.messages else None
+        found[report.name] = _figures(report.counts, report.us, busy, each)
     return {row: known for row, known in found.items() if known}
 
 
-def _figures(counts: Counts | None, us: Estimate | None, busy: Estimate | None = None) -> Figures:
-    times: dict[Quantity, Estimate | None] = {"us": us, "busy_us": busy}
+def _figures(
+    counts: Counts | None, us: Estimate | None, busy: Estimate | None = None, each: Estimate | None = None
+) -> Figures:
+    times: dict[Quantity, Estimate | None] = {"us": us, "busy_us": busy, "us_per_message": each}
     known: dict[Quantity, Count | Estimate] = {q: time for q, time in times.items() if time and time.bounded}
     found = {quantity: counts.of(quantity) if counts else None for quantity in COUNTED}
     return known | {quantity: count for quantity, count in found.items() if count is not None}

@@ -13,6 +13,7 @@ from .judged import Judged as Judged
 from .judged import Verdict as Verdict
 from .judged import worst as worst
 from .load import LayerLoad, Load
+from .messages import Messages
 from .remedies import BudgetPlace
 from .saves import Saves
 from .stack import Layer
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
+# Quantities that a layer can have a budget for. The first three are microseconds, the others counts.
 CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
-Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
+Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message"] | CountedQuantity
 # The rows that are no layers, which can have a budget of time.
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: tuple[Frame, ...] = get_args(Frame)
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
-QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
 # Quantities that are counted in requests of their own.
 EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
@@ -163,8 +164,8 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
-    `saves` is what leaving the layer out saves, None if nobody reads it. `load` is None unless the request was measured
-    under load.
+    `messages` is None where few messages pass the layer, or nobody reads what a message costs. `saves` is what leaving
+    the layer out saves, None if nobody reads it. `load` is None unless the request was measured under load.
     """
 
     layer: Layer
@@ -173,6 +174,7 @@ class LayerReport:
     occupation: Occupation | None = None
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
+    messages: Messages | None = None
     saves: Saves | None = None
     load: LayerLoad | None = None
 
@@ -369,9 +371,9 @@ class Result:
 
     @property
     def label(self) -> str:
-        """The method with the route, or with the URL; and the status unless it is 200."""
+        """The method with the route, or with the URL; and the status unless it is 200, or 101 of a WebSocket."""
         place = f"{self.request.method} {self.route or self.request.url}"
-        return place if self.status == 200 else f"{place} {self.status}"
+        return place if self.status in (200, 101) else f"{place} {self.status}"
 
     @property
     def verdicts(self) -> tuple[Verdict | None, ...]:
@@ -436,12 +438,17 @@ class Result:
 class Measurement(Result):
     """A `Result` with the response of the first request, which the test gets.
 
-    The response is that of httpx2 where httpx2 can be imported, else that of httpx.
+    The response is that of httpx2 where httpx2 can be imported, else that of httpx; that of a WebSocket is the answer
+    to its handshake. `answers` are what the app sent over the WebSocket, as `str` or `bytes`.
     """
 
     response: httpx.Response | httpx2.Response
+    answers: tuple[str | bytes, ...] = ()
 
     @classmethod
-    def of(cls, result: Result, response: httpx.Response | httpx2.Response) -> Measurement:
+    def of(
+        cls, result: Result, response: httpx.Response | httpx2.Response, answers: tuple[str | bytes, ...] = ()
+    ) -> Measurement:
         """Return the result with a response."""
-        return cls(**{one.name: getattr(result, one.name) for one in fields(Result)}, response=response)
+        own = {one.name: getattr(result, one.name) for one in fields(Result)}
+        return cls(**own, response=response, answers=answers)

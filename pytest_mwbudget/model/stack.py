@@ -24,6 +24,11 @@ OUTERMOST = EntryIndex(0)
 HARNESS = Owner(0)  # the server side, outside the app
 SUSPENDED = Owner(-1)  # between a suspension and the next resumption, which determines the owner
 
+# Added to an owner in an event log: the owner was entered by a call of its `send`, or of its `receive`.
+SENDING, RECEIVING = 1 << 20, 1 << 21
+# The bits of an owner without these.
+OWNER_BITS = SENDING - 1
+
 
 def owner_of(entry: EntryIndex) -> Owner:
     """Return the owner that is charged for an entry."""

@@ -6,21 +6,24 @@ lifespan in which it was made. So the database, the overrides and the login are 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp, Receive, Scope, Send
-from ..asgi.server import Caller
+from ..asgi.request import RequestTemplate
+from ..asgi.server import Caller, Exchange
+from ..asgi.websocket import Connection
 from ..errors import MeasurementError
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
-from .request import Passage, RecordedRequest, copied, endpoint_of, line_of, route_of
+from .request import Conversation, Passage, RecordedConnection, RecordedRequest, copied, endpoint_of, line_of, route_of
 from .signals import noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
@@ -95,11 +98,7 @@ class Recorder:
         if self.over:
             await app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                self.seen = True
-                path = RequestLine("WEBSOCKET", str(scope.get("path")))
-                self.left_out(path, "a WebSocket is not measured")
+        if scope["type"] not in ("http", "websocket"):
             await app(scope, receive, send)
             return
         inside = _inside.get()
@@ -126,8 +125,9 @@ class Recorder:
                 self._open.discard(this)
 
     async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        line = line_of(scope)
-        recorded_scope, context, passage = copied(scope), copy_context(), Passage(receive, send)
+        line, connects = line_of(scope), scope["type"] == "websocket"
+        recorded_scope, context = copied(scope), copy_context()
+        passage = Conversation(receive, send) if connects else Passage(receive, send)
         context.run(_inside.set, "again")
         token, begin = _inside.set("first"), perf_counter_ns()
         try:
@@ -141,39 +141,51 @@ class Recorder:
         taken_s = (perf_counter_ns() - begin) / NS_PER_S
         why_not = self._why_not(this, line, passage)
         if why_not is not None or passage.status is None:
-            self.left_out(line, why_not or "the app sent no response")
+            self.left_out(line, why_not or f"the app {'did not accept it' if connects else 'sent no response'}")
             return
-        try:
-            async with loops.current().limited(BODY_S):
-                body = await passage.body()
-        except loops.OutOfTimeError:
-            self.left_out(line, "its client had not sent the whole body when the app answered")
-            return
-        except Exception as error:  # of the client: the app did not ask for this part
-            self.left_out(line, f"its client raised {type(error).__name__} for the part of the body that was not read")
-            return
+        template: RequestTemplate
+        kind: type[Exchange]
+        if isinstance(passage, Conversation):
+            template, kind = RecordedConnection(line, passage.steps, context, recorded_scope), Connection
+        else:
+            body = await self._body(line, passage)
+            if body is None:
+                return
+            template, kind = RecordedRequest(line, body, context, recorded_scope), Exchange
         caller = Caller(
             app,
-            RecordedRequest(line, body, context, recorded_scope),
+            template,
             None,
             limit_s=max(LEAST_LIMIT_S, SLOWER * taken_s),
             check=lambda: self._check(this),
             calls=1,
             status=passage.status,
+            exchange=kind,
         )
-        with noting_signals(self.interrupt):
+        with noting_signals(self.interrupt), _shielded() if connects else nullcontext():
             await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
-    def _why_not(self, this: _Open, line: RequestLine, passage: Passage) -> str | None:
+    async def _body(self, line: RequestLine, passage: Passage) -> tuple[bytes, ...] | None:
+        """Return the request's body; None if the rest of it did not come, which is noted."""
+        try:
+            async with loops.current().limited(BODY_S):
+                return await passage.body()
+        except loops.OutOfTimeError:
+            self.left_out(line, "its client had not sent the whole body when the app answered")
+        except Exception as error:  # of the client: the app did not ask for this part
+            self.left_out(line, f"its client raised {type(error).__name__} for the part of the body that was not read")
+        return None
+
+    def _why_not(self, this: _Open, line: RequestLine, passage: Passage | Conversation) -> str | None:
         if line.method not in self.methods:
             return (
                 f"a {line.method} request is not repeated by itself; where the test can stand that the request is"
                 f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it, or"
                 f" mw_budget_repeat = {line.method} in the configuration"
             )
-        if streaming.get():
+        if isinstance(passage, Passage) and streaming.get():
             return "its response is read as a stream"
-        if not passage.complete:
+        if isinstance(passage, Passage) and not passage.complete:
             return "the app returned before its response was complete"
         if this.overlapped:
             return OVERLAPPED
@@ -185,6 +197,14 @@ class Recorder:
             raise MeasurementError(OVERLAPPED, message_id="left-out")
         if self.interrupted:
             raise MeasurementError(f"{self.interrupted} interrupted it", message_id="left-out")
+
+
+@contextmanager
+def _shielded() -> Iterator[None]:
+    """Let the block end although a client of a WebSocket that has left cancels the app's task, as TestClient does."""
+    anyio = sys.modules.get("anyio")
+    with nullcontext() if anyio is None else anyio.CancelScope(shield=True):
+        yield
 
 
 OVERLAPPED = "another request of the test ran at the same time"

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..asgi.app import Message, Receive, Scope, Send
+from ..asgi.websocket import ACCEPTED, REFUSED, Step
 from ..model.results import RequestLine
 
 # Containers of a scope that an app may change. Other values are shared, as the test's client shares them.
@@ -71,6 +72,60 @@ class Passage:
         return tuple(self._pieces) or (b"",)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedConnection:
+    """A WebSocket connection of a test's client: what it sent and awaited, its scope and its context as they were."""
+
+    line: RequestLine
+    steps: tuple[Step, ...]
+    context: Context
+    recorded_scope: Scope
+    body: tuple[bytes, ...] = (b"",)
+
+    def scope(self, state: Mapping[str, Any] | None) -> Scope:
+        """Return a copy of the scope that the app got."""
+        return copied(self.recorded_scope)
+
+
+class Conversation:
+    """Passes the messages of one WebSocket connection on, and notes which answers came after which message.
+
+    `status` is None until the app has accepted or refused.
+    """
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._said: list[tuple[str | bytes | None, int]] = []
+        self._over = False
+        self.status: int | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The messages of the client, each with the number of answers before the next one."""
+        return tuple(Step(message, answers) for message, answers in self._said)
+
+    async def receive(self) -> Message:
+        """Pass a message of the client on to the app."""
+        message = await self._receive()
+        if message["type"] == "websocket.receive":
+            text = message.get("text")
+            self._said.append((bytes(message.get("bytes") or b"") if text is None else text, 0))
+        elif message["type"] == "websocket.disconnect":
+            self._over = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass a message of the app on to the client."""
+        await self._send(message)
+        kind = message["type"]
+        if kind == "websocket.send" and not self._over:
+            said, answers = self._said.pop() if self._said else (None, 0)
+            self._said.append((said, answers + 1))
+        elif self.status is None:
+            statuses = {"websocket.accept": ACCEPTED, "websocket.close": REFUSED}
+            self.status = statuses.get(kind, message.get("status"))
+
+
 def copied(scope: Scope) -> Scope:
     """Copy a scope and the containers in it. Leaves out the extensions that only the test's client can serve."""
     found: dict[str, Any] = {
@@ -90,7 +145,7 @@ def line_of(scope: Scope) -> RequestLine:
     query = scope.get("query_string", b"")
     if isinstance(query, bytes):
         query = query.decode("ascii", "replace")
-    return RequestLine(scope["method"], f"{path}?{query}" if query else path)
+    return RequestLine(scope.get("method", "WS"), f"{path}?{query}" if query else path)
 
 
 def route_of(scope: Scope) -> str:

@@ -15,6 +15,7 @@ from .text import amount, bound, figure
 VERBS = {
     "us": "takes",
     "busy_us": "holds the event loop for",
+    "us_per_message": "takes",
     "objects": "creates",
     "allocations": "makes",
     "bytes": "requests",
@@ -89,7 +90,8 @@ def _excess(quantity: Quantity, found: Figure, most: float) -> str:
         excess, low, high = (
             figure(None if end is None else end - most) for end in (found.value, found.low, found.high)
         )
-        taken = f"{figure(found.value)} µs per request, its budget is {bound(most)} µs"
+        per = "message" if quantity == "us_per_message" else "request"
+        taken = f"{figure(found.value)} µs per {per}, its budget is {bound(most)} µs"
         return f"{VERBS[quantity]} {taken}: {excess} µs too much ({low} to {high})."
     varies = ""
     if found.varies and found.low is not None and found.high is not None:
@@ -184,7 +186,8 @@ def headline(
 def _worst(row: Row, name: str) -> str:
     quantity = max(row.exceeded, key=row.times_its_budget)
     number, budget = (amount(quantity, one) for one in (row.figures[quantity].value, row.judged[quantity].bound))
-    return f"{name} {'busy ' if quantity == 'busy_us' else ''}{number}, budget {budget}"
+    per = " per message" if quantity == "us_per_message" else ""
+    return f"{name} {'busy ' if quantity == 'busy_us' else ''}{number}{per}, budget {budget}"
 
 
 # ---- what to do next ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, cast
 from ..model.changes import Change, Since
 from ..model.endpoint import EndpointReport
 from ..model.estimate import Estimate
+from ..model.messages import Messages, PerMessage
 from ..model.results import (
     EXECUTED,
     PROCESS_WIDE,
@@ -220,6 +221,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "cpu_us": occupation and occupation.cpu_us,
         "blocking": occupation and occupation.blocking,
         **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types"))),
+        "per_message": report.messages and asdict(report.messages),
         "budget_us": report.budget_us,
         "budgets": {quantity: asdict(judged) for quantity, judged in report.judged.items()},
         "verdict": report.verdict,
@@ -368,6 +370,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
         occupation,
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
+        _read_messages(data["per_message"]) if data.get("per_message") else None,
         _read_saves(data),
         load=read_layer_load(data["load"]) if data.get("load") else None,
     )
@@ -379,6 +382,13 @@ def _read_saves(data: Mapping[str, Any]) -> Saves | None:
     if us is None and (data["us"] is None or why in (None, UNREAD)):
         return None
     return Saves(us and _read_estimate(us), why)
+
+
+def _read_messages(data: Mapping[str, Any]) -> Messages:
+    sent, received = (
+        one and PerMessage(one["count"], _read_estimate(one["us"])) for one in (data["sent"], data["received"])
+    )
+    return Messages(sent, received, data["first_byte"] and _read_estimate(data["first_byte"]))
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:

@@ -55,6 +55,9 @@ WAIT = Column("wait_us", "wait µs", "of its time, what it is suspended")
 CPU = Column("cpu_us", "cpu µs", "of busy, what the processor works for it")
 SAVES = Column("saves_us", "saves µs", "how much less time a whole request takes without it", short="saves")
 SPENT = (BUSY, WAIT, CPU)
+PER_MESSAGE = Column("us_per_message", "µs/message", "microseconds per message; the larger figure of both ways")
+FIRST_BYTE = Column("first_byte_us", "1st byte µs", "time that it adds before the first part of the body leaves it")
+MESSAGES = (PER_MESSAGE, FIRST_BYTE)
 COUNTS = (
     Column("objects", "objects", "Python objects created", _whole),
     Column("allocations", "allocations", "calls of Python's allocators", _whole, short="allocs"),
@@ -258,7 +261,7 @@ def _row(
     judged: Mapping[Quantity, Judged] | None = None,
     report: LayerReport | None = None,
 ) -> Row:
-    known = (*_figures(us, occupation, counts), *_saves(report))
+    known = (*_figures(us, occupation, counts), *_saves(report), *_message_figures(report))
     figures = {found.column.key: found for found in known if math.isfinite(found.value)}
     recorded = result.recorded.limits if result.recorded else ()
     return Row(
@@ -294,6 +297,14 @@ def _saves(report: LayerReport | None) -> Iterator[Figure]:
     if report is not None and report.saves is not None and report.saves.us is not None:
         us = report.saves.us
         yield Figure(SAVES, us.estimate, us.low, us.high)
+
+
+def _message_figures(report: LayerReport | None) -> Iterator[Figure]:
+    messages = report.messages if report else None
+    if messages is not None:
+        for column, us in ((PER_MESSAGE, messages.us_per_message), (FIRST_BYTE, messages.first_byte)):
+            if us is not None:
+                yield Figure(column, us.estimate, us.low, us.high)
 
 
 # The keys of a layer in the JSON that are null if unknown.

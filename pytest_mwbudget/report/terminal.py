@@ -12,7 +12,7 @@ from ..model.results import RequestLine, Result, Verdict, worst
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .load import LoadRow, LoadView
-from .table import COUNTS, SAVES, SPENT, Column, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, Column, Row
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
 
@@ -184,7 +184,8 @@ def _table(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     width = min(width, MAX_WIDTH) - 1
     if shown.effort is not None:
         yield from _times(shown, width, verbose)
-    columns = [column for column in (*COUNTS, *SPENT) if column.key != "suspensions" and _shows(column, shown, verbose)]
+    known = (*MESSAGES, *COUNTS, *SPENT)
+    columns = [column for column in known if column.key != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
         yield from _counts(shown, columns, width, verbose)
     if shown.load is not None:
@@ -310,6 +311,8 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
     found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
     budgets = {quantity for row in shown.lines() for quantity in row.judged}
     budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
+    if column in MESSAGES:
+        return bool(found)
     if not column.counted:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)

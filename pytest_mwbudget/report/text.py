@@ -44,7 +44,7 @@ def size(number: float) -> str:
 
 def amount(quantity: Quantity, value: float) -> str:
     """Format a number with the unit of its quantity: `50 µs`, `478 objects`, `16.0 KiB`, `1 task`."""
-    if quantity in ("us", "busy_us"):
+    if quantity in ("us", "busy_us", "us_per_message"):
         return f"{figure(value) if value != int(value) else bound(value)} µs"
     if quantity == "bytes":
         return size(value)

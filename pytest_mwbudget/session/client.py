@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp, NamedApp, checked_app
 from ..asgi.request import build_request
+from ..asgi.websocket import build_connection
 from ..config.budgets import RPS_SHARE
 from ..config.checks import check, status_code
 from ..config.checks import clients as number_of_clients
 from ..config.settings import CLIENTS, Settings, Under
-from ..engine import Publish, measure, send_once
+from ..engine import Opening, Publish, measure, send_once
 from ..errors import MeasurementError, tagged
 from ..model.results import Measurement
 from ..timing.run import Environment
@@ -54,14 +55,11 @@ class MwBudget(MeasuredRequests):
         settings = self.settings
         if expect_status is not None:
             settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
-        return await self._made(app, settings, method, url, options)
+        return await self._sent(app, build_request(method, url, options), settings)
 
-    async def _made(
-        self, app: ASGIApp, settings: Settings, method: str, url: str, options: Mapping[str, Any]
-    ) -> Measurement:
-        """Make a request with these settings, and measure it if enforcement is on."""
+    async def _sent(self, app: ASGIApp, request: Opening, settings: Settings) -> Measurement:
+        """Send a request with these settings, and measure it if enforcement is on."""
         __tracebackhide__ = True
-        request = build_request(method, url, options)
         self.made += 1
         if self.enforce:
             publish = self.publisher(self.made) if self.publisher else None
@@ -70,6 +68,37 @@ class MwBudget(MeasuredRequests):
             measurement = await send_once(app, request, settings)
         self.results.append(measurement)
         return measurement
+
+    async def awebsocket(
+        self,
+        url: str,
+        *,
+        exchange: object,
+        subprotocols: Sequence[str] = (),
+        expect_status: int | None = None,
+        **options: Any,
+    ) -> Measurement:
+        """Open and measure a WebSocket connection on the running event loop."""
+        __tracebackhide__ = True
+        self._begin()
+        self._require_loop()
+        settings = self.settings
+        if expect_status is not None:
+            settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        connection = build_connection(url, exchange, subprotocols, options)
+        return await self._sent(checked_app(self.app), connection, settings)
+
+    def websocket(self, url: str, *, exchange: object, **options: Any) -> Measurement:
+        """Open and measure a WebSocket connection on an event loop of its own.
+
+        `exchange` is a list of what the client sends: each item is a message, which awaits one answer, or a pair of a
+        message and the number of answers. A `str` is sent as text, `bytes` as bytes, a `dict` or `list` as JSON, and
+        None sends nothing. `options` are `subprotocols`, `params`, `headers`, `cookies` and `expect_status`.
+        """
+        __tracebackhide__ = True
+        self._begin()
+        _require_no_loop("websocket")
+        return loops.run(self.settings.loop, lambda: self.awebsocket(url, exchange=exchange, **options))
 
     def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
         """Make and measure a request on an event loop of its own."""
@@ -107,7 +136,7 @@ class MwBudget(MeasuredRequests):
 
             require_server()
             require_loop(loops.current().name)
-        return await self._made(app, settings, method, url, options)
+        return await self._sent(app, build_request(method, url, options), settings)
 
     def load(
         self,

@@ -20,10 +20,11 @@ from ..interpreter.code_patching import Function, detour, mentioned_cells, tramp
 from ..interpreter.coroutine_proxy import awaiting
 from ..interpreter.identity import identity
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
-from ..model.stack import SUSPENDED, Owner
+from ..model.stack import RECEIVING, SENDING, SUSPENDED, Owner
 
-# Owner, nanoseconds, owner, nanoseconds, …: from each moment on the time is that owner's. A deque, because a list that
-# grows is moved now and then, which takes time of the current owner.
+# Owner, nanoseconds, owner, nanoseconds, …: from each moment on the time is that owner's. A call of `receive` or `send`
+# adds RECEIVING or SENDING to the owner. A deque, because a list that grows is moved now and then, which takes time of
+# the current owner.
 Log: TypeAlias = deque[int]
 # The owner of the time inside a layer, and the function to call.
 Target: TypeAlias = tuple[Owner, Callable[..., Any]]
@@ -31,6 +32,9 @@ Targets: TypeAlias = dict[Key, Target]
 # A probe: takes the target, then the arguments before the scope, scope, receive and send; at a framework's layer, which
 # has no such arguments, all arguments.
 Probe: TypeAlias = Callable[..., Any]
+
+# Messages of a WebSocket after which others follow.
+OPEN = frozenset(("websocket.connect", "websocket.receive"))
 
 
 # ---- entering a probe -------------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
     log = timeline.append
 
     def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
-        body_over = False
+        body_over, asked = False, outer | RECEIVING
 
         async def probed_receive(*arguments: Any, **named: Any) -> Any:
             nonlocal body_over
@@ -181,11 +185,13 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
             if timeline[-2] == SUSPENDED:  # a task that the layer spawned: its time until here is the layer's
                 log(owner)
                 log(clock())
-            log(outer)
+            log(asked)
             log(clock())
             try:
                 message = await ask(*arguments, **named)
-                body_over = isinstance(message, dict) and not message.get("more_body", False)
+                body_over = isinstance(message, dict) and not (
+                    message.get("more_body", False) or message.get("type") in OPEN
+                )
                 return message
             finally:
                 log(owner)
@@ -195,11 +201,13 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
         return stand_in
 
     def sending(owner: Owner, outer: Owner, send: Any) -> Any:
+        given = outer | SENDING
+
         async def probed_send(*arguments: Any, **named: Any) -> Any:
             if timeline[-2] == SUSPENDED:
                 log(owner)
                 log(clock())
-            log(outer)
+            log(given)
             log(clock())
             try:
                 return await give(*arguments, **named)

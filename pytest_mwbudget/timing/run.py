@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..analysis.estimates import Estimates, estimate
+from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import Hops
@@ -83,13 +84,14 @@ class Environment:
 class Pace:
     """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
 
-    `hops` says how often it is handed to threads.
+    `hops` says how often it is handed to threads, `streamed` whether many messages pass a layer.
     """
 
     request_ns: float
     suspending: bool
     sent: Mapping[EntryIndex, int]
     hops: Hops = field(default_factory=Hops)
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Timing:
             self.schedule.turn(pace.request_ns),
             self.environment.hop if self.hops else None,
             self.left_out,
+            by_message=pace.streamed and self._reads_messages,
         )
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
@@ -186,6 +189,11 @@ class Timing:
             longer = more_time(needed_ns / NS_PER_S, time=self.settings.more_time)
             return f"above so slow an app that takes longer than the time for it: {longer}"
         return None
+
+    @property
+    def _reads_messages(self) -> bool:
+        """Whether a report or a budget reads what a message costs."""
+        return self.environment.precise or any("us_per_message" in bounded.bounds for bounded in self.layers)
 
     def _can_hop(self) -> bool:
         """Return whether threads can be started here, by a first hop, which also warms it up."""
@@ -300,6 +308,8 @@ class Timing:
         teller, found = told_by(row, look.rows), look.estimates
         if teller is None or teller.entry is None or bound <= found.least_us:
             return set()
+        if quantity == "us_per_message":
+            return {"split"} if teller.messages else set()
         us = teller.estimate_of(quantity)
         if us is None and found.in_threads and quantity == "busy_us":
             return set()
@@ -342,7 +352,7 @@ class Timing:
         return [layer.index for layer in self.sampler.bypassable]
 
     def _estimated(self) -> Estimates:
-        return estimate(
+        found = estimate(
             self.sampler.samples,
             self.stack.entries,
             outside=self.stack.outside,
@@ -352,6 +362,7 @@ class Timing:
             hops=self.hops,
             best_hop_ns=self.environment.machine.best_hop_ns,
         )
+        return with_messages(found, self.sampler.samples, self.stack.entries)
 
     def _refused_bypass(self, found: Estimates) -> bool:
         """Refuse the outermost bypass that differs too much from the split; return whether there is one."""
@@ -378,7 +389,11 @@ class Timing:
     def _open(self, look: Look) -> bool:
         """Return whether a verdict is undecided, a failure does not count yet, or a row has no interval."""
         # No request tells how long layers in threads hold the event loop.
-        telling = [one for key, one in look.judgements.items() if not (look.estimates.in_threads and _is_busy(key))]
+        telling = [
+            one
+            for key, one in look.judgements.items()
+            if not (look.estimates.in_threads and _is_busy(key)) and not _lacks_messages(key, look)
+        ]
         if not look.estimates.bounded or any(one.verdict == "undecided" for one in telling):
             return True
         return bool(look.failed) and (self.seconds < self.patience_s or not look.failed <= self.failed_before)
@@ -423,6 +438,13 @@ class Timing:
         bounded = all(part.bounded for part in [*parts, found.whole])
         residue_us = math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
         return Books(found.whole, found.outside, endpoint, residue_us)
+
+
+def _lacks_messages(key: BudgetKey, look: Look) -> bool:
+    """Return whether a budget is of messages, and the request has too few of them for a figure."""
+    if key is None or key[1] != "us_per_message":
+        return False
+    return not any(row.layer.index == key[0] and row.messages for row in look.rows)
 
 
 def _is_busy(key: BudgetKey) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ..analysis.event_log import spent
+from ..analysis.message_log import MessageTimes, message_times
 from ..analysis.samples import Null, Pairs, Samples, Series, Split
 from ..asgi.app import Observer
 from ..errors import of_the_app
@@ -60,8 +61,9 @@ class Sampler:
     """Collect the samples of one stack.
 
     `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
-    each request; None for a stack that hands no work to threads. `refused` says by entry why a task-spawning layer is
-    not bypassed. Requests of the split skip the layers in `left_out`, none of which is probed.
+    each request; None for a stack that hands no work to threads. `by_message` divides the requests by message.
+    `refused` says by entry why a task-spawning layer is not bypassed. Requests of the split skip the layers in
+    `left_out`, none of which is probed.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class Sampler:
         turn_requests: int,
         hop: Callable[[Clock], float] | None = None,
         left_out: Sequence[TaskLayer] = (),
+        *,
+        by_message: bool = False,
     ) -> None:
         self.probes = probes
         self.left_out = left_out
@@ -83,6 +87,7 @@ class Sampler:
         self.schedule = schedule
         self.turn_requests = turn_requests
         self.hop = hop
+        self.by_message = by_message
         self.task_layers = task_layers
         self.call = call
         self.clock = probes.clock
@@ -212,7 +217,8 @@ class Sampler:
             null = self._null(self.probes, self.rng.choice(self.probes.probed))
             with self.probes.stepping_set(on=True):
                 used = spent(list(self.full_log), self.probes.owners)
-            discarded.add(reference, null, used.ns[self.probes.null_owner], used)
+                messages = self._messages(self.full_log)
+            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages)
 
     # ---- split ------------------------------------------------------------------------------------------------------
 
@@ -278,7 +284,12 @@ class Sampler:
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference, hop)
             samples.messages = used.messages
         if not stepless:
-            split.add(reference, null, used.ns[probes.null_owner], used, hop)
+            messages = self._messages(log) if probes is self.probes else None
+            split.add(reference, null, used.ns[probes.null_owner], used, hop, messages)
+
+    def _messages(self, log: Sequence[int]) -> MessageTimes | None:
+        """Divide a request by message, if anybody reads that."""
+        return message_times(log, self.probes.owners) if self.by_message else None
 
     # ---- bypass -----------------------------------------------------------------------------------------------------
 

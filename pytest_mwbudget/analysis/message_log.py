@@ -1,0 +1,141 @@
+"""Evaluate the log of one request by message: what each owner spent between its messages. Pure; no clock.
+
+An owner is charged for sending from the time that a message is sent through it, or by it, until it next receives one,
+and the other way round. So the two ways are told apart, also where they take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED
+from .event_log import Spent
+
+# The messages that only begin: the start of a response and the first part of its body, with which layers do what they
+# do once. Both are left out of the cost per message.
+BEGINNING = 2
+
+Way: TypeAlias = Literal["sent", "received"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One way, by owner: the messages through the inner and through the outer boundary, and what one of them took."""
+
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+    spent: Spent
+
+    def count(self, owner: int) -> int:
+        """Return the messages of an owner: those of the side that has more."""
+        return max(self.inner[owner], self.outer[owner])
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPart:
+    """Until the first part of the response's body leaves each owner.
+
+    `spent` is the owner's own time until then. `held_ns` is the time of everything else between the moment at which
+    this part came to the owner and the moment at which it left; `crossings` are the events in the log meanwhile, and
+    `arrived` the further messages that came.
+    """
+
+    spent: Spent
+    held_ns: tuple[int, ...]
+    crossings: tuple[int, ...]
+    arrived: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTimes:
+    """One request by message."""
+
+    sent: Flow
+    received: Flow
+    first: FirstPart
+
+    def flow(self, way: Way) -> Flow:
+        """Return one way."""
+        return self.sent if way == "sent" else self.received
+
+
+class _Boundary:
+    """The messages that cross one side of an owner one way, and what the owner had spent at two of them."""
+
+    __slots__ = ("begun", "count", "latest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.begun = self.latest = (0, 0)
+
+    def cross(self, ns: int, resumed: int) -> None:
+        if self.count == BEGINNING:
+            self.begun = (ns, resumed)
+        self.latest = (ns, resumed)
+        self.count += 1
+
+    def each(self) -> tuple[int, float]:
+        """Return nanoseconds and resumptions for each message after the beginning."""
+        between = self.count - 1 - BEGINNING
+        if between < 1:
+            return 0, 0.0
+        ns, resumed = (late - early for late, early in zip(self.latest, self.begun, strict=True))
+        return round(ns / between), resumed / between
+
+
+def message_times(log: Sequence[int], owners: int) -> MessageTimes:
+    """Divide a request among owners 0 to `owners` - 1 and their messages."""
+    everyone = range(owners)
+    ways = (0, 1)  # sent, received
+    ns = [[0] * owners for _ in ways]
+    resumed = [[0] * owners for _ in ways]
+    inner, outer = ([[_Boundary() for _ in everyone] for _ in ways] for _ in range(2))
+    way_of = [0] * owners
+    came: dict[int, tuple[int, int, int]] = {}
+    first_ns, first_resumed, held, crossings, arrived = ([0] * owners for _ in range(5))
+    owner, since = int(HARNESS), log[3] if len(log) > 3 else 0
+    for number, (raw, now) in enumerate(zip(log[2::2], log[3::2], strict=True)):
+        if raw == SUSPENDED:
+            if owner != SUSPENDED:
+                ns[way_of[owner]][owner] += now - since
+                since, owner = now, raw
+            continue
+        following, flag = raw & OWNER_BITS, raw // (OWNER_BITS + 1)
+        if owner == SUSPENDED:
+            # The time of a suspension is that of the owner that is resumed, and no message passes.
+            way = way_of[following]
+            ns[way][following] += now - since
+            resumed[way][following] += 1
+        else:
+            ns[way_of[owner]][owner] += now - since
+            if flag:
+                way = way_of[owner] = way_of[following] = flag - 1
+                leaving, coming = outer[way][owner], inner[way][following]
+                leaving.cross(ns[way][owner], resumed[way][owner])
+                coming.cross(ns[way][following], resumed[way][following])
+                if way == 0 and coming.count == BEGINNING:
+                    came[following] = now, ns[0][following] + ns[1][following], number
+                if way == 0 and leaving.count == BEGINNING:
+                    own = ns[0][owner] + ns[1][owner]
+                    first_ns[owner], first_resumed[owner] = own, resumed[0][owner] + resumed[1][owner]
+                    if owner in came:
+                        then, own_then, event = came[owner]
+                        held[owner] = now - then - (own - own_then)
+                        crossings[owner] = number - event
+                        arrived[owner] = inner[0][owner].count - BEGINNING
+        owner, since = following, now
+    nothing = (0,) * owners
+
+    def flow(way: int) -> Flow:
+        inside, outside = inner[way], outer[way]
+        each = [max(inside[one], outside[one], key=lambda side: side.count).each() for one in everyone]
+        return Flow(
+            tuple(one.count for one in inside),
+            tuple(one.count for one in outside),
+            Spent(tuple(one for one, _ in each), nothing, tuple(one for _, one in each), 0),
+        )
+
+    spent = Spent(tuple(first_ns), nothing, tuple(first_resumed), 0)
+    return MessageTimes(flow(0), flow(1), FirstPart(spent, tuple(held), tuple(crossings), tuple(arrived)))

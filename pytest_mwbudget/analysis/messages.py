@@ -1,0 +1,159 @@
+"""Estimate what each row takes per message, and until the first part of a body leaves it. Pure; no clock.
+
+What the probes cost is told as for a whole request: by null layers, here per message. Decision 0033 has the details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+
+from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
+from ..model.messages import FEWEST_MESSAGES, Messages, PerMessage
+from ..model.stack import Boundary, EntryIndex, Owner, owner_of
+from .calibration import US_PER_NS, handovers, interval
+from .estimates import SHARED_SHARE, SUSPENDING_SHARE, Estimates, Legs, detection_limit_of_nulls, method_us
+from .event_log import Spent
+from .message_log import BEGINNING, MessageTimes, Way
+from .samples import Null, Samples, Split
+
+
+def with_messages(found: Estimates, samples: Samples, entries: Sequence[Boundary]) -> Estimates:
+    """Return the estimates with those by message, if the samples have any."""
+    if not samples.by_message:
+        return found
+    reading = _Reading(found, samples, entries)
+    ways = {way: reading.per_message(way) for way in ("sent", "received")}
+    first = reading.first_parts(ways["sent"])
+    both = {
+        index: Messages(ways["sent"].us.get(index), ways["received"].us.get(index), first.get(index))
+        for index in found.split
+    }
+    return replace(
+        found,
+        messages={index: one for index, one in both.items() if one.us_per_message is not None},
+        message_limit_us=max((one.limit_us for one in ways.values() if one.us), default=found.message_limit_us),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OneWay:
+    """The messages of one way: what they take by entry, the detection limit, and the cost of a message to a probe."""
+
+    us: Mapping[EntryIndex, PerMessage]
+    limit_us: Microseconds
+    probe_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Requests by message, read with the estimates of the whole request."""
+
+    found: Estimates
+    samples: Samples
+    entries: Sequence[Boundary]
+
+    @property
+    def _rows(self) -> list[EntryIndex]:
+        return list(self.found.split)
+
+    def per_message(self, way: Way) -> _OneWay:
+        """Estimate what each message takes, in the rows that at least FEWEST_MESSAGES pass."""
+        inner = self._typical(lambda one: one.flow(way).inner)
+        outer = self._typical(lambda one: one.flow(way).outer)
+        counts = {i: max(inner[owner_of(i)], outer[owner_of(i)]) for i in self.samples.probed}
+        many = {index: count for index, count in counts.items() if count >= FEWEST_MESSAGES}
+        if not many:
+            return _OneWay({}, 0.0, 0.0)
+        # Only `send` is wrapped by null layers.
+        sent = dict.fromkeys(many, 1) if way == "sent" else {}
+        legs = self._legs(lambda one: one.flow(way).spent, lambda null: null.index in many, sent)
+        passed = {index: outer[owner_of(index)] for index in self.samples.probed}
+        handed = handovers(self.entries, self.samples.probed, passed) if way == "sent" else {}
+        us = {}
+        for index in self._rows:
+            if index not in many:
+                continue
+            owner, count = owner_of(index), many[index]
+            legs.handovers = {owner: handed.get(owner, 0) / count}
+            inside = dict.fromkeys(legs.inside[owner], inner[owner] / count)
+            row = legs.row([owner], legs.probes.halves({index: outer[owner] / count, **inside}), self.found.step)
+            # How often a message that is received is handed to a function of the layer is not known.
+            unsure_us = 0.0 if way == "sent" else 2 * self.found.handing.estimate
+            row = row.widened(unsure_us + self._shared_us(index, row))
+            if row.bounded:
+                us[index] = PerMessage(count, row)
+        limit_us = detection_limit_of_nulls(legs.probes.readings, self.found.alpha) + method_us(0.0, 0.0)
+        return _OneWay(us, limit_us, legs.probes.typical_us)
+
+    def first_parts(self, sent: _OneWay) -> dict[EntryIndex, Estimate]:
+        """Estimate the time that each row adds before the first part of the body leaves it."""
+        if not sent.us:
+            return {}
+        outer = self._typical(lambda one: one.sent.outer)
+        through = {index for index in self.samples.probed if outer[owner_of(index)] >= BEGINNING}
+        legs = self._legs(
+            lambda one: one.first.spent, lambda null: null.index in through, dict.fromkeys(through, BEGINNING)
+        )
+        found = {}
+        for index in self._rows:
+            if index not in through or index not in sent.us:
+                continue
+            owner = owner_of(index)
+            probes = legs.probes.halves({index: 1.0, **dict.fromkeys(legs.inside[owner], 1.0)})
+            own = legs.row([owner], probes, self.found.step)
+            own = own.widened(self._shared_us(index, own))
+            total = independent_sum(own, self._held_back(legs, owner, sent.probe_us))
+            if total.bounded:
+                found[index] = total
+        return found
+
+    def _held_back(self, legs: Legs, owner: Owner, probe_us: Microseconds) -> Estimate:
+        """Estimate how long the others work or wait while a row keeps the first part; without a buffer zero."""
+        level = legs.level([owner])
+        if level is None:
+            return ZERO
+        firsts = [one.first for one in legs.splits[level].messages]
+        if not any(one.arrived[owner] for one in firsts):
+            return ZERO
+        # A message crosses the probe of a boundary twice, also those probes whose time is in the row itself.
+        event_ns = probe_us / US_PER_NS / 2
+        held_ns = [one.held_ns[owner] - event_ns * one.crossings[owner] for one in firsts]
+        return interval(held_ns, self.found.alpha)
+
+    def _shared_us(self, index: EntryIndex, row: Estimate) -> Microseconds:
+        """Return how much of a task-spawning layer may be task switches of its neighbours."""
+        tasks = index in self.found.shared_us
+        return (SHARED_SHARE - SUSPENDING_SHARE) * abs(row.estimate) if tasks else 0.0
+
+    def _typical(self, of: Callable[[MessageTimes], tuple[int, ...]]) -> list[int]:
+        """Return the typical numbers by owner."""
+        level = min(self.samples.splits)
+        every = [of(one) for one in self.samples.splits[level].messages]
+        return [median_low(column) for column in zip(*every, strict=True)]
+
+    def _legs(
+        self, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool], sent: Mapping[EntryIndex, int]
+    ) -> Legs:
+        """Return the requests with the time of messages in place of that of the whole request."""
+        splits = {level: _of(split, spent, kept) for level, split in self.samples.splits.items()}
+        return Legs(
+            {level: split for level, split in splits.items() if split.null},
+            self.samples.quick_ns(),
+            self.samples.quick_hop_ns(),
+            self.entries,
+            self.samples.probed,
+            sent,
+            self.found.alpha,
+            0.0,
+        )
+
+
+def _of(split: Split, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool]) -> Split:
+    """Return the requests of a split with other times, without those whose null layer the messages do not pass."""
+    times = [spent(one) for one in split.messages]
+    # The null owner comes before the owner of time without a row.
+    null_ns = [float(one.ns[-2]) for one in times]
+    found = Split(split.owners, split.reference, split.null, null_ns, times, split.hops, split.messages)
+    return found.only([kept(null) for null in split.null])

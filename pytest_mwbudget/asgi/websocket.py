@@ -1,0 +1,250 @@
+"""The server's end of a WebSocket connection: what the client sends, and the answers that it awaits.
+
+Behaves as uvicorn does: the scope, `websocket.connect` first, no message before the app has accepted, and
+`websocket.disconnect` at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import RepetitionError, SettingError
+from ..model.results import RequestLine
+from . import loops
+from .app import Message, Scope
+from .http_library import httpx
+from .request import BuiltRequest, RequestTemplate, build_request
+from .server import REPEATS, Exchange
+
+# A connection that was accepted, in the place of the status of a response, and one that was refused.
+ACCEPTED, REFUSED = 101, 403
+# What the client closes with, and what the app closes with by default.
+NORMAL_CLOSE = 1000
+# Headers that httpx adds for requests, and those of a handshake. The key is any 16 bytes.
+OF_REQUESTS = (b"accept", b"accept-encoding", b"connection")
+HANDSHAKE = (
+    (b"connection", b"Upgrade"),
+    (b"upgrade", b"websocket"),
+    (b"sec-websocket-key", b"bXdidWRnZXQtbWVhc3VyZQ=="),
+    (b"sec-websocket-version", b"13"),
+)
+EXAMPLE = "exchange=['hello', ('subscribe', 3), ({'op': 'stop'}, 0)]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A message of the client, None to only wait, and the number of answers that it awaits before the next step."""
+
+    message: str | bytes | None
+    answers: int
+
+
+def steps_of(exchange: object) -> tuple[Step, ...]:
+    """Check the exchange of a connection.
+
+    Each item is a message, which awaits one answer, or a pair of a message and the number of answers. A `str` is sent
+    as text, `bytes` as bytes, a `dict` or `list` as JSON in text, and None sends nothing. Raises SettingError.
+    """
+    if not isinstance(exchange, (list, tuple)):
+        raise SettingError(f"exchange is {exchange!r}; give a list of what the client sends, for example {EXAMPLE}")
+    return tuple(map(_step, exchange))
+
+
+def _step(item: object) -> Step:
+    message, answers = item if isinstance(item, tuple) and len(item) == 2 else (item, 1)
+    if not isinstance(answers, int) or isinstance(answers, bool) or answers < 0:
+        raise SettingError(
+            f"exchange awaits {answers!r} answers to {message!r}; give a whole number from 0 on, for example {EXAMPLE}"
+        )
+    if isinstance(message, (dict, list)):
+        try:
+            message = json.dumps(message)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"exchange has {message!r}, which cannot be sent as JSON: {error}") from error
+    if message is not None and not isinstance(message, (str, bytes)):
+        raise SettingError(
+            f"exchange has {item!r}; give a str, bytes, a dict or a list, or a pair of one of these and the number of"
+            f" answers, for example {EXAMPLE}"
+        )
+    return Step(message, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltConnection:
+    """A connection that can be opened any number of times. `request` is what httpx built for its handshake."""
+
+    built: BuiltRequest
+    steps: tuple[Step, ...]
+    subprotocols: tuple[str, ...]
+    context: Context | None = None
+
+    @property
+    def request(self) -> httpx.Request:
+        """The request of the handshake."""
+        return self.built.request
+
+    @property
+    def line(self) -> RequestLine:
+        """`WS` and the URL."""
+        return RequestLine("WS", self.built.line.url)
+
+    @property
+    def body(self) -> tuple[bytes, ...]:
+        """A connection has no body."""
+        return (b"",)
+
+    def scope(self, state: Mapping[str, Any] | None) -> Scope:
+        """Return a new scope."""
+        found = self.built.scope(state)
+        del found["method"]
+        secure = found["scheme"] in ("https", "wss")
+        return {
+            **found,
+            "type": "websocket",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "scheme": "wss" if secure else "ws",
+            "subprotocols": list(self.subprotocols),
+            "extensions": {"websocket.http.response": {}},
+        }
+
+
+def build_connection(
+    url: object, exchange: object, subprotocols: Iterable[str], options: Mapping[str, Any]
+) -> BuiltConnection:
+    """Build a connection from `params`, `headers` and `cookies` as httpx takes them. Raises SettingError."""
+    steps, names = steps_of(exchange), tuple(subprotocols)
+    if isinstance(subprotocols, str) or not all(isinstance(name, str) for name in names):
+        raise SettingError(f"subprotocols is {subprotocols!r}; give a list of names, for example ['graphql-ws']")
+    request = build_request("GET", url, options)
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
+    offered = [(b"sec-websocket-protocol", ", ".join(names).encode())] if names else []
+    kept = [pair for pair in headers if pair[0] not in OF_REQUESTS]
+    return BuiltConnection(BuiltRequest(request, (*kept, *HANDSHAKE, *offered), (b"",)), steps, names)
+
+
+@dataclass(slots=True)
+class Connection(Exchange):
+    """One connection: the app receives the client's messages from here and sends its answers to here.
+
+    `status` is ACCEPTED, or that of the response with which the app refused. `body` has the answers as far as they are
+    kept. `closed` is the code with which the app closed, None if it did not.
+    """
+
+    closed: int | None = None
+    answers: list[str | bytes] = field(default_factory=list)
+    left: bool = False
+    _due: int = 0
+    _asked: int = 0
+    _waiting: loops.Event | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the exchange."""
+        template: RequestTemplate = self.template
+        found: tuple[Step, ...] = template.steps  # type: ignore[attr-defined]
+        return found
+
+    async def receive(self) -> Message:
+        """Return the connect, then each message of the client once its time has come, and at last the disconnect."""
+        if not self.received:
+            self.received = 1
+            return {"type": "websocket.connect"}
+        while True:
+            while not self.complete.is_set() and (not self.status or self.pieces < self._due):
+                self._waiting = type(self.complete)()
+                await self._waiting.wait()
+            if self.complete.is_set() or self._asked == len(self.steps):
+                self.left = True
+                self.complete.set()
+                return {"type": "websocket.disconnect", "code": self.closed or NORMAL_CLOSE, "reason": ""}
+            step = self.steps[self._asked]
+            self._asked += 1
+            self._due += step.answers
+            if step.message is not None:
+                self.received += 1
+                key = "text" if isinstance(step.message, str) else "bytes"
+                return {"type": "websocket.receive", key: step.message}
+
+    async def send(self, message: Message) -> None:
+        """Take one message of the app. Raises RuntimeError for one out of order, OSError after the client has left."""
+        kind = message["type"]
+        if self.left:
+            if kind == "websocket.send":
+                raise OSError("the client has closed the connection")
+            return
+        if self.complete.is_set():
+            raise RuntimeError(f"Unexpected ASGI message {kind!r} sent, after sending 'websocket.close'.")
+        if not self.status or kind.startswith("websocket.http.response."):
+            self._begin(kind, message)
+        elif kind == "websocket.send":
+            self._take(message)
+        elif kind == "websocket.close":
+            self.closed = int(message.get("code") or NORMAL_CLOSE)
+            self.complete.set()
+        else:
+            raise RuntimeError(f"Expected ASGI message 'websocket.send' or 'websocket.close', but got {kind!r}.")
+        if self._waiting is not None and (self.complete.is_set() or self.pieces >= self._due):
+            self._waiting.set()
+            self._waiting = None
+
+    def _begin(self, kind: str, message: Message) -> None:
+        if kind == "websocket.accept" and not self.status:
+            self.status = ACCEPTED
+            self.headers = list(message.get("headers") or ())
+            if message.get("subprotocol"):
+                self.headers.append((b"sec-websocket-protocol", message["subprotocol"].encode()))
+        elif kind == "websocket.close":
+            self.status = REFUSED
+            self.complete.set()
+        elif kind == "websocket.http.response.start" and not self.status:
+            self.status = int(message["status"])
+            self.headers = list(message.get("headers") or ())
+        elif kind == "websocket.http.response.body" and self.status not in (0, ACCEPTED):
+            self.body.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                self.complete.set()
+        else:
+            raise RuntimeError(f"Expected ASGI message 'websocket.accept' or 'websocket.close', but got {kind!r}.")
+
+    def _take(self, message: Message) -> None:
+        self.pieces += 1
+        if self.pieces > self.most:
+            raise RepetitionError(
+                f"{self.template.line}: the app went on with its answers after {self.most} of them, and the connections"
+                f" before it had fewer. {REPEATS}"
+            )
+        if self.keep is None:
+            text = message.get("text")
+            self.answers.append(message.get("bytes") or b"" if text is None else text)
+
+    def incomplete(self) -> str | None:
+        """Say what is missing when the app has returned; None if nothing is."""
+        awaited = sum(step.answers for step in self.steps)
+        if not self.status:
+            return "the app returned and neither accepted nor closed the connection"
+        if self.status != ACCEPTED:
+            return None
+        how = "returned" if self.closed is None else f"closed the connection with code {self.closed}"
+        messages = sum(step.message is not None for step in self.steps)
+        if self.received <= messages:
+            asked = max(0, self.received - 1)
+            return (
+                f"the app {how} after {asked} of the {messages} messages of the exchange; leave out the others, or"
+                " correct the app"
+            )
+        if self.pieces != awaited:
+            more = "await them: ('message', 2) awaits two answers" if self.pieces > awaited else "await fewer answers"
+            return f"the app {how} after {self.pieces} answers, where the exchange awaits {awaited}; {more}"
+        return None
+
+    @property
+    def outcome(self) -> str:
+        """What must be the same in each repetition."""
+        if self.status != ACCEPTED:
+            return f"was refused with status {self.status}"
+        closed = "" if self.closed is None else f" and was closed with code {self.closed}"
+        return f"had {self.pieces} answers{closed}"

@@ -1,0 +1,38 @@
+"""What a layer costs for each message of a stream, of a large request body, or of a WebSocket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .estimate import Estimate
+
+# A request with fewer messages one way has no figure per message.
+FEWEST_MESSAGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PerMessage:
+    """The messages of a request one way, `count` of them, and microseconds of self time for each."""
+
+    count: int
+    us: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The cost of a layer by message.
+
+    `sent` are messages towards the client, `received` those from it; None with fewer than FEWEST_MESSAGES.
+    `first_byte` is the time that the layer adds before the first part of the body leaves it: its self time until then,
+    and what it holds the first part back. None if the layer passes no body on, or few messages are sent.
+    """
+
+    sent: PerMessage | None = None
+    received: PerMessage | None = None
+    first_byte: Estimate | None = None
+
+    @property
+    def us_per_message(self) -> Estimate | None:
+        """The figure that a budget judges: the larger one, if many messages go both ways."""
+        both = [one.us for one in (self.sent, self.received) if one is not None]
+        return max(both, key=lambda us: us.estimate, default=None)

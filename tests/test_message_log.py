@@ -1,0 +1,128 @@
+"""Logs written by hand: what each owner spends between its messages, and until the first part of a body leaves it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_mwbudget.analysis.message_log import MessageTimes, message_times
+from pytest_mwbudget.model.stack import HARNESS, RECEIVING, SENDING, SUSPENDED
+
+LAYER, ENDPOINT = 1, 2
+
+
+class Log:
+    """The log of a request through one layer to an endpoint."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.log = [HARNESS, 0]
+        self.owned_by(LAYER, 100)
+        self.owned_by(ENDPOINT, 100)
+
+    def owned_by(self, owner: int, ns: int) -> None:
+        """Let an owner have the time from now on, for `ns`."""
+        self.log += [owner, self.now]
+        self.now += ns
+
+    def read(self) -> MessageTimes:
+        self.owned_by(HARNESS, 0)
+        return message_times(self.log, owners=3)
+
+    def send(self, layer: int = 0, endpoint: int = 0, *, passed: bool = True) -> None:
+        """Send a message that takes so many ns in the layer and in the endpoint afterwards."""
+        self.owned_by(LAYER | SENDING, layer)
+        if passed:
+            self.owned_by(HARNESS | SENDING, 7)
+            self.owned_by(LAYER, 0)
+        self.owned_by(ENDPOINT, endpoint)
+
+    def receive(self, layer: int = 0, endpoint: int = 0) -> None:
+        """Receive a message that takes so many ns in the layer and in the endpoint afterwards."""
+        self.owned_by(LAYER | RECEIVING, 0)
+        self.owned_by(HARNESS | RECEIVING, 7)
+        self.owned_by(LAYER, layer)
+        self.owned_by(ENDPOINT, endpoint)
+
+
+def test_a_message_takes_what_each_owner_spends_between_two_of_them() -> None:
+    log = Log()
+    for _ in range(12):
+        log.send(30, 50)
+    sent = log.read().sent
+    assert (sent.spent.ns[LAYER], sent.spent.ns[ENDPOINT]) == (30, 50)
+    assert sent.inner[LAYER] == sent.outer[LAYER] == sent.outer[ENDPOINT] == sent.count(LAYER) == 12
+
+
+@pytest.mark.parametrize("number", [0, 1, 11])
+def test_the_first_two_messages_and_the_last_are_left_out(number: int) -> None:
+    log = Log()
+    for one in range(12):
+        log.send(30 + 900 * (one == number), 50 + 900 * (one == number))
+    spent = log.read().sent.spent
+    assert (spent.ns[LAYER], spent.ns[ENDPOINT]) == (30, 50)
+
+
+def test_work_of_a_message_in_the_middle_counts() -> None:
+    log = Log()
+    for one in range(12):
+        log.send(30 + 900 * (one == 6))
+    assert log.read().sent.spent.ns[LAYER] == 30 + 900 / 9
+
+
+def test_both_ways_are_told_apart_where_they_take_turns() -> None:
+    log = Log()
+    for _ in range(12):
+        log.receive(layer=20, endpoint=5)
+        log.send(layer=30, endpoint=50)
+    found = log.read()
+    assert (found.received.spent.ns[LAYER], found.sent.spent.ns[LAYER]) == (20, 30)
+    assert (found.received.spent.ns[ENDPOINT], found.sent.spent.ns[ENDPOINT]) == (5, 50)
+
+
+def test_a_layer_that_joins_messages_has_those_of_the_side_with_more() -> None:
+    log = Log()
+    for one in range(12):
+        log.send(30, passed=one in (0, 11))
+    sent = log.read().sent
+    assert (sent.inner[LAYER], sent.outer[LAYER], sent.count(LAYER)) == (12, 2, 12)
+    assert sent.spent.ns[LAYER] == 30
+
+
+def test_a_resumption_in_a_send_is_no_message_and_its_wait_is_of_the_way() -> None:
+    log = Log()
+    for _ in range(12):
+        log.owned_by(LAYER | SENDING, 10)
+        log.owned_by(SUSPENDED, 25)
+        log.owned_by(LAYER | SENDING, 5)
+        log.owned_by(HARNESS | SENDING, 0)
+        log.owned_by(LAYER, 0)
+        log.owned_by(ENDPOINT, 0)
+    sent = log.read().sent
+    assert sent.inner[LAYER] == 12
+    assert (sent.spent.ns[LAYER], sent.spent.resumed[LAYER]) == (40, 1)
+
+
+def test_without_messages_there_is_nothing() -> None:
+    found = message_times([HARNESS, 0], owners=3)
+    assert found.sent.spent.ns == found.received.spent.ns == found.first.spent.ns == (0, 0, 0)
+
+
+def test_a_layer_that_passes_on_adds_its_own_time_to_the_first_byte_and_holds_nothing() -> None:
+    log = Log()
+    for _ in range(12):
+        log.send(30, 50)
+    first = log.read().first
+    assert (first.spent.ns[LAYER], first.held_ns[LAYER], first.arrived[LAYER]) == (100 + 30 + 30, 0, 0)
+    assert first.spent.ns[ENDPOINT] == 100 + 50
+
+
+def test_a_buffer_holds_the_first_byte_while_the_others_work() -> None:
+    log = Log()
+    log.send(30, 50)
+    for _ in range(9):
+        log.send(30, 50, passed=False)
+    log.send(30, 50)
+    first = log.read().first
+    assert first.arrived[LAYER] == 9
+    assert first.held_ns[LAYER] == 9 * 50
+    assert first.spent.ns[LAYER] == 100 + 11 * 30
