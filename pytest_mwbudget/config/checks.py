@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import QUANTITIES, LoopName, Quantity
+from ..model.results import BUDGETED, QUANTITIES, LoopName, Quantity
 from .budgets import LayerBounds
 from .table import SETTINGS
 
@@ -171,14 +171,14 @@ def _line(line: str, where: str) -> tuple[str, LayerBounds]:
 def _bounds(value: object, where: str) -> LayerBounds:
     """Check bounds by quantity; a plain number is a bound of `us`."""
     if value is None:
-        return dict.fromkeys(QUANTITIES)
+        return dict.fromkeys(BUDGETED)
     if not isinstance(value, Mapping):
         return {"us": microseconds(value, where)}
     for quantity in value:
-        if quantity not in QUANTITIES:
+        if quantity not in BUDGETED:
             raise SettingError(
-                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), QUANTITIES)} The quantities are:"
-                f" {', '.join(QUANTITIES)}"
+                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), BUDGETED)} The quantities are:"
+                f" {', '.join(BUDGETED)}"
             )
     return {
         quantity: None if most is None else check(quantity, most, f"{where}[{quantity!r}]")

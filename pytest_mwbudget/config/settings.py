@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
-from ..model.results import QUANTITIES, LoopName, Result
+from ..model.results import BUDGETED, LoopName, Result
 from .budgets import Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
@@ -112,10 +112,10 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
             said.setdefault(key, []).append((value, SETTINGS[key].key))
     layers = _merged_layers(said.get("layers", ()))
     closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
-    used = [key for key in (*QUANTITIES, "total_us", *_FIELDS.values()) if key in closest]
+    used = [key for key in (*BUDGETED, "total_us", *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
     return Settings(
-        Budgets({key: checked[key] for key in QUANTITIES if key in checked}, layers, checked.get("total_us")),
+        Budgets({key: checked[key] for key in BUDGETED if key in checked}, layers, checked.get("total_us")),
         **{name: checked[key] for name, key in _FIELDS.items() if key in checked},
     )
 

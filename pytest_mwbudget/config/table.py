@@ -55,6 +55,8 @@ SETTINGS = {
     for setting in (
         Setting("us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} self time"),
         Setting("busy_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} the part of its self time that holds the event loop"),
+        Setting("p95_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 95th percentile of its self time"),
+        Setting("p99_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 99th percentile of its self time"),
         Setting("objects", "COUNT", IN_A_TEST, f"{_LAYER} Python objects created"),
         Setting("allocations", "COUNT", IN_A_TEST, f"{_LAYER} calls of Python's memory allocators"),
         Setting("bytes", "SIZE", IN_A_TEST, f"{_LAYER} bytes requested from Python's allocators, for example 16 KiB"),

@@ -11,6 +11,7 @@ from .changes import Change
 from .estimate import Estimate, Microseconds, Seconds
 from .remedies import BudgetPlace
 from .stack import Layer
+from .tails import Tails
 
 if TYPE_CHECKING:
     import httpx
@@ -20,13 +21,18 @@ Verdict: TypeAlias = Literal["pass", "fail", "undecided"]
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# Quantities that a layer can have a budget for. The first two are microseconds, the others counts.
+# Quantities of a layer. Those that are not counted are microseconds.
 CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
-Quantity: TypeAlias = Literal["us", "busy_us"] | CountedQuantity
+Quantity: TypeAlias = Literal["us", "busy_us", "p95_us", "p99_us"] | CountedQuantity
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
+# Quantities that are recorded and compared.
 QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+# The percentiles, each with the share of requests that are above it.
+TAILS: Mapping[Quantity, float] = {"p95_us": 0.05, "p99_us": 0.01}
+# Quantities that a layer can have a budget for.
+BUDGETED: tuple[Quantity, ...] = ("us", "busy_us", *TAILS, *COUNTED)
 # Quantities that are counted in requests of their own.
 EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
@@ -163,6 +169,7 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
+    `tails` is None where `us` is.
     """
 
     layer: Layer
@@ -171,6 +178,7 @@ class LayerReport:
     occupation: Occupation | None = None
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
+    tails: Tails | None = None
 
     @property
     def name(self) -> str:

@@ -15,6 +15,8 @@ from .text import amount, bound, figure
 VERBS = {
     "us": "takes",
     "busy_us": "holds the event loop for",
+    "p95_us": "takes, at the 95th percentile,",
+    "p99_us": "takes, at the 99th percentile,",
     "objects": "creates",
     "allocations": "makes",
     "bytes": "requests",
@@ -25,6 +27,7 @@ VERBS = {
     "calls": "makes",
     "py_calls": "enters",
 }
+KINDS_OF_TIME: Mapping[Quantity, str] = {"busy_us": "busy ", "p95_us": "p95 ", "p99_us": "p99 "}
 IN_FILE = "in the table of the request in the file of requests"
 ACCEPT = (
     "Next: if the cost is intended, this writes the figures into the file of limits, unless a limit would rise too far"
@@ -178,7 +181,7 @@ def headline(
 def _worst(row: Row, name: str) -> str:
     quantity = max(row.exceeded, key=row.times_its_budget)
     number, budget = (amount(quantity, one) for one in (row.figures[quantity].value, row.judged[quantity].bound))
-    return f"{name} {'busy ' if quantity == 'busy_us' else ''}{number}, budget {budget}"
+    return f"{name} {KINDS_OF_TIME.get(quantity, '')}{number}, budget {budget}"
 
 
 # ---- what to do next ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ..model.estimate import Estimate
 from ..model.results import (
     EXECUTED,
     PROCESS_WIDE,
+    TAILS,
     Books,
     Count,
     Counts,
@@ -35,6 +36,7 @@ from ..model.results import (
 )
 from ..model.runs import Commit, Provenance, Run
 from ..model.stack import Layer, Origin
+from ..model.tails import Tails
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
@@ -202,6 +204,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "wait_us": occupation and occupation.wait_us,
         "cpu_us": occupation and occupation.cpu_us,
         "blocking": occupation and occupation.blocking,
+        "tails": report.tails and asdict(report.tails),
         **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types"))),
         "budget_us": report.budget_us,
         "budgets": {quantity: asdict(judged) for quantity, judged in report.judged.items()},
@@ -341,7 +344,13 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
         occupation,
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
+        _read_tails(data["tails"]) if data.get("tails") else None,
     )
+
+
+def _read_tails(data: Mapping[str, Any]) -> Tails:
+    percentiles: dict[str, Any] = {key: data[key] and _read_estimate(data[key]) for key in TAILS}
+    return Tails(**{**data, **percentiles})
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:

@@ -21,6 +21,7 @@ from ..model.results import (
     worst,
 )
 from ..model.stack import Origin
+from ..model.tails import Tails
 from .text import figure, size
 
 
@@ -54,6 +55,10 @@ BUSY = Column("busy_us", "busy µs", "of its time, what holds the event loop")
 WAIT = Column("wait_us", "wait µs", "of its time, what it is suspended")
 CPU = Column("cpu_us", "cpu µs", "of busy, what the processor works for it")
 SPENT = (BUSY, WAIT, CPU)
+TAIL_COLUMNS = (
+    Column("p95_us", "p95 µs", "of its time, the 95th percentile", detail=True),
+    Column("p99_us", "p99 µs", "of its time, the 99th percentile", detail=True),
+)
 COUNTS = (
     Column("objects", "objects", "Python objects created", _whole),
     Column("allocations", "allocations", "calls of Python's allocators", _whole, short="allocs"),
@@ -239,6 +244,7 @@ def _row(
     report: LayerReport | None = None,
 ) -> Row:
     figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
+    figures |= {found.column.key: found for found in _of_tails(report.tails if report else None)}
     recorded = result.recorded.limits if result.recorded else ()
     return Row(
         name,
@@ -267,6 +273,13 @@ def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts 
         count = getattr(counts, column.key)
         if count is not None:
             yield Figure(column, count.count, count.low, count.high, count.kinds)
+
+
+def _of_tails(tails: Tails | None) -> Iterator[Figure]:
+    for column in TAIL_COLUMNS if tails else ():
+        us = getattr(tails, column.key)
+        if us is not None:
+            yield Figure(column, us.estimate, us.low, us.high)
 
 
 # The keys of a layer in the JSON that are null if unknown.

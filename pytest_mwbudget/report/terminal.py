@@ -11,7 +11,8 @@ from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
-from .table import COUNTS, SPENT, Column, Row
+from .table import COUNTS, SPENT, TAIL_COLUMNS, Column, Row
+from .tails import percentiles
 from .text import bound, figure, has_id, printable, shortened, wrapped
 from .view import View, view
 
@@ -174,7 +175,8 @@ def _table(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     width = min(width, MAX_WIDTH) - 1
     if shown.effort is not None:
         yield from _times(shown, width, verbose)
-    columns = [column for column in (*COUNTS, *SPENT) if column.key != "suspensions" and _shows(column, shown, verbose)]
+    known = (*COUNTS, *SPENT, *TAIL_COLUMNS)
+    columns = [column for column in known if column.key != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
         yield from _counts(shown, columns, width, verbose)
     yield from (Line(text) for text in _foot(shown, columns, width))
@@ -272,7 +274,7 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
     found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
     budgets = {quantity for row in shown.rows for quantity in row.judged}
     budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
-    if not column.counted:
+    if column in SPENT:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
@@ -302,6 +304,8 @@ def _ranges(row: Row) -> Iterator[str]:
         found = row.figures.get(column.key) if row.report and column.key != "suspensions" else None
         if found is not None and found.varies:
             yield f"  {column.short or column.title} {found.span}"
+    if row.report is not None and row.report.tails is not None:
+        yield f"  {percentiles(row.report.tails)}"
 
 
 def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:

@@ -9,13 +9,14 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..analysis.estimates import Estimates, estimate
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import Hops
+from ..analysis.tails import tails_of
 from ..analysis.verdicts import BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
 from ..asgi.app import Observer
@@ -23,10 +24,10 @@ from ..asgi.stack import Stack
 from ..config.settings import Settings
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
-from ..model.results import Books, Effort, Judged, LayerReport, Quantity, Turn
+from ..model.results import TAILS, Books, Effort, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
-from .host_speed import Machine
+from .host_speed import Machine, Pieces
 from .probes import Probes, task_layers
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
@@ -156,6 +157,9 @@ class Timing:
             self.schedule.turn(pace.request_ns),
             self.environment.hop if self.hops else None,
         )
+        percentiles_us = [us for one in self.layers for quantity, us in one.bounds.items() if quantity in TAILS]
+        if percentiles_us:
+            sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
@@ -283,6 +287,8 @@ class Timing:
         teller, found = told_by(row, look.rows), look.estimates
         if teller is None or teller.entry is None or bound <= found.least_us:
             return set()
+        if quantity in TAILS:
+            return {"split"}
         us = teller.estimate_of(quantity)
         if us is None and found.in_threads and quantity == "busy_us":
             return set()
@@ -375,7 +381,7 @@ class Timing:
         notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework, outside_told=told)
         turn = self.environment.turn.note
         return Timed(
-            layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
+            layers={row.layer.index: self._report(row, look) for row in look.rows},
             total=look.judgements.get(None),
             books=self._books(look),
             floor_us=look.estimates.detection_limit_us,
@@ -384,6 +390,14 @@ class Timing:
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
         )
+
+    def _report(self, row: Row, look: Look) -> LayerReport:
+        """Return the report of a row, with the percentiles of its time if a reader or a budget needs them."""
+        report = row.report(look.judged(row))
+        needed = self.environment.precise or any(quantity in TAILS for quantity in row.bounded.bounds)
+        if not needed or report.us is None or row.entry is None:
+            return report
+        return replace(report, tails=tails_of(look.estimates, row.entry))
 
     def _effort(self) -> Effort:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)

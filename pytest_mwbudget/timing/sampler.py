@@ -24,7 +24,7 @@ from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Nanoseconds
 from ..model.stack import HARNESS, EntryIndex, owner_of
-from .host_speed import reference_ns
+from .host_speed import Pieces, reference_ns, work_ns
 from .null_layers import random_blanks
 from .probes import Probes, TaskLayer
 from .schedule import Schedule
@@ -60,7 +60,8 @@ class Sampler:
     """Collect the samples of one stack.
 
     `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
-    each request; None for a stack that hands no work to threads. `refused` says by entry why a task-spawning layer is
+    each request; None for a stack that hands no work to threads. `pieces` of fixed work are timed after each request of
+    the split, if a budget needs them. `refused` says by entry why a task-spawning layer is
     not bypassed.
     """
 
@@ -87,6 +88,7 @@ class Sampler:
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[EntryIndex, str] = {}
+        self.pieces: Pieces | None = None
         self.turns = 0
         # The log of the latest split request that skipped no layer.
         self.full_log: Sequence[int] = ()
@@ -272,6 +274,9 @@ class Sampler:
             samples.messages = used.messages
         if not stepless:
             split.add(reference, null, used.ns[probes.null_owner], used, hop)
+        if self.pieces is not None and probes is self.probes:
+            for _ in range(self.pieces.number):
+                samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
 
     # ---- bypass -----------------------------------------------------------------------------------------------------
 
