@@ -31,6 +31,7 @@ def field_of(settings: Settings, key: str) -> object:
         "repeat": settings.repeat,
         "lifespan": settings.lifespan,
         "loop": settings.loop,
+        "trend": settings.trend,
         "max_time": settings.max_time_s,
         "undecided": settings.when_undecided,
         "startup_timeout": settings.startup_timeout_s,
@@ -47,6 +48,7 @@ LADDER: list[tuple[str, object, object, object, object]] = [
     ("repeat", ("POST",), ("PUT",), ("PATCH", "PUT"), ()),
     ("lifespan", False, True, True, True),
     ("loop", "trio", "uvloop", "asyncio", None),
+    ("trend", True, False, True, False),
     ("max_time", 1.0, 2.0, 3.0, 5.0),
     ("undecided", "fail", "pass", "pass", "warn"),
 ]

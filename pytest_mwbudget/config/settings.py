@@ -66,6 +66,7 @@ class Settings:
     repeat: tuple[str, ...] = _of("repeat", default=())
     lifespan: bool = _of("lifespan")
     loop: LoopName | None = _of("loop")
+    trend: bool = _of("trend")
     max_time_s: Seconds = _of("max_time")
     startup_timeout_s: Seconds = _of("startup_timeout")
     when_undecided: WhenUndecided = _of("undecided")
@@ -82,6 +83,8 @@ class Settings:
         """Whether to measure time: recorded limits of counts take the place of a report without budgets."""
         if self.timed is not None:
             return self.timed
+        if self.trend:
+            return True
         if self.limits is None:
             return self.budgets.need_clock
         return self.budgets.bound_time or self.limits.timed

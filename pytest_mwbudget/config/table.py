@@ -12,6 +12,8 @@ from typing import Final
 MARKER, OPTION, INI = "marker", "option", "ini"
 # Kinds that the configuration takes as lines.
 LISTS = ("LINES", "METHODS")
+# The kind of options that take no value.
+SWITCH = "true|false"
 # Kinds of options that can be given several times.
 REPEATED = ("REQUEST",)
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
@@ -77,6 +79,13 @@ SETTINGS = {
         ),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
+        Setting(
+            "trend",
+            "true|false",
+            EVERYWHERE,
+            "whether to look for layers that grow with the requests served, in some thousand more requests",
+            False,
+        ),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
         Setting(
             "undecided",

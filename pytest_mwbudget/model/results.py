@@ -12,6 +12,7 @@ from .estimate import Estimate, Microseconds, Seconds
 from .remedies import BudgetPlace
 from .stack import Layer
 from .tails import Tails
+from .trend import Trend
 
 if TYPE_CHECKING:
     import httpx
@@ -169,7 +170,7 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
-    `tails` is None where `us` is.
+    `tails` is None where `us` is, `trend` if nobody asked for it.
     """
 
     layer: Layer
@@ -179,6 +180,7 @@ class LayerReport:
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)
     tails: Tails | None = None
+    trend: Trend | None = None
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from .json import compared, left_out, measured, surveyed
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, SPENT, TAIL_COLUMNS, US, Column, Figure, Row
+from .table import COUNTS, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
 
@@ -253,7 +253,7 @@ def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
     run that this one was compared with.
     """
     if shown.effort is not None:
-        spent, total = _known((*SPENT, *TAIL_COLUMNS), shown.rows), shown.total.figures.get("us")
+        spent, total = _known((*SPENT, *TAIL_COLUMNS, *TREND_COLUMNS), shown.rows), shown.total.figures.get("us")
         columns = [
             ("µs", "microseconds per request, the median", "descending"),
             ("interval", "the confidence interval of the median", "descending"),

@@ -37,6 +37,7 @@ from ..model.results import (
 from ..model.runs import Commit, Provenance, Run
 from ..model.stack import Layer, Origin
 from ..model.tails import Tails
+from ..model.trend import Trend
 from .view import view
 
 SCHEMA = "pytest-mwbudget/1"
@@ -205,6 +206,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "cpu_us": occupation and occupation.cpu_us,
         "blocking": occupation and occupation.blocking,
         "tails": report.tails and asdict(report.tails),
+        "trend": report.trend and asdict(report.trend) | {"grows": report.trend.grows},
         **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types"))),
         "budget_us": report.budget_us,
         "budgets": {quantity: asdict(judged) for quantity, judged in report.judged.items()},
@@ -345,7 +347,14 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
         _read_tails(data["tails"]) if data.get("tails") else None,
+        _read_trend(data["trend"]) if data.get("trend") else None,
     )
+
+
+def _read_trend(data: Mapping[str, Any]) -> Trend:
+    us = data["us_per_1000"]
+    kept = {key: value for key, value in data.items() if key != "grows"}
+    return Trend(**{**kept, "us_per_1000": us and _read_estimate(us)})
 
 
 def _read_tails(data: Mapping[str, Any]) -> Tails:

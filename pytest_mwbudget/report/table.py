@@ -22,6 +22,7 @@ from ..model.results import (
 )
 from ..model.stack import Origin
 from ..model.tails import Tails
+from ..model.trend import Trend
 from .text import figure, size
 
 
@@ -73,7 +74,10 @@ COUNTS = (
     Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
 )
-
+TREND_COLUMNS = (
+    Column("us_per_1000", "growth µs", "what 1,000 more requests add to each request", detail=True),
+    Column("lasting", "growth objects", "objects of each request that stay alive", detail=True),
+)
 
 # Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
 # (docs/decisions/0027). Layers of less processor time than this are left alone.
@@ -245,6 +249,7 @@ def _row(
 ) -> Row:
     figures = {found.column.key: found for found in _figures(us, occupation, counts) if math.isfinite(found.value)}
     figures |= {found.column.key: found for found in _of_tails(report.tails if report else None)}
+    figures |= {found.column.key: found for found in _of_trend(report.trend if report else None)}
     recorded = result.recorded.limits if result.recorded else ()
     return Row(
         name,
@@ -280,6 +285,14 @@ def _of_tails(tails: Tails | None) -> Iterator[Figure]:
         us = getattr(tails, column.key)
         if us is not None:
             yield Figure(column, us.estimate, us.low, us.high)
+
+
+def _of_trend(trend: Trend | None) -> Iterator[Figure]:
+    us, objects = TREND_COLUMNS
+    if trend is not None and trend.us_per_1000 is not None:
+        yield Figure(us, trend.us_per_1000.estimate, trend.us_per_1000.low, trend.us_per_1000.high)
+    if trend is not None and trend.objects is not None:
+        yield Figure(objects, trend.objects)
 
 
 # The keys of a layer in the JSON that are null if unknown.

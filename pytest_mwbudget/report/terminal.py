@@ -14,6 +14,7 @@ from .findings import ACCEPT, Finding, exceeded, missing
 from .table import COUNTS, SPENT, TAIL_COLUMNS, Column, Row
 from .tails import percentiles
 from .text import bound, figure, has_id, printable, shortened, wrapped
+from .trend import slope
 from .view import View, view
 
 # A name of pytest's terminal markup.
@@ -306,6 +307,8 @@ def _ranges(row: Row) -> Iterator[str]:
             yield f"  {column.short or column.title} {found.span}"
     if row.report is not None and row.report.tails is not None:
         yield f"  {percentiles(row.report.tails)}"
+    if row.report is not None and row.report.trend is not None:
+        yield f"  {slope(row.report.trend)}"
 
 
 def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:

@@ -18,6 +18,7 @@ from .changes import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
 from .table import Row, rows
 from .text import figure, has_id
+from .trend import growing
 
 # A row within its budget is no worse than a row without a budget.
 GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}
@@ -140,7 +141,12 @@ def view(result: Result) -> View:
             *missing(result.recorded),
             *undecided(found),
         ),
-        notes=(*result.notes, *mostly_c(layers, result.slowdown or 1.0), *_other_versions(result)),
+        notes=(
+            *result.notes,
+            *mostly_c(layers, result.slowdown or 1.0),
+            *growing(result.layers),
+            *_other_versions(result),
+        ),
         advice=tuple(advise(result)),
         profile=result.profile,
         place=result.place,

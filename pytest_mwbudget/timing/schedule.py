@@ -68,6 +68,14 @@ class Schedule:
     # Parts that no undecided verdict depends on are sampled in one turn of this many, so that a faster machine shows.
     unwanted_every: int = 4
 
+    # Growth is looked for in this many requests at most, in legs, and for this time; objects are followed in as many
+    # requests at most, and for this time.
+    trend_requests: int = 6000
+    trend_leg: int = 250
+    trend_ns: int = 4_000_000_000
+    trend_counted: int = 512
+    trend_counting_ns: int = 2_000_000_000
+
     # A profile ends when each layer has this many samples, within these times, in chunks. The share of a function that
     # takes a fifth of a layer is then known to a tenth of itself.
     profile_samples: int = 500
