@@ -19,6 +19,9 @@ from .calibration import US_PER_NS
 from .estimates import METHOD_SHARE, Estimates
 from .quantiles import least_share, most_share, quantile_interval, requests_needed
 
+# Requests count as slow above these multiples of what lets a budget fail.
+MULTIPLES = (1, 2, 4)
+
 
 def tails_of(found: Estimates, entry: EntryIndex) -> Tails | None:
     """Return the percentiles of a layer's self time, None if no request tells them."""
@@ -73,14 +76,18 @@ def slow_requests(
     """Count the requests in which a layer took more than `above_us`, and the pieces of work that the machine slowed.
 
     A layer that keeps its budget takes up to `kept_us`. It is above only if the machine takes the difference from it
-    within this time. A piece of work as long as `above_us` shows how often that happens.
+    within this time. Pieces of work that are together as long show how often that happens. Long interruptions are
+    rarer than short ones, so multiples of `above_us` may tell what `above_us` itself does not.
     """
     above_us += _error_us(found, entry, above_us)
-    slow = [us > above_us for us in _own_us(found, entry)]
-    slowed = _slowed(found.machine_ns, above_us / US_PER_NS, (above_us - kept_us) / US_PER_NS)
-    alpha = _alpha(found) / 2
-    own_share = least_share(slow, alpha) - most_share(slowed, alpha)
-    return SlowRequests(sum(slow), len(slow), sum(slowed), len(slowed), own_share > TAILS[quantity])
+    own_us, alpha = _own_us(found, entry), _alpha(found) / (2 * len(MULTIPLES))
+    counts = []
+    for multiple in MULTIPLES:
+        slow = [us > multiple * above_us for us in own_us]
+        slowed = _slowed(found.machine_ns, kept_us / US_PER_NS, (multiple * above_us - kept_us) / US_PER_NS)
+        certain = least_share(slow, alpha) - most_share(slowed, alpha) > TAILS[quantity]
+        counts.append(SlowRequests(sum(slow), len(slow), sum(slowed), len(slowed), certain))
+    return next((one for one in counts if one.certain), counts[0])
 
 
 def _slowed(pieces_ns: Sequence[float], length_ns: float, more_ns: float) -> list[bool]:

@@ -329,18 +329,19 @@ class _Judging:
         shared = row.bounded.together.bounds.get(quantity) if row.bounded.together else None
         of_all = None if shared is None else self._of_percentile(row, row.entry, quantity, us, shared)
         judgement = _unless_explained(judgement, row.bounded.together, of_all)
-        if not us.bounded:
-            return Judged(bound, judgement.verdict, judgement.reason)
-        return self._advised(judgement, us, bound, row.slowdown, 0.0, row.method_us)
+        return Judged(bound, judgement.verdict, judgement.reason)
 
     def _of_percentile(
         self, row: Row, entry: EntryIndex, quantity: Quantity, us: Estimate, bound: Microseconds
     ) -> Judgement:
         if us.high <= bound:
             return Judgement("pass")
-        interval = f"the interval {us.low:.2f} to {us.high:.2f} µs"
         if us.low <= bound:
-            return Judgement("undecided", f"{interval} holds the budget of {bound:g} µs", time_tells=True)
+            why = (
+                f"the interval {us.low:.2f} to {us.high:.2f} µs holds the budget of {bound:g} µs; give the run more"
+                f" time with {self.time.name}, or run it again when the machine is less busy"
+            )
+            return Judgement("undecided", tagged(why, "near-budget"))
         above_us = fails_above(bound, row.slowdown)
         found = slow_requests(self.found, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
         waits = row.occupation is not None and row.occupation.wait_us > 0
