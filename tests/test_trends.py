@@ -14,10 +14,12 @@ import pytest
 from starlette.middleware import Middleware
 
 from pytest_mwbudget.analysis.trends import FEWEST_REQUESTS, Slope, lasting, slope
-from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.model.results import LayerReport, Measurement
+from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.terminal import table
+from pytest_mwbudget.report.trend import growing
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import EXECUTED_NS, LEAN, Noop, hello, measured, needs
@@ -190,9 +192,12 @@ def test_reports_name_what_grows(grown: Measurement) -> None:
     assert from_json(written["measurements"][0]).layer("Growing").trend == grown.layer("Growing").trend
 
 
-def test_what_cannot_be_counted_has_a_reason() -> None:
+def test_what_cannot_be_told_is_said_with_its_reason() -> None:
     trend = Trend(600, None, slower=False, counted=0, objects=None, why={"objects": "no extension"})
-    assert not trend.grows
+    report = LayerReport(Layer(0, "A", "a:A", "middleware", entered=True), trend=trend)
+    assert list(growing([report])) == [
+        "No layer was seen to grow with the requests served, over 600 requests; objects is not known: no extension."
+    ]
 
 
 def test_nothing_is_looked_for_unless_somebody_asks() -> None:

@@ -35,7 +35,9 @@ def growing(reports: Sequence[LayerReport]) -> Iterator[str]:
             yield tagged(kept, "growing")
     if known and not any(trend.grows for _, trend in known):
         requests = max(trend.requests for _, trend in known)
-        yield f"No layer was seen to grow with the requests served, over {requests} requests."
+        unknown = dict.fromkeys(f"{key} is not known: {why}" for _, trend in known for key, why in trend.why.items())
+        seen = f"No layer was seen to grow with the requests served, over {requests} requests"
+        yield "; ".join([seen, *unknown]) + "."
 
 
 def slope(trend: Trend) -> str:
