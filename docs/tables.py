@@ -33,6 +33,7 @@ REASONS = (
     "near-budget",
     "below-detection-limit",
     "slow-machine",
+    "machine-tail",
     "other-process",
     "too-few-requests",
     "bypass",

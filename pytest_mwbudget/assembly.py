@@ -9,9 +9,11 @@ from statistics import median_low
 from typing import Any
 
 from .analysis import verdicts
+from .analysis.estimates import ALPHA
 from .analysis.remarks import on_parts
 from .analysis.rows import Bounded, Together
 from .analysis.slowdown import Hops
+from .analysis.trends import lasting, slope
 from .analysis.verdicts import NOT_ENTERED
 from .asgi.stack import Stack
 from .config import budgets
@@ -49,7 +51,9 @@ from .model.stack import (
     owner_of,
     parts_of,
 )
+from .model.trend import Trend
 from .timing.run import Timed
+from .timing.trend import Served
 
 # ---- budgets ----------------------------------------------------------------------------------------------------
 
@@ -235,6 +239,55 @@ def hops(stack: Stack, found: Counted) -> Hops:
     return Hops({entry: count for entry, count in rows.items() if count}, whole)
 
 
+# ---- growth -----------------------------------------------------------------------------------------------------
+
+
+def trends(
+    stack: Stack,
+    layers: Sequence[Bounded],
+    requests: Served,
+    charges: Sequence[RequestCharges],
+    why_not: str | None,
+    too_low: Mapping[Owner, str],
+) -> dict[RowIndex, Trend]:
+    """Return what grows in each layer with a row of its own, by timed `requests` and by `charges` of others.
+
+    `why_not` says why retained objects cannot be counted at all, `too_low` by owner why it was charged too little.
+    """
+    rows = {
+        one.layer.index: [*map(owner_of, parts_of(stack.entries, one.entry))]
+        for one in layers
+        if one.entry is not None and one.entry in stack.probeable and one.layer.entered
+    }
+    return {
+        index: _trend(
+            owners, requests, charges, why_not or next(filter(None, map(too_low.get, owners)), None), len(rows)
+        )
+        for index, owners in rows.items()
+    }
+
+
+def _trend(
+    owners: Sequence[Owner], requests: Served, charges: Sequence[RequestCharges], why_not: str | None, rows: int
+) -> Trend:
+    own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
+    found = slope(own_ns, requests.reference, ALPHA / rows)
+    alive = [sum((one.retained.get(owner, Counter()) for owner in owners), Counter()) for one in charges]
+    kinds = {} if why_not else lasting(alive)
+    why = {"us_per_1000": "there were too few requests from quiet moments"} if found is None else {}
+    if why_not:
+        why["objects"] = why_not
+    return Trend(
+        len(own_ns),
+        found.ns_per_request if found else None,  # a nanosecond per request is a microsecond per 1,000
+        found is not None and found.grows,
+        len(charges),
+        None if why_not else sum(kinds.values()),
+        kinds,
+        why,
+    )
+
+
 # ---- the record -------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +303,7 @@ class Findings:
     parts: tuple[Bounded, ...] = ()
     timed: Timed | None = None
     timed_parts: Timed | None = None
+    trends: Mapping[RowIndex, Trend] = field(default_factory=dict)
 
     @property
     def breaks_count(self) -> bool:
@@ -321,7 +375,8 @@ class Findings:
         time = self.timed.layers.get(layer.index) if self.timed else None
         time = time or LayerReport(layer, judged=self._untimed(bounded))
         judged = {**time.judged, **self._counts_judged(bounded, self.counted.layers)}
-        return replace(time, counts=self.counted.layers.get(layer.index), judged=judged)
+        counts, trend = self.counted.layers.get(layer.index), self.trends.get(layer.index)
+        return replace(time, counts=counts, judged=judged, trend=trend)
 
     def _counts_judged(self, bounded: Bounded, rows: Mapping[RowIndex, Counts]) -> dict[Quantity, Judged]:
         return {q: self._count_judged(bounded, q, rows) for q in COUNTED if q in bounded.bounds}

@@ -20,18 +20,18 @@ from .asgi.os_exit import exit_refused
 from .asgi.request import RequestTemplate, template_of
 from .asgi.stack import Stack
 from .asgi.websocket import BuiltConnection, Connection
-from .assembly import Counted, Findings, bounded_layers, bounded_parts, counted, counted_inside, hops
+from .assembly import Counted, Findings, bounded_layers, bounded_parts, counted, counted_inside, hops, trends
 from .config.budgets import Budgets
 from .config.settings import Settings
 from .counting.backend import counting_backend
 from .counting.executed import Executed, ExecutedRun
 from .counting.executed import Pace as ExecutedPace
-from .counting.run import CountingRun
+from .counting.run import CountingRun, RequestCharges
 from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
-from .model.estimate import Seconds
+from .model.estimate import Nanoseconds, Seconds
 from .model.results import (
     COUNTED,
     PROCESS_WIDE,
@@ -39,9 +39,11 @@ from .model.results import (
     Profile,
     Result,
 )
-from .timing.probes import TaskLayer
+from .timing.probes import Probes, TaskLayer
 from .timing.run import Environment, Pace, Timed, Timing
+from .timing.sampler import Deadline
 from .timing.savings import with_saves
+from .timing.trend import served
 
 if TYPE_CHECKING:
     from .profiling.sampling import Profiled
@@ -179,6 +181,8 @@ async def _measured(
         findings = await run.counted(executed)
         if chosen.need_clock and not foreign_tools.distorting:
             findings = await run.timed(findings)
+            if chosen.trend and not foreign_tools.distorting:
+                findings = await run.trended(findings)
         result = findings.result(caller.template.line, caller.status, caller.loop.name)
         result = replace(result, place=chosen.place)
         if chosen.limits is not None:
@@ -434,6 +438,37 @@ class _Run:
         pace = Pace(self.request_ns, found.suspending, found.sent, hops(stack, found))
         environment = replace(environment, schedule=schedule)
         return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace, left_out=skipped)
+
+    # ---- growth ---------------------------------------------------------------------------------------------------
+
+    async def trended(self, findings: Findings) -> Findings:
+        """Add what grows with the requests served: time in some thousand requests, objects in some hundred others."""
+        __tracebackhide__ = True
+        schedule, clock = self.environment.schedule, self.environment.clock
+        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
+        message = f"the app stopped answering after many requests: a request did not end within {limit_s:g} s"
+        counting = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
+        why_not = self.environment.uncounted.get("retained") or counting.why_not.get("retained")
+        charges: list[RequestCharges] = []
+        async with self.caller.limited(limit_s, message) as extend:
+
+            async def timed(observer: Observer | None) -> Nanoseconds:
+                return (await self.caller(observer)).elapsed_ns
+
+            async def call(observer: Observer | None = None) -> None:
+                await self.caller.settled(observer)
+                extend(limit_s)
+
+            deadline = Deadline(clock() + schedule.trend_ns, clock, lambda: extend(limit_s))
+            probes = Probes(self.stack, clock, suspending=findings.counted.suspending)
+            requests = await served(probes, timed, schedule, deadline)
+            if why_not is None:
+                charges = await counting.count(call, schedule.trend_counted, 0, schedule.trend_counting_ns, clock)
+                why_not = counting.why_not.get("retained")
+        self.foreign_tools.check(self._codes())
+        if self.foreign_tools.distorting:
+            return findings
+        return replace(findings, trends=trends(self.stack, self.layers, requests, charges, why_not, counting.too_low))
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     update = "write the figures of this run to the file of limits, as --mw-budget-update-mode says"
     group.addoption("--mw-budget-update", action="store_true", default=None, help=update)
     for setting in table.SETTINGS.values():
-        if table.OPTION in setting.places:
+        if table.OPTION in setting.places and setting.kind == table.SWITCH:
+            group.addoption(setting.flag, action="store_true", default=None, help=setting.text)
+        elif table.OPTION in setting.places:
             action = "append" if setting.kind in table.REPEATED else "store"
             group.addoption(setting.flag, metavar=setting.kind, default=None, help=setting.help, action=action)
         if table.INI in setting.places:

@@ -11,7 +11,7 @@ import pytest_mwbudget.config.checks
 from pytest_mwbudget.config.budgets import RPS_SHARE, Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model.results import COUNTED, QUANTITIES
+from pytest_mwbudget.model.results import BUDGETED, COUNTED, TAILS
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def every_loop_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def field_of(settings: Settings, key: str) -> object:
     """Return the value of the field that a keyword sets."""
     budgets = settings.budgets
-    if key in QUANTITIES:
+    if key in BUDGETED:
         return dict(budgets.default).get(key)
     return {
         "total_us": budgets.total_us,
@@ -36,6 +36,7 @@ def field_of(settings: Settings, key: str) -> object:
         "repeat": settings.repeat,
         "lifespan": settings.lifespan,
         "loop": settings.loop,
+        "trend": settings.trend,
         "max_time": settings.max_time_s,
         "undecided": settings.when_undecided,
         "startup_timeout": settings.startup_timeout_s,
@@ -45,8 +46,7 @@ def field_of(settings: Settings, key: str) -> object:
 # For each keyword: the value of the closest marker, of a wider marker, of the configuration, and the default.
 LADDER: list[tuple[str, object, object, object, object]] = [
     ("us", 10, 20, 30, None),
-    ("busy_us", 10, 20, 30, None),
-    ("us_per_message", 10, 20, 30, None),
+    *((quantity, 10, 20, 30, None) for quantity in ("busy_us", "us_per_message", *TAILS)),
     *((quantity, 0, 2, 3, None) for quantity in COUNTED),
     ("total_us", 100, 200, 300, None),
     ("outside_us", 100, 200, 300, None),
@@ -58,6 +58,7 @@ LADDER: list[tuple[str, object, object, object, object]] = [
     ("repeat", ("POST",), ("PUT",), ("PATCH", "PUT"), ()),
     ("lifespan", False, True, True, True),
     ("loop", "trio", "uvloop", "asyncio", None),
+    ("trend", True, False, True, False),
     ("max_time", 1.0, 2.0, 3.0, 5.0),
     ("undecided", "fail", "pass", "pass", "warn"),
 ]
@@ -118,7 +119,7 @@ def test_none_for_all_layers_takes_away_every_inherited_budget_by_name() -> None
 
 def test_none_for_a_layer_takes_its_inherited_budgets_away() -> None:
     wider = {"layers": {"A": {"us": 80, "tasks": 1}, "B": 2}}
-    none: dict[str, float | None] = dict.fromkeys(QUANTITIES)
+    none: dict[str, float | None] = dict.fromkeys(BUDGETED)
     assert merge([{"layers": {"A": None}}, wider], {}).budgets.layers == {"A": none, "B": {"us": 2.0}}
     assert merge([{"layers": {"A": {"us": None}}}, wider], {}).budgets.layers == {
         "A": {"us": None, "tasks": 1},
@@ -129,7 +130,7 @@ def test_none_for_a_layer_takes_its_inherited_budgets_away() -> None:
 
 def test_none_for_a_layer_takes_the_default_away_from_it() -> None:
     merged = merge([{"layers": {"A": None, "B": {"us": None, "tasks": 2}}}], {"us": 30, "objects": 100})
-    assert merged.budgets.layers == {"A": dict.fromkeys(QUANTITIES), "B": {"us": None, "tasks": 2}}
+    assert merged.budgets.layers == {"A": dict.fromkeys(BUDGETED), "B": {"us": None, "tasks": 2}}
     assert merged.budgets.quantities == {"us", "objects", "tasks"}
 
 
@@ -158,7 +159,7 @@ def test_a_layer_may_have_microseconds_or_bounds_by_quantity() -> None:
     assert merged.budgets.layers == {"A": {"us": 80.0}, "B": {"us": 80.0, "tasks": 0, "bytes": 2048}, "C": {}}
 
 
-@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("quantity", BUDGETED)
 def test_every_quantity_can_stand_by_the_name_of_a_layer(quantity: str) -> None:
     expected = {"A": {quantity: 7}}
     assert merge([{"layers": {"A": {quantity: 7}}}], {}).budgets.layers == expected
@@ -317,7 +318,7 @@ def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(line: str, messa
 def test_a_quantity_that_does_not_exist_has_its_near_miss_and_the_quantities() -> None:
     message = complaint([{"layers": {"GZip": {"object": 5}}}])
     assert "layers['GZip'] has a budget of 'object'. Did you mean 'objects'?" in message
-    assert all(quantity in message for quantity in QUANTITIES)
+    assert all(quantity in message for quantity in BUDGETED)
 
 
 @pytest.mark.parametrize("bounds", [[5], "much", True])

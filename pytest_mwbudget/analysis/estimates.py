@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -74,7 +74,10 @@ class Estimates:
     - `least_us`: the part of `detection_limit_us` that more time does not lower
     - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
-    - `alpha`: the chance that one interval misses
+    - `own_ns`: what `split` is the median of, in nanoseconds and with the cost of steppers
+    - `alpha`: the chance that the interval of one row misses
+    - `hopping`: the entries that hand work to threads
+    - `machine_ns`: pieces of fixed work from quiet moments, in their order; empty if none were timed
     - `step`: the cost of a stepper at one suspension; `handing`: that of handing a message to or from a probe
     - `messages`: by entry, for layers that many messages pass; `message_limit_us`: the detection limit of a message
     """
@@ -96,7 +99,10 @@ class Estimates:
     probed: bool
     in_threads: bool
     waits: Waits = field(default_factory=Waits)
+    own_ns: Mapping[EntryIndex, Sequence[float]] = field(default_factory=dict)
     alpha: float = ALPHA
+    hopping: Collection[EntryIndex] = ()
+    machine_ns: Sequence[float] = ()
     step: Estimate = ZERO
     handing: Estimate = ZERO
     messages: Mapping[EntryIndex, Messages] = field(default_factory=dict)
@@ -154,7 +160,9 @@ def estimate(
         probes_around.append(wall.probes_at(OUTERMOST))
     rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
     owners = {index: [owner_of(part) for part in parts_of(entries, index)] for index in rows}
-    split = {index: wall.row(owners[index], wall.probes_of(index), step) for index in rows}
+    probes = {index: wall.probes_of(index) for index in rows}
+    own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
+    split = {index: wall.told(own_ns[index], owners[index], probes[index], step) for index in rows}
     suspended = {index: sum(map(wall.suspended, owners[index])) for index in rows}
     saved = {index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)}
     method = {
@@ -169,7 +177,7 @@ def estimate(
     return Estimates(
         split=split,
         bypass={index: us.widened(method[index]) for index, us in saved.items()},
-        holding=split | {i: wall.row(owners[i], wall.probes_of(i), step, holding=True) for i in rows if suspended[i]},
+        holding=split | {i: wall.row(owners[i], probes[i], step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row(owners[index], cpu.probes_of(index), step) for index in rows} if cpu else None,
         suspended_cpu={i: independent_sum(*map(cpu.suspended_interval, owners[i])) if cpu else ZERO for i in rows},
@@ -189,9 +197,12 @@ def estimate(
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
         waits=Waits() if hops is None else _waits(samples, wall, hops, min(best_hop_ns, quick_hop_ns), owners),
+        own_ns=own_ns,
+        alpha=alpha,
+        hopping=frozenset(hops.rows) if hops else (),
+        machine_ns=samples.machine.steady(quick_ns).values,
         step=step,
         handing=wall.probes.handing,
-        alpha=alpha,
     )
 
 
@@ -260,25 +271,45 @@ class Legs:
         return independent_sum(*map(self.probes_at, parts_of(self.entries, row)))
 
     def row(self, owners: Sequence[Owner], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
-        """Return the time of these owners together, less the cost of probes and steppers.
+        """Return the time of these owners together, less the cost of probes and steppers; `holding` as in `own_ns`."""
+        return self.told(self.own_ns(owners, probes, holding=holding), owners, probes, step, holding=holding)
+
+    def own_ns(self, owners: Sequence[Owner], probes: Estimate, *, holding: bool = False) -> list[float]:
+        """Return the nanoseconds of these owners together in each request, less the cost of probes.
 
         `holding` leaves out suspensions. The probes are subtracted at the pace of the moment, because a busy machine
-        slows them and the layer alike.
+        slows them and the layer alike. Empty if there are no requests for these owners.
         """
         level = self.level(owners)
         if level is None:
-            return interval((), self.alpha)
-        split = self.splits[level]
-        probes = independent_sum(probes, self.probes.handing * sum(self.handovers[owner] for owner in owners))
-        probes_ns = probes.estimate / US_PER_NS
+            return []
+        probes_ns = self._probes(owners, probes).estimate / US_PER_NS
         own_ns = []
-        for used, pace in zip(split.spent, self.tempo[level], strict=True):
+        for used, pace in zip(self.splits[level].spent, self.tempo[level], strict=True):
             suspended_ns = sum(used.suspended[owner] for owner in owners) if holding else 0
             own_ns.append(sum(used.ns[owner] for owner in owners) - suspended_ns - probes_ns * pace)
+        return own_ns
+
+    def told(
+        self,
+        own_ns: Sequence[float],
+        owners: Sequence[Owner],
+        probes: Estimate,
+        step: Estimate,
+        *,
+        holding: bool = False,
+    ) -> Estimate:
+        """Return the time that the requests of `own_ns` tell, less the cost of steppers; unbounded without requests."""
+        if not own_ns:
+            return interval((), self.alpha)
         resumed = self.resumed(owners)
         steppers = step * resumed if resumed else ZERO
-        us = independent_sum(interval(own_ns, self.alpha), -probes.centred, -steppers)
+        us = independent_sum(interval(own_ns, self.alpha), -self._probes(owners, probes).centred, -steppers)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
+
+    def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
+        """Return the cost of the probes, and of handing messages over, in the time of these owners."""
+        return independent_sum(probes, self.probes.handing * sum(self.handovers[owner] for owner in owners))
 
     def level(self, owners: Sequence[Owner]) -> int | None:
         """Return the level of the split for these owners: the highest with enough requests, else the longest."""

@@ -75,12 +75,12 @@ class Row:
         return self.bounded.layer
 
     def estimate_of(self, quantity: Quantity) -> Estimate | None:
-        """Return the time that a budget of a quantity is about."""
+        """Return the typical time that a budget of a quantity is about; None for a percentile."""
         if quantity == "us":
             return self.us
         if quantity == "us_per_message":
             return self.messages.us_per_message if self.messages else None
-        return self.occupation.busy if self.occupation else None
+        return self.occupation.busy if self.occupation and quantity == "busy_us" else None
 
     def report(self, judged: Mapping[Quantity, Judged]) -> LayerReport:
         """Return what the user sees of this row, without counts. A time without an interval is not shown."""

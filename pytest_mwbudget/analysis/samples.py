@@ -204,6 +204,7 @@ class Samples:
     - `bypass`: by entry
     - `inside`: the time between the first and the last probe; `inside_stepless`: the same without steppers
     - `whole`: the time of requests without probes
+    - `machine`: pieces of fixed work beside the requests
     - `messages`: calls of the server's receive and send in a request; `sent`: messages that each entry typically sends
     """
 
@@ -215,6 +216,7 @@ class Samples:
     bypass: dict[EntryIndex, Pairs] = field(default_factory=dict)
     inside: Series = field(default_factory=Series)
     inside_stepless: Series = field(default_factory=Series)
+    machine: Series = field(default_factory=Series)
     messages: int = 0
     rounds: int = 0
     requests: int = 0

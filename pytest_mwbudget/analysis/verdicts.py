@@ -11,10 +11,11 @@ from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.messages import FEWEST_MESSAGES
 from ..model.remedies import MAX_TIME, TimeOption
-from ..model.results import Count, Effort, Frame, Judged, Quantity, Verdict
+from ..model.results import TAILS, Count, Effort, Frame, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import BY_MESSAGE, Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
+from .tails import needed, percentile, slow_requests, too_few
 
 # The same layer differs by up to this share from process to process, and no interval of one process contains that
 # (docs/decisions/0012).
@@ -62,25 +63,9 @@ def judge(
     detection limit `limit_us` gets no verdict. More time, which `time` gives, lowers that limit to `least_us` at best.
     `slowdown` is at least 1. The figure may have waited for threads `waited_us` longer than at the machine's best.
     """
-    if not math.isfinite(limit_us):
-        return Judgement(
-            "undecided",
-            tagged(
-                "there were too few requests to tell this run's detection limit; give the run more time with"
-                f" {time.name}",
-                "too-few-requests",
-            ),
-        )
-    if bound < limit_us:
-        more_time = f", or give the run more time with {time.name}" if bound > least_us else ""
-        return Judgement(
-            "undecided",
-            tagged(
-                f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
-                f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
-                "below-detection-limit",
-            ),
-        )
+    undetectable = _undetectable(bound, limit_us, least_us, time)
+    if undetectable is not None:
+        return undetectable
     if us.high <= bound:
         return Judgement("pass")
     interval = f"the interval {us.low:.2f} to {us.high:.2f} µs"
@@ -113,6 +98,32 @@ def judge(
         " by from run to run",
         time_tells=True,
     )
+
+
+def _undetectable(
+    bound: Microseconds, limit_us: Microseconds, least_us: Microseconds, time: TimeOption
+) -> Judgement | None:
+    """Return the judgement of a budget below the detection limit, None for another budget."""
+    if not math.isfinite(limit_us):
+        return Judgement(
+            "undecided",
+            tagged(
+                "there were too few requests to tell this run's detection limit; give the run more time with"
+                f" {time.name}",
+                "too-few-requests",
+            ),
+        )
+    if bound < limit_us:
+        more_time = f", or give the run more time with {time.name}" if bound > least_us else ""
+        return Judgement(
+            "undecided",
+            tagged(
+                f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
+                f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
+                "below-detection-limit",
+            ),
+        )
+    return None
 
 
 def fails_above(bound: Microseconds, slowdown: float, waited_us: Microseconds = 0.0) -> Microseconds:
@@ -202,8 +213,8 @@ class Look:
         if row.method != "bypass" or entry is None:
             return False
         shared_us = self.estimates.shared_us.get(entry, 0.0)
-        # A cost per message is always by the split.
-        quantities = row.bounded.bounds.keys() - BY_MESSAGE
+        # A cost per message and percentiles are always by the split.
+        quantities = row.bounded.bounds.keys() - BY_MESSAGE - TAILS.keys()
         split = {quantity: by_split(entry, quantity, self.estimates) for quantity in quantities}
         return any(us.widened(shared_us).high > row.bounded.bounds[quantity] for quantity, us in split.items())
 
@@ -271,6 +282,8 @@ class _Judging:
     def row(self, row: Row, quantity: Quantity) -> Judged:
         """Judge a budget of a layer."""
         us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
+        if quantity in TAILS and row.us is not None:
+            return self._percentile(row, quantity, bound)
         if us is None:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
@@ -305,7 +318,7 @@ class _Judging:
             )
             return Judgement("undecided", tagged(few, "few-messages"))
         if row.layer.merged_with is None:
-            told = "its time" if quantity == "us" else "how long it holds the event loop"
+            told = "how long it holds the event loop" if quantity == "busy_us" else "its time"
             return Judgement(
                 "undecided",
                 tagged(
@@ -315,7 +328,57 @@ class _Judging:
             )
         together = told_by(row, self.rows)
         us = together.estimate_of(quantity) if together else None
+        if quantity in TAILS and together is not None and together.entry is not None:
+            us = percentile(self.found, together.entry, quantity)
         return Judgement("pass") if us is not None and us.high <= bound else _merged(row.layer)
+
+    def _percentile(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judged:
+        """Judge a percentile of a layer's self time. Only requests that the machine does not explain let it fail."""
+        us = percentile(self.found, row.entry, quantity) if row.entry is not None else None
+        if row.entry is None or us is None:
+            judgement = self._without_time(row, quantity, bound)
+            return Judged(bound, judgement.verdict, judgement.reason)
+        undetectable = _undetectable(bound, self.found.detection_limit_us, self.found.least_us, self.time)
+        if undetectable is not None:
+            return Judged(bound, undetectable.verdict, undetectable.reason)
+        if us.high > bound and us.low <= bound and not us.bounded:
+            requests = len(self.found.own_ns[row.entry])
+            rate = requests / max(self.effort.seconds, 1e-9)
+            remedy = more_time(needed(self.found, quantity) / rate, time=self.time)
+            few = f"{too_few(self.found, quantity, requests)}: {remedy}"
+            return Judged(bound, "undecided", tagged(few, "too-few-requests"))
+        judgement = self._of_percentile(row, row.entry, quantity, us, bound)
+        shared = row.bounded.together.bounds.get(quantity) if row.bounded.together else None
+        of_all = None if shared is None else self._of_percentile(row, row.entry, quantity, us, shared)
+        judgement = _unless_explained(judgement, row.bounded.together, of_all)
+        return Judged(bound, judgement.verdict, judgement.reason)
+
+    def _of_percentile(
+        self, row: Row, entry: EntryIndex, quantity: Quantity, us: Estimate, bound: Microseconds
+    ) -> Judgement:
+        if us.high <= bound:
+            return Judgement("pass")
+        if us.low <= bound:
+            why = (
+                f"the interval {us.low:.2f} to {us.high:.2f} µs holds the budget of {bound:g} µs; give the run more"
+                f" time with {self.time.name}, or run it again when the machine is less busy"
+            )
+            return Judgement("undecided", tagged(why, "near-budget"))
+        above_us = fails_above(bound, row.slowdown)
+        found = slow_requests(self.found, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
+        waits = row.occupation is not None and row.occupation.wait_us > 0
+        if waits or entry in self.found.hopping or self.found.in_threads:
+            why = "it waits for threads or for something else, and the machine decides how long a wait takes"
+        elif found.certain:
+            return Judgement("undecided", self.crowded) if self.crowded else Judgement("fail")
+        else:
+            why = (
+                f"{found.slow} of {found.requests} requests took more than {above_us:.4g} µs, and so did"
+                f" {found.slowed} of {found.pieces} pieces of fixed work that should take a little less: that the"
+                " machine makes no such requests is not certain; give the run more time with"
+                f" {self.time.name}, or run it again when the machine is less busy"
+            )
+        return Judgement("undecided", tagged(why, "machine-tail"))
 
     def _figure(
         self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float, waited_us: Microseconds

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import QUANTITIES, LoopName, Quantity
+from ..model.results import BUDGETED, QUANTITIES, LoopName, Quantity
 from .budgets import RPS_SHARE, LayerBounds
 from .table import SETTINGS
 
@@ -216,10 +216,10 @@ def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]
 def _bounds(value: object, where: str) -> LayerBounds:
     """Check bounds by quantity; a plain number is a bound of `us`."""
     if value is None:
-        return dict.fromkeys((*QUANTITIES, RPS_SHARE))
+        return dict.fromkeys((*BUDGETED, RPS_SHARE))
     if not isinstance(value, Mapping):
         return {"us": microseconds(value, where)}
-    choices = (*QUANTITIES, RPS_SHARE)
+    choices = (*BUDGETED, RPS_SHARE)
     for quantity in value:
         if quantity not in choices:
             raise SettingError(

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
-from ..model.results import FRAMES, QUANTITIES, LoopName, Result
+from ..model.results import BUDGETED, FRAMES, LoopName, Result
 from .budgets import RPS_SHARE, Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
@@ -77,6 +77,7 @@ class Settings:
     repeat: tuple[str, ...] = _of("repeat", default=())
     lifespan: bool = _of("lifespan")
     loop: LoopName | None = _of("loop")
+    trend: bool = _of("trend")
     max_time_s: Seconds = _of("max_time")
     startup_timeout_s: Seconds = _of("startup_timeout")
     when_undecided: WhenUndecided = _of("undecided")
@@ -97,7 +98,7 @@ class Settings:
         """Whether to measure time: recorded limits of counts take the place of a report without budgets."""
         if self.timed is not None:
             return self.timed
-        if self.load is not None:
+        if self.load is not None or self.trend:
             return True
         if self.limits is None:
             return self.budgets.need_clock
@@ -130,13 +131,13 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     layers, parts = (_merged_layers(key, said.get(key, ())) for key in ("layers", "endpoint"))
     closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
     of_frames = [f"{frame}_us" for frame in FRAMES]
-    used = [key for key in (*QUANTITIES, RPS_SHARE, *of_frames, *_FIELDS.values()) if key in closest]
+    used = [key for key in (*BUDGETED, RPS_SHARE, *of_frames, *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
     frames = {key: checked[key] for key in of_frames if key in checked}
     shares = {name: {RPS_SHARE: of[RPS_SHARE]} for name, of in layers.items() if RPS_SHARE in of}
     others = {name: {key: most for key, most in of.items() if key != RPS_SHARE} for name, of in layers.items()}
     return Settings(
-        Budgets({key: checked[key] for key in QUANTITIES if key in checked}, others, **frames, endpoint=parts),
+        Budgets({key: checked[key] for key in BUDGETED if key in checked}, others, **frames, endpoint=parts),
         load_budgets=Budgets({key: checked[key] for key in (RPS_SHARE,) if key in checked}, shares),
         **{name: checked[key] for name, key in _FIELDS.items() if key in checked},
     )

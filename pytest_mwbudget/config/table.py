@@ -12,6 +12,8 @@ from typing import Final
 MARKER, OPTION, INI = "marker", "option", "ini"
 # Kinds that the configuration takes as lines.
 LISTS = ("LINES", "PARTS", "METHODS")
+# The kind of options that take no value.
+SWITCH = "true|false"
 # Kinds of options that can be given several times.
 REPEATED = ("REQUEST",)
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
@@ -61,6 +63,8 @@ SETTINGS = {
             IN_A_TEST,
             "budget of every middleware layer, per message of a stream: self time",
         ),
+        Setting("p95_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 95th percentile of its self time"),
+        Setting("p99_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 99th percentile of its self time"),
         Setting("objects", "COUNT", IN_A_TEST, f"{_LAYER} Python objects created"),
         Setting("allocations", "COUNT", IN_A_TEST, f"{_LAYER} calls of Python's memory allocators"),
         Setting("bytes", "SIZE", IN_A_TEST, f"{_LAYER} bytes requested from Python's allocators, for example 16 KiB"),
@@ -98,6 +102,13 @@ SETTINGS = {
         ),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
+        Setting(
+            "trend",
+            "true|false",
+            EVERYWHERE,
+            "whether to look for layers that grow with the requests served, in some thousand more requests",
+            False,
+        ),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
         Setting("load_time", "SECONDS", EVERYWHERE, "longest time of the bursts under load", 10),
         Setting(

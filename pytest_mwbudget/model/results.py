@@ -17,6 +17,8 @@ from .messages import Messages
 from .remedies import BudgetPlace
 from .saves import Saves
 from .stack import Layer
+from .tails import Tails
+from .trend import Trend
 
 if TYPE_CHECKING:
     import httpx
@@ -27,16 +29,21 @@ if TYPE_CHECKING:
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# Quantities that a layer can have a budget for. The first three are microseconds, the others counts.
+# Quantities of a layer. Those that are not counted are microseconds.
 CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
-Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message"] | CountedQuantity
+Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message", "p95_us", "p99_us"] | CountedQuantity
 # The rows that are no layers, which can have a budget of time.
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: tuple[Frame, ...] = get_args(Frame)
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
-QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
+# Quantities that are recorded and compared.
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+# The percentiles, each with the share of requests that are above it.
+TAILS: Mapping[Quantity, float] = {"p95_us": 0.05, "p99_us": 0.01}
+# Quantities that a layer can have a budget for.
+BUDGETED: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *TAILS, *COUNTED)
 # Quantities that are counted in requests of their own.
 EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
@@ -165,7 +172,8 @@ class LayerReport:
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
     `messages` is None where few messages pass the layer, or nobody reads what a message costs. `saves` is what leaving
-    the layer out saves, None if nobody reads it. `load` is None unless the request was measured under load.
+    the layer out saves, None if nobody reads it. `load` is None unless the request was measured under load. `tails` is
+    None where `us` is, `trend` if nobody asked for it.
     """
 
     layer: Layer
@@ -177,6 +185,8 @@ class LayerReport:
     messages: Messages | None = None
     saves: Saves | None = None
     load: LayerLoad | None = None
+    tails: Tails | None = None
+    trend: Trend | None = None
 
     @property
     def name(self) -> str:

@@ -16,6 +16,8 @@ VERBS = {
     "us": "takes",
     "busy_us": "holds the event loop for",
     "us_per_message": "takes",
+    "p95_us": "takes, at the 95th percentile,",
+    "p99_us": "takes, at the 99th percentile,",
     "objects": "creates",
     "allocations": "makes",
     "bytes": "requests",
@@ -26,6 +28,7 @@ VERBS = {
     "calls": "makes",
     "py_calls": "enters",
 }
+KINDS_OF_TIME: Mapping[Quantity, str] = {"busy_us": "busy ", "p95_us": "p95 ", "p99_us": "p99 "}
 IN_FILE = "in the table of the request in the file of requests"
 ACCEPT = (
     "Next: if the cost is intended, this writes the figures into the file of limits, unless a limit would rise too far"
@@ -187,7 +190,7 @@ def _worst(row: Row, name: str) -> str:
     quantity = max(row.exceeded, key=row.times_its_budget)
     number, budget = (amount(quantity, one) for one in (row.figures[quantity].value, row.judged[quantity].bound))
     per = " per message" if quantity == "us_per_message" else ""
-    return f"{name} {'busy ' if quantity == 'busy_us' else ''}{number}{per}, budget {budget}"
+    return f"{name} {KINDS_OF_TIME.get(quantity, '')}{number}{per}, budget {budget}"
 
 
 # ---- what to do next ---------------------------------------------------------------------------------------------

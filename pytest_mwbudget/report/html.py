@@ -28,7 +28,7 @@ from .load import LoadRow, LoadView
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, MESSAGES, SAVES, SPENT, US, Column, Figure, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
 
@@ -270,7 +270,8 @@ def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[
     `columns` has the title of each column, its meaning, and the order that the first click sorts in.
     """
     if shown.effort is not None:
-        spent, total = _known((SAVES, *SPENT, *MESSAGES), rows), shown.total.figures.get("us")
+        further = (SAVES, *SPENT, *MESSAGES, *TAIL_COLUMNS, *TREND_COLUMNS)
+        spent, total = _known(further, rows), shown.total.figures.get("us")
         columns = [
             ("µs", "microseconds per request, the median", "descending"),
             ("interval", "the confidence interval of the median", "descending"),

@@ -18,6 +18,7 @@ from ..model.messages import Messages, PerMessage
 from ..model.results import (
     EXECUTED,
     PROCESS_WIDE,
+    TAILS,
     Books,
     Count,
     Counts,
@@ -38,6 +39,8 @@ from ..model.results import (
 from ..model.runs import Commit, Provenance, Run
 from ..model.saves import Saves
 from ..model.stack import Layer, Origin
+from ..model.tails import Tails
+from ..model.trend import Trend
 from .load_json import read_layer_load, read_load
 from .table import UNREAD, Row
 from .view import view
@@ -220,6 +223,8 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "wait_us": occupation and occupation.wait_us,
         "cpu_us": occupation and occupation.cpu_us,
         "blocking": occupation and occupation.blocking,
+        "tails": report.tails and asdict(report.tails),
+        "trend": report.trend and asdict(report.trend) | {"grows": report.trend.grows},
         **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types"))),
         "per_message": report.messages and asdict(report.messages),
         "budget_us": report.budget_us,
@@ -372,7 +377,9 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Layer
         {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
         _read_messages(data["per_message"]) if data.get("per_message") else None,
         _read_saves(data),
-        load=read_layer_load(data["load"]) if data.get("load") else None,
+        read_layer_load(data["load"]) if data.get("load") else None,
+        _read_tails(data["tails"]) if data.get("tails") else None,
+        _read_trend(data["trend"]) if data.get("trend") else None,
     )
 
 
@@ -389,6 +396,17 @@ def _read_messages(data: Mapping[str, Any]) -> Messages:
         one and PerMessage(one["count"], _read_estimate(one["us"])) for one in (data["sent"], data["received"])
     )
     return Messages(sent, received, data["first_byte"] and _read_estimate(data["first_byte"]))
+
+
+def _read_trend(data: Mapping[str, Any]) -> Trend:
+    us = data["us_per_1000"]
+    kept = {key: value for key, value in data.items() if key != "grows"}
+    return Trend(**{**kept, "us_per_1000": us and _read_estimate(us)})
+
+
+def _read_tails(data: Mapping[str, Any]) -> Tails:
+    percentiles: dict[str, Any] = {key: data[key] and _read_estimate(data[key]) for key in TAILS}
+    return Tails(**{**data, **percentiles})
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..errors import explain_command
-from ..model.results import Profile, RequestLine, Verdict
+from ..model.results import TAILS, Profile, RequestLine, Verdict
 from .changes import about, cell, span
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
@@ -16,6 +16,7 @@ from .load import LoadView
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
 from .table import SAVES, Row
+from .tails import percentiles
 from .text import amount, figure, printable
 from .view import View, view
 
@@ -234,6 +235,8 @@ def _findings(shown: View) -> Iterator[str]:
         yield f"- {plain(printable(finding.sentence))}"
         yield from (f"  - {plain(printable(item))}" for item in finding.items)
     for row in shown.rows:
+        if row.report is not None and row.report.tails is not None and set(TAILS).intersection(row.judged):
+            yield f"- {code(row.name)}: {percentiles(row.report.tails)}"
         if not row.entered:
             yield f"- {code(row.name)} was not entered: a layer outside it answered"
         if row.merged_with is not None:

@@ -21,6 +21,8 @@ from ..model.results import (
     worst,
 )
 from ..model.stack import Origin
+from ..model.tails import Tails
+from ..model.trend import Trend
 from .text import figure, size
 
 
@@ -58,6 +60,10 @@ SPENT = (BUSY, WAIT, CPU)
 PER_MESSAGE = Column("us_per_message", "µs/message", "microseconds per message; the larger figure of both ways")
 FIRST_BYTE = Column("first_byte_us", "1st byte µs", "time that it adds before the first part of the body leaves it")
 MESSAGES = (PER_MESSAGE, FIRST_BYTE)
+TAIL_COLUMNS = (
+    Column("p95_us", "p95 µs", "of its time, the 95th percentile", detail=True),
+    Column("p99_us", "p99 µs", "of its time, the 99th percentile", detail=True),
+)
 COUNTS = (
     Column("objects", "objects", "Python objects created", _whole),
     Column("allocations", "allocations", "calls of Python's allocators", _whole, short="allocs"),
@@ -72,7 +78,10 @@ COUNTS = (
     Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
     Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
 )
-
+TREND_COLUMNS = (
+    Column("us_per_1000", "growth µs", "what 1,000 more requests add to each request", detail=True),
+    Column("lasting", "growth objects", "objects of each request that stay alive", detail=True),
+)
 
 # Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
 # (docs/decisions/0027). Layers of less processor time than this are left alone.
@@ -261,7 +270,13 @@ def _row(
     judged: Mapping[Quantity, Judged] | None = None,
     report: LayerReport | None = None,
 ) -> Row:
-    known = (*_figures(us, occupation, counts), *_saves(report), *_message_figures(report))
+    known = (
+        *_figures(us, occupation, counts),
+        *_saves(report),
+        *_message_figures(report),
+        *_of_tails(report.tails if report else None),
+        *_of_trend(report.trend if report else None),
+    )
     figures = {found.column.key: found for found in known if math.isfinite(found.value)}
     recorded = result.recorded.limits if result.recorded else ()
     return Row(
@@ -305,6 +320,21 @@ def _message_figures(report: LayerReport | None) -> Iterator[Figure]:
         for column, us in ((PER_MESSAGE, messages.us_per_message), (FIRST_BYTE, messages.first_byte)):
             if us is not None:
                 yield Figure(column, us.estimate, us.low, us.high)
+
+
+def _of_tails(tails: Tails | None) -> Iterator[Figure]:
+    for column in TAIL_COLUMNS if tails else ():
+        us = getattr(tails, column.key)
+        if us is not None:
+            yield Figure(column, us.estimate, us.low, us.high)
+
+
+def _of_trend(trend: Trend | None) -> Iterator[Figure]:
+    us, objects = TREND_COLUMNS
+    if trend is not None and trend.us_per_1000 is not None:
+        yield Figure(us, trend.us_per_1000.estimate, trend.us_per_1000.low, trend.us_per_1000.high)
+    if trend is not None and trend.objects is not None:
+        yield Figure(objects, trend.objects)
 
 
 # The keys of a layer in the JSON that are null if unknown.

@@ -12,8 +12,10 @@ from ..model.results import RequestLine, Result, Verdict, worst
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .load import LoadRow, LoadView
-from .table import COUNTS, MESSAGES, SAVES, SPENT, Column, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, Column, Row
+from .tails import percentiles
 from .text import bound, figure, has_id, printable, shortened, wrapped
+from .trend import slope
 from .view import View, view
 
 # A name of pytest's terminal markup.
@@ -184,7 +186,7 @@ def _table(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     width = min(width, MAX_WIDTH) - 1
     if shown.effort is not None:
         yield from _times(shown, width, verbose)
-    known = (*MESSAGES, *COUNTS, *SPENT)
+    known = (*MESSAGES, *COUNTS, *SPENT, *TAIL_COLUMNS)
     columns = [column for column in known if column.key != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
         yield from _counts(shown, columns, width, verbose)
@@ -313,7 +315,7 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
     budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
     if column in MESSAGES:
         return bool(found)
-    if not column.counted:
+    if column in SPENT:
         spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
@@ -369,6 +371,10 @@ def _ranges(row: Row) -> Iterator[str]:
         found = row.figures.get(column.key) if row.report and column.key != "suspensions" else None
         if found is not None and found.varies:
             yield f"  {column.short or column.title} {found.span}"
+    if row.report is not None and row.report.tails is not None:
+        yield f"  {percentiles(row.report.tails)}"
+    if row.report is not None and row.report.trend is not None:
+        yield f"  {slope(row.report.trend)}"
 
 
 def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:

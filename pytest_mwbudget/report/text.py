@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 
-from ..model.results import Quantity
+from ..model.results import COUNTED, Quantity
 
 # The id that `errors.tagged` appends to a message.
 ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
@@ -44,7 +44,7 @@ def size(number: float) -> str:
 
 def amount(quantity: Quantity, value: float) -> str:
     """Format a number with the unit of its quantity: `50 µs`, `478 objects`, `16.0 KiB`, `1 task`."""
-    if quantity in ("us", "busy_us", "us_per_message"):
+    if quantity not in COUNTED:
         return f"{figure(value) if value != int(value) else bound(value)} µs"
     if quantity == "bytes":
         return size(value)

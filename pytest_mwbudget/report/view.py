@@ -19,6 +19,7 @@ from .findings import Finding, exceeded, headline, missing, mostly_c, next_step,
 from .load import LoadView, load_view
 from .table import Row, part_rows, rows
 from .text import figure, has_id
+from .trend import growing
 
 # A row within its budget is no worse than a row without a budget.
 GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}
@@ -157,6 +158,7 @@ def view(result: Result) -> View:
             *result.notes,
             *(result.endpoint.notes if result.endpoint else ()),
             *mostly_c(layers, result.slowdown or 1.0),
+            *growing(result.layers),
             *_other_versions(result),
         ),
         advice=tuple(advise(result)),

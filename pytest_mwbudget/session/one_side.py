@@ -65,6 +65,7 @@ class OneSide:
             budgets=Budgets(),
             limits=None,
             timed=timed,
+            trend=False,
             max_time_s=self.order.time_s if timed else settings.max_time_s,
             when_undecided="pass",
             when_uncountable="pass",

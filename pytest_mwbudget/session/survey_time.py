@@ -78,6 +78,7 @@ class Plan:
             budgets=settings.budgets.of_counts,
             max_time_s=max(self.seconds, LEAST_S) * (1 - WARM_SHARE),
             timed=self.timed,
+            trend=False,
             more_time=IN_A_TEST,
         )
 

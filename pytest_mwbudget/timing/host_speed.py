@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+from ..model.estimate import Microseconds
 
 # The reference workload: calls of a function that does nothing. Apps consist of calls, and a noisy neighbour slows both
 # equally. Calls allocate nothing, so where the app left free memory does not matter.
 CALLS = 120
+# The least length of a piece of work, and the least time that a call can take.
+SHORTEST_NS, QUICKEST_CALL_NS = 10_000.0, 20.0
 
 
 def reference_ns(clock: Callable[[], int]) -> float:
@@ -19,11 +24,35 @@ def reference_ns(clock: Callable[[], int]) -> float:
     The second of two runs counts. After an idle wait the first one is slow without any neighbour.
     """
     for _ in range(2):
-        begin = clock()
-        for number in range(CALLS):
-            _same(number)
-        taken = clock() - begin
-    return float(taken)
+        taken = work_ns(clock, CALLS)
+    return taken
+
+
+def work_ns(clock: Callable[[], int], calls: int) -> float:
+    """Return the nanoseconds that so many calls take."""
+    begin = clock()
+    for number in range(calls):
+        _same(number)
+    return float(clock() - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of fixed work that are timed after a request: their number, and the calls in each."""
+
+    number: int
+    calls: int
+
+    @classmethod
+    def as_long_as(cls, budgets_us: Sequence[Microseconds], request_ns: float, clock: Callable[[], int]) -> Pieces:
+        """Return pieces as long as the least of the budgets, together as long as the greatest.
+
+        Neither is longer than a request, which takes `request_ns`, unless that is shorter than SHORTEST_NS.
+        """
+        call_ns = max(reference_ns(clock) / CALLS, QUICKEST_CALL_NS)
+        most_ns = max(request_ns, SHORTEST_NS)
+        one_ns, all_ns = (min(max(us * 1000, SHORTEST_NS), most_ns) for us in (min(budgets_us), max(budgets_us)))
+        return cls(max(1, int(all_ns / one_ns)), int(one_ns / call_ns))
 
 
 def _same(number: int) -> int:

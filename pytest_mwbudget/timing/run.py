@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..analysis.estimates import Estimates, estimate
@@ -17,6 +17,7 @@ from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import Hops
+from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
 from ..asgi.app import Observer
@@ -25,10 +26,10 @@ from ..config.settings import Settings
 from ..errors import tagged
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
-from ..model.results import Books, Effort, Frame, Judged, LayerReport, Quantity, Turn
+from ..model.results import TAILS, Books, Effort, Frame, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
-from .host_speed import Machine
+from .host_speed import Machine, Pieces
 from .probes import Probes, TaskLayer, task_layers
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
@@ -175,6 +176,9 @@ class Timing:
             self.left_out,
             by_message=pace.streamed and self._reads_messages,
         )
+        percentiles_us = [us for one in self.layers for quantity, us in one.bounds.items() if quantity in TAILS]
+        if percentiles_us:
+            sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
@@ -310,6 +314,8 @@ class Timing:
             return set()
         if quantity == "us_per_message":
             return {"split"} if teller.messages else set()
+        if quantity in TAILS:
+            return {"split"}
         us = teller.estimate_of(quantity)
         if us is None and found.in_threads and quantity == "busy_us":
             return set()
@@ -408,7 +414,7 @@ class Timing:
         notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework, outside_told=told)
         turn = self.environment.turn.note
         return Timed(
-            layers={row.layer.index: row.report(look.judged(row)) for row in look.rows},
+            layers={row.layer.index: self._report(row, look) for row in look.rows},
             frames={frame: self._of_frame(frame, bound, look) for frame, bound in self.settings.budgets.frames.items()},
             books=self._books(look),
             floor_us=look.estimates.detection_limit_us,
@@ -427,6 +433,14 @@ class Timing:
         if handed_on is not None:
             why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
         return Judged(bound, "undecided", why)
+
+    def _report(self, row: Row, look: Look) -> LayerReport:
+        """Return the report of a row, with the percentiles of its time if a reader or a budget needs them."""
+        report = row.report(look.judged(row))
+        needed = self.environment.precise or any(quantity in TAILS for quantity in row.bounded.bounds)
+        if not needed or report.us is None or row.entry is None:
+            return report
+        return replace(report, tails=tails_of(look.estimates, row.entry))
 
     def _effort(self) -> Effort:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)

@@ -25,7 +25,7 @@ from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Nanoseconds
 from ..model.stack import HARNESS, EntryIndex, owner_of
-from .host_speed import reference_ns
+from .host_speed import Pieces, reference_ns, work_ns
 from .null_layers import random_blanks
 from .probes import Probes, TaskLayer
 from .schedule import Schedule
@@ -61,9 +61,9 @@ class Sampler:
     """Collect the samples of one stack.
 
     `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
-    each request; None for a stack that hands no work to threads. `by_message` divides the requests by message.
-    `refused` says by entry why a task-spawning layer is not bypassed. Requests of the split skip the layers in
-    `left_out`, none of which is probed.
+    each request; None for a stack that hands no work to threads. `by_message` divides the requests by message. `pieces`
+    of fixed work are timed after each request of the split, if a budget needs them. `refused` says by entry why a
+    task-spawning layer is not bypassed. Requests of the split skip the layers in `left_out`, none of which is probed.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Sampler:
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[EntryIndex, str] = {}
+        self.pieces: Pieces | None = None
         self.turns = 0
         # The log of the latest split request that skipped no layer.
         self.full_log: Sequence[int] = ()
@@ -286,6 +287,9 @@ class Sampler:
         if not stepless:
             messages = self._messages(log) if probes is self.probes else None
             split.add(reference, null, used.ns[probes.null_owner], used, hop, messages)
+        if self.pieces is not None and probes is self.probes:
+            for _ in range(self.pieces.number):
+                samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
 
     def _messages(self, log: Sequence[int]) -> MessageTimes | None:
         """Divide a request by message, if anybody reads that."""

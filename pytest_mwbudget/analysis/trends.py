@@ -1,0 +1,91 @@
+"""Tell whether a layer's time or its objects grow with the requests served. Pure; no clock.
+
+A machine that changes its speed once looks like growth from far. So growth has to show in both halves of the requests,
+by more than the reference workload and the known drift explain (docs/decisions/0035).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from statistics import median
+
+from ..model.estimate import Estimate
+from .intervals import batched_interval, quiet
+from .samples import QUIET_REFERENCE
+from .verdicts import APPS_SLOWED
+
+# What a constant layer may drift by within a phase, in nanoseconds and as a share of its time.
+DRIFT_NS, DRIFT_SHARE = 100.0, 0.03
+# With fewer requests from quiet moments, halves have no intervals.
+FEWEST_REQUESTS = 256
+# Objects grow if each of this many stretches of the older half of the requests left some alive.
+STRETCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """The nanoseconds that each request adds to the next ones, and whether that is certainly growth."""
+
+    ns_per_request: Estimate
+    grows: bool
+
+
+def slope(values_ns: Sequence[float], reference_ns: Sequence[float], alpha: float) -> Slope | None:
+    """Return how the values grow from request to request, None if too few are from quiet moments.
+
+    `reference_ns` are the times of the reference workload before each request. The interval and both halves hold
+    jointly at `1 - alpha`.
+    """
+    kept = quiet(reference_ns, QUIET_REFERENCE)
+    places = list(compress(range(len(values_ns)), kept))
+    if len(places) < FEWEST_REQUESTS:
+        return None
+    values, reference = [values_ns[i] for i in places], [reference_ns[i] for i in places]
+    half = len(places) // 2
+    whole, *halves = (
+        _slope(places[part], values[part], reference[part], alpha / 3)
+        for part in (slice(None), slice(half), slice(half, None))
+    )
+    return Slope(whole, all(one.low > 0 for one in (whole, *halves)))
+
+
+def _slope(places: Sequence[int], values: Sequence[float], reference: Sequence[float], alpha: float) -> Estimate:
+    """Return the median growth from each value to the one half a series later.
+
+    Where the reference workload changed its pace, the values may have changed by up to its square.
+    """
+    found = batched_interval(_growths(places, values), alpha / 2)
+    machine = batched_interval(_growths(places, reference), alpha / 2) / (median(reference) or 1.0)
+    typical, half = abs(median(values)), len(places) // 2
+    apart = median(places[i + half] - places[i] for i in range(half))
+    drift = (DRIFT_NS + DRIFT_SHARE * typical) / apart
+    low = found.low - typical * APPS_SLOWED * max(0.0, machine.high) - drift
+    high = found.high - typical * APPS_SLOWED * min(0.0, machine.low) + drift
+    return Estimate(found.estimate, low, high)
+
+
+def _growths(places: Sequence[int], values: Sequence[float]) -> list[float]:
+    half = len(values) // 2
+    return [(values[i + half] - values[i]) / (places[i + half] - places[i]) for i in range(half)]
+
+
+def lasting(alive: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Return by type how many objects of a request, on average, stay alive for half a series of requests.
+
+    `alive` has for each request, in order, the objects that were alive after the last one. Empty if only some stretches
+    of the older half left any, as a cache does that fills once.
+    """
+    older = alive[: len(alive) // 2]
+    length = len(older) // STRETCHES
+    if not length:
+        return {}
+    stretches = [older[start : start + length] for start in range(0, STRETCHES * length, length)]
+    if not all(any(sum(kinds.values()) for kinds in stretch) for stretch in stretches):
+        return {}
+    total: Counter[str] = Counter()
+    for kinds in older:
+        total.update(kinds)
+    return {kind: number / len(older) for kind, number in total.most_common()}

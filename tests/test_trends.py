@@ -1,0 +1,247 @@
+"""Growth with the requests served: by simulations, on a fake clock, and live."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns
+from typing import Any
+
+import pytest
+from starlette.middleware import Middleware
+
+from pytest_mwbudget.analysis.trends import FEWEST_REQUESTS, Slope, lasting, slope
+from pytest_mwbudget.model.results import LayerReport, Measurement
+from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.model.trend import Trend
+from pytest_mwbudget.report.json import document, from_json, to_json
+from pytest_mwbudget.report.terminal import table
+from pytest_mwbudget.report.trend import growing
+from pytest_mwbudget.timing.schedule import Schedule
+
+from .apps import EXECUTED_NS, LEAN, Noop, hello, measured, needs
+from .test_engine import SCHEDULE, Costly, FakeClock, Server
+from .test_report_schema import misfits
+
+ALPHA = 0.01 / 5
+REQUESTS = 3000
+
+
+# ---- simulations ----------------------------------------------------------------------------------------------------
+
+
+def found_in(values: list[float], reference: list[float] | None = None) -> Slope:
+    found = slope(values, reference or [3000.0] * len(values), ALPHA)
+    assert found is not None
+    return found
+
+
+def correlated(chance: random.Random, centre: float = 20_000, memory: float = 0.9, noise: float = 300) -> list[float]:
+    values, state = [], 0.0
+    for _ in range(REQUESTS):
+        state = memory * state + chance.gauss(0, noise)
+        values.append(centre + state + (chance.expovariate(1 / 5000) if chance.random() < 0.05 else 0))
+    return values
+
+
+def constant(chance: random.Random) -> tuple[list[float], list[float]]:
+    return correlated(chance), [3000 + chance.gauss(0, 20) for _ in range(REQUESTS)]
+
+
+def stepping_unseen(chance: random.Random) -> tuple[list[float], list[float]]:
+    """Make a layer a fifth slower from some request on, which the reference workload does not show."""
+    values, reference = constant(chance)
+    step = chance.randrange(REQUESTS)
+    return [ns * (1.2 if number > step else 1) for number, ns in enumerate(values)], reference
+
+
+def slowing(chance: random.Random) -> tuple[list[float], list[float]]:
+    """Make a machine that slows down by 4 % all the time, and a layer that suffers more."""
+    values, reference = constant(chance)
+    paces = [1 + 0.04 * number / REQUESTS for number in range(REQUESTS)]
+    return (
+        [ns * pace**1.9 for ns, pace in zip(values, paces, strict=True)],
+        [ns * pace for ns, pace in zip(reference, paces, strict=True)],
+    )
+
+
+def half_speed_for_a_while(chance: random.Random) -> tuple[list[float], list[float]]:
+    values, reference = constant(chance)
+    slow, number = False, 0
+    while number < REQUESTS:
+        length = chance.randrange(50, 1000)
+        if slow:
+            for place in range(number, min(REQUESTS, number + length)):
+                values[place] *= 2
+                reference[place] *= 1.7
+        slow, number = not slow, number + length
+    return values, reference
+
+
+def warming_up(chance: random.Random) -> tuple[list[float], list[float]]:
+    values, reference = constant(chance)
+    return [ns * (1 + 0.5 * math.exp(-number / 400)) for number, ns in enumerate(values)], reference
+
+
+def filling_a_cache(chance: random.Random) -> tuple[list[float], list[float]]:
+    """Make a layer whose cost grows until its cache is full, after a third of the requests."""
+    values, reference = constant(chance)
+    return [ns + 10 * min(number, REQUESTS // 3) for number, ns in enumerate(values)], reference
+
+
+@pytest.mark.parametrize(
+    "make", [constant, stepping_unseen, slowing, half_speed_for_a_while, warming_up, filling_a_cache]
+)
+def test_what_does_not_grow_is_never_named(make: Callable[[random.Random], tuple[list[float], list[float]]]) -> None:
+    chance = random.Random(1)
+    for _ in range(20):
+        values, reference = make(chance)
+        assert not found_in(values, reference).grows
+
+
+@pytest.mark.parametrize(("make", "grown"), [(constant, 6.0), (constant, 20.0), (half_speed_for_a_while, 20.0)])
+def test_growth_is_named_with_its_slope(
+    make: Callable[[random.Random], tuple[list[float], list[float]]], grown: float
+) -> None:
+    chance = random.Random(2)
+    for _ in range(10):
+        values, reference = make(chance)
+        found = found_in([ns + grown * number for number, ns in enumerate(values)], reference)
+        assert found.grows
+        assert found.ns_per_request.low <= grown <= found.ns_per_request.high
+        assert found.ns_per_request.estimate == pytest.approx(grown, rel=0.15, abs=0.5)
+
+
+def test_too_few_requests_tell_nothing() -> None:
+    assert slope([1.0] * (FEWEST_REQUESTS - 1), [1.0] * (FEWEST_REQUESTS - 1), ALPHA) is None
+
+
+def test_objects_grow_if_all_stretches_leave_some() -> None:
+    assert lasting([{"dict": 2, "str": 1}] * 100) == {"dict": 2, "str": 1}
+    assert lasting([{"dict": 1} if number % 2 else {} for number in range(100)]) == {"dict": 0.5}
+    # A cache of 40 entries, and a cache that fills once.
+    assert lasting([{}] * 60 + [{"dict": 1}] * 40) == {}
+    assert lasting([{"dict": 1}] * 20 + [{}] * 80) == {}
+    assert lasting([]) == {}
+
+
+# ---- on a fake clock ------------------------------------------------------------------------------------------------
+
+SHORT = replace(SCHEDULE, trend_requests=600, trend_counted=64)
+
+
+@dataclass
+class Growing:
+    """A layer that takes 10 ns more with each request, and keeps a list of each."""
+
+    app: Any
+    clock: FakeClock
+    kept: list[list[int]] = field(default_factory=list)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.kept.append([1])
+        self.clock.let_pass(10 + 0.01 * len(self.kept))
+        await self.app(scope, receive, send)
+
+
+def trend_of(found: Measurement, name: str) -> Trend:
+    trend = found.layer(name).trend
+    assert trend is not None
+    return trend
+
+
+@pytest.fixture(scope="module")
+def grown() -> Measurement:
+    server = Server(schedule=SHORT)
+    layers = [Middleware(Growing, clock=server.clock), Middleware(Costly, clock=server.clock, before=20)]
+    return server.measure(layers, trend=True)
+
+
+def test_the_slope_is_exact(grown: Measurement) -> None:
+    trend = trend_of(grown, "Growing")
+    assert trend.us_per_1000 is not None
+    assert trend.us_per_1000.estimate == pytest.approx(10, abs=0.01)
+    assert trend.slower
+    assert trend.requests == 600
+    other = trend_of(grown, "Costly")
+    assert other.us_per_1000 is not None
+    assert other.us_per_1000.estimate == pytest.approx(0, abs=0.01)
+    assert not other.grows
+
+
+@needs("retained")
+def test_kept_objects_are_exact(grown: Measurement) -> None:
+    trend = trend_of(grown, "Growing")
+    assert (trend.objects, trend.kinds, trend.counted) == (1, {"builtins.list": 1}, 64)
+    assert trend_of(grown, "Costly").objects == 0
+
+
+@needs("retained")
+def test_reports_name_what_grows(grown: Measurement) -> None:
+    text = " ".join(" ".join(line.text.split()) for line in table(grown, 120, verbose=True))
+    assert "note: Growing grows slower: 1,000 more requests add 10.0" in text
+    assert "Growing keeps 1 objects of each request alive (1 builtins.list), at least 32 requests later" in text
+    assert "[growing]" in text
+    assert "Costly grows" not in text
+    assert "per 1,000 requests 10.0" in text
+    written = json.loads(json.dumps(document([to_json(grown, "t")])))
+    assert misfits(written) == []
+    assert from_json(written["measurements"][0]).layer("Growing").trend == grown.layer("Growing").trend
+
+
+def test_what_cannot_be_told_is_said_with_its_reason() -> None:
+    trend = Trend(600, None, slower=False, counted=0, objects=None, why={"objects": "no extension"})
+    report = LayerReport(Layer(0, "A", "a:A", "middleware", entered=True), trend=trend)
+    assert list(growing([report])) == [
+        "No layer was seen to grow with the requests served, over 600 requests; objects is not known: no extension."
+    ]
+
+
+def test_nothing_is_looked_for_unless_somebody_asks() -> None:
+    server = Server(schedule=SHORT)
+    found = server.measure([Middleware(Costly, clock=server.clock, before=20)])
+    assert all(report.trend is None for report in found.layers)
+
+
+def test_no_growth_is_said_once() -> None:
+    server = Server(schedule=SHORT)
+    found = server.measure([Middleware(Costly, clock=server.clock, before=20)], trend=True)
+    text = " ".join(" ".join(line.text.split()) for line in table(found, 120))
+    assert "note: No layer was seen to grow with the requests served, over 600 requests." in text
+
+
+def test_the_option_is_a_switch(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    assert pytester.runpytest_inprocess(*LEAN, "--mw-budget-trend", "test_the_option_is_a_switch.py").ret == 0
+
+
+# ---- live -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Searching:
+    """A layer that waits 20 ns for each request before."""
+
+    app: Any
+    served: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.served += 1
+        end = perf_counter_ns() + 20 * self.served
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.live
+def test_a_layer_whose_cost_grows_by_a_known_time() -> None:
+    schedule = Schedule(trend_requests=2000, trend_counted=64, precision_time_s=0.3, executed_ns=EXECUTED_NS)
+    found = measured(Searching(Noop(hello)), schedule=schedule, settings={"trend": True})
+    trend = trend_of(found, "Searching")
+    assert trend.us_per_1000 is not None
+    assert trend.us_per_1000.low < 20 < trend.us_per_1000.high
+    assert trend.slower
+    assert not trend_of(found, "Noop").slower
