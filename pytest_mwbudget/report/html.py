@@ -27,7 +27,7 @@ from .json import compared, left_out, measured, surveyed
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, SAVES, SPENT, US, Column, Figure, Row
+from .table import COUNTS, SAVES, SPENT, UNREAD, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
 
@@ -172,7 +172,7 @@ def _missing(shown: View) -> dict[str, list[str]]:
     for row in shown.layers:
         reasons: dict[str, list[str]] = {}
         for key, why in row.why.items():
-            if key not in shown.uncounted.get(why, ()):
+            if key not in shown.uncounted.get(why, ()) and why != UNREAD:
                 reasons.setdefault(why, []).append(key)
         for why, keys in reasons.items():
             nothing = not row.counted and "us" not in row.figures
