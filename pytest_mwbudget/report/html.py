@@ -28,7 +28,7 @@ from .load import LoadRow, LoadView
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Column, Figure, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Column, Figure, Row
 from .text import amount, bound, figure
 from .view import View, view
 
@@ -173,7 +173,7 @@ def _missing(shown: View) -> dict[str, list[str]]:
     for row in shown.layers:
         reasons: dict[str, list[str]] = {}
         for key, why in row.why.items():
-            if key not in shown.uncounted.get(why, ()):
+            if key not in shown.uncounted.get(why, ()) and why != UNREAD:
                 reasons.setdefault(why, []).append(key)
         for why, keys in reasons.items():
             nothing = not row.counted and "us" not in row.figures
