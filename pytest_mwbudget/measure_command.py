@@ -149,9 +149,7 @@ class Measuring:
                 continue
             name, begin = f"{shortened(wanted.name, width):{width}}", perf_counter_ns()
             schedule = _hurried(self.schedule, self.left_s / (len(self.requests) - place))
-            result = self._tried(
-                place, replace(self._settings(wanted), timed=False), Environment(schedule=schedule, inside=False)
-            )
+            result = self._tried(place, replace(self._settings(wanted), timed=False), Environment(schedule=schedule))
             self.counting_s[place] = (perf_counter_ns() - begin) / NS_PER_S
             if result is None:
                 # The row has the request already; the whole reason is in the files.
@@ -197,7 +195,7 @@ class Measuring:
             sampled_s = min(settings.max_time_s, self.left_s)
         settings = replace(settings, max_time_s=sampled_s)
         schedule = replace(self.schedule, warm_ns=min(self.schedule.warm_ns, warm_ns))
-        timed = self._tried(place, settings, Environment(schedule=schedule, turns=turns.measuring, inside=False))
+        timed = self._tried(place, settings, Environment(schedule=schedule, turns=turns.measuring))
         if timed is None:
             reason = self.left_out.pop(place)
             self.failed = self.failed or reason != self.over

@@ -116,15 +116,18 @@ FAST |= {
 async def measured_async(
     app: Any, method: str = "GET", url: str = "/", schedule: Schedule | None = None, **options: Any
 ) -> Measurement:
-    """Measure briefly on the running loop; `settings` go to Settings, other options to httpx.
+    """Measure briefly on the running loop; `settings` go to Settings, other options but `inside` to httpx.
+
+    `inside` opens the endpoint.
 
     `max_time_s` limits only the time for precision: a busy machine may take longer until all figures are known.
     """
     settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
+    inside = options.pop("inside", False)
     request = build_request(method, url, options)
     schedule = schedule or Schedule(precision_time_s=settings["max_time_s"], executed_ns=EXECUTED_NS)
     chosen = Settings(**settings | {"max_time_s": MOST_S})
-    return await _measure(app, request, chosen, Environment(rng=random.Random(7), schedule=schedule))
+    return await _measure(app, request, chosen, Environment(rng=random.Random(7), schedule=schedule, inside=inside))
 
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:

@@ -194,7 +194,7 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
     gate: Gate, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fastapi_seams, "GATES", (gate,))
-    found = measured(app, url="/ready", settings={"timed": False})
+    found = measured(app, inside=True, url="/ready", settings={"timed": False})
     assert found.endpoint is not None
     assert found.endpoint.closed is not None
     assert why in found.endpoint.closed
@@ -225,7 +225,7 @@ def number(counts: Counts | None, quantity: CountedQuantity) -> int:
 @pytest.fixture(scope="module")
 def counted() -> Measurement:
     with costs(work, {}):
-        return measured(app, url="/async", settings={"timed": False})
+        return measured(app, inside=True, url="/async", settings={"timed": False})
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, counted: Me
 @needs("py_calls")
 def test_each_part_has_its_own_calls(counted: Measurement) -> None:
     with costs(work, MORE):
-        found = measured(app, url="/async", settings={"timed": False})
+        found = measured(app, inside=True, url="/async", settings={"timed": False})
     assert counted.endpoint is not None
     assert found.endpoint is not None
     added = {
@@ -254,7 +254,7 @@ def test_each_part_has_its_own_calls(counted: Measurement) -> None:
 
 
 def test_calls_in_threads_belong_to_their_part() -> None:
-    found = measured(app, url="/threads", settings={"timed": False})
+    found = measured(app, inside=True, url="/threads", settings={"timed": False})
     assert found.endpoint is not None
     threads = {part.name.rpartition(":")[2]: number(part.counts, "threads") for part in found.endpoint.parts}
     assert {name: count for name, count in threads.items() if count} == {
@@ -275,7 +275,7 @@ def test_a_layer_that_makes_a_response_keeps_its_objects() -> None:
             await self.app(scope, receive, send)
 
     inside = Starlette(routes=[Route("/coroutine", coroutine)], middleware=[Middleware(Makes)])
-    found = measured(inside, url="/coroutine", settings={"timed": False})
+    found = measured(inside, inside=True, url="/coroutine", settings={"timed": False})
     assert found.endpoint is not None
     rows = {"Makes": found.layer("Makes").counts} | {part.name: part.counts for part in found.endpoint.parts}
     made = {name: counts.objects.kinds.get(PLAIN, 0) for name, counts in rows.items() if counts and counts.objects}
@@ -299,7 +299,7 @@ def test_every_part_has_its_own_calls_by_the_clock() -> None:
 @pytest.mark.live
 def test_every_part_takes_what_it_spins() -> None:
     with costs(spin, SPINS):
-        found = measured(app, url="/async", settings={"max_time_s": 1.0})
+        found = measured(app, inside=True, url="/async", settings={"max_time_s": 1.0})
     assert found.endpoint is not None
     assert found.books is not None
     us = {part.name.rpartition(":")[2]: part.us.estimate for part in found.endpoint.parts if part.us}
@@ -314,7 +314,7 @@ def test_every_part_takes_what_it_spins() -> None:
 @pytest.mark.live
 def test_what_a_stream_takes_is_in_respond() -> None:
     with costs(spin, {"respond": 200}):
-        found = measured(app, url="/stream", settings={"max_time_s": 1.0})
+        found = measured(app, inside=True, url="/stream", settings={"max_time_s": 1.0})
     assert found.endpoint is not None
     us = {part.name: part.us.estimate for part in found.endpoint.parts if part.us}
     assert us["respond"] > 3 * 200
@@ -324,7 +324,7 @@ def test_what_a_stream_takes_is_in_respond() -> None:
 @pytest.mark.live
 def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
     with costs(spin, {"sync": 2000, "sync_generator": 1000, "handler": 3000}):
-        found = measured(app, url="/threads", settings={"max_time_s": 1.0})
+        found = measured(app, inside=True, url="/threads", settings={"max_time_s": 1.0})
     assert found.endpoint is not None
     us = {part.name.rpartition(":")[2]: part.us.estimate for part in found.endpoint.parts if part.us}
     # No upper bounds: a hop to a thread may wait for a processor.
@@ -339,7 +339,7 @@ def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
 
 
 def judged(app: Any, url: str, **budgets: Any) -> Measurement:
-    return measured(app, url=url, schedule=Schedule(**FAST), settings={"budgets": Budgets(**budgets)})
+    return measured(app, inside=True, url=url, schedule=Schedule(**FAST), settings={"budgets": Budgets(**budgets)})
 
 
 def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budgets() -> None:
@@ -376,7 +376,7 @@ def test_a_budget_of_an_unknown_part_names_the_parts() -> None:
 
 def test_a_dependency_is_named_with_and_without_its_module() -> None:
     bounds = {name: {"tasks": 0} for name in ("tests.endpoints:base", "tests.endpoints.coroutine", "generator")}
-    found = measured(app, url="/async", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
+    found = measured(app, inside=True, url="/async", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
     assert found.endpoint is not None
     names = [part.layer.aliases for part in found.endpoint.parts if part.judged]
     assert len(names) == 3

@@ -72,7 +72,7 @@ class Environment:
     progress: Progress = lambda share: None
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
     precise: bool = True
-    inside: bool = True
+    inside: bool = False
     uncounted: Mapping[str, str] = field(default_factory=dict)
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
