@@ -182,10 +182,10 @@ def test_kept_objects_are_exact(grown: Measurement) -> None:
 @needs("retained")
 def test_reports_name_what_grows(grown: Measurement) -> None:
     text = " ".join(" ".join(line.text.split()) for line in table(grown, 120, verbose=True))
-    assert "note: Growing grows slower: 1,000 more requests add 10.0" in text
-    assert "Growing keeps 1 objects of each request alive (1 builtins.list), at least 32 requests later" in text
+    assert "note: Growing gets slower with the requests served: 1,000 more add 10.0" in text
+    assert "Growing keeps 1 object of each request alive (1 builtins.list), at least 32 requests later" in text
     assert "[growing]" in text
-    assert "Costly grows" not in text
+    assert "Costly gets" not in text
     assert "per 1,000 requests 10.0" in text
     written = json.loads(json.dumps(document([to_json(grown, "t")])))
     assert misfits(written) == []

@@ -20,7 +20,7 @@ def growing(reports: Sequence[LayerReport]) -> Iterator[str]:
         if trend.slower and trend.us_per_1000 is not None:
             us = trend.us_per_1000
             slower = (
-                f"{name} grows slower: 1,000 more requests add {figure(us.estimate)} µs to each request"
+                f"{name} gets slower with the requests served: 1,000 more add {figure(us.estimate)} µs to each request"
                 f" ({figure(us.low)} … {figure(us.high)}), seen over {trend.requests} requests. Bound what it"
                 " collects, or find it without a search."
             )
@@ -28,7 +28,7 @@ def growing(reports: Sequence[LayerReport]) -> Iterator[str]:
         if trend.objects:
             later = trend.counted // 2
             kept = (
-                f"{name} keeps {_number(trend.objects)} objects of each request alive ({_kinds(trend)}), at least"
+                f"{name} keeps {_objects(trend.objects)} of each request alive ({_kinds(trend)}), at least"
                 f" {later} requests later. Bound what it collects; a cache that holds more than {later} requests looks"
                 " the same until it is full."
             )
@@ -50,6 +50,10 @@ def slope(trend: Trend) -> str:
 
 def _kinds(trend: Trend) -> str:
     return ", ".join(f"{_number(number)} {kind}" for kind, number in [*trend.kinds.items()][:MOST_KINDS])
+
+
+def _objects(number: float) -> str:
+    return "1 object" if number == 1 else f"{_number(number)} objects"
 
 
 def _number(value: float) -> str:
