@@ -87,12 +87,16 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting."""
+    """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting.
+
+    `received` are the messages that each entry receives, without entries that receive few.
+    """
 
     layers: Mapping[RowIndex, Counts]
     report: Ledger
     sent: Mapping[EntryIndex, int]
     notes: Sequence[str]
+    received: Mapping[EntryIndex, int]
 
     @property
     def suspending(self) -> bool:
@@ -141,7 +145,9 @@ def counted(
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
-    return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes)
+    received = {entry: median_low([one.received[owner_of(entry)] for one in charges]) for entry in stack.probeable}
+    received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
+    return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes, received)
 
 
 def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:

@@ -404,7 +404,7 @@ class _Run:
             for bounded in self.layers
             if bounded.layer.entered
         ]
-        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed)
+        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed, found.received)
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
     # ---- profiling ------------------------------------------------------------------------------------------------

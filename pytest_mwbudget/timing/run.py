@@ -80,7 +80,8 @@ class Environment:
 class Pace:
     """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
 
-    `hops` says how often it is handed to threads, `streamed` whether many messages pass a layer.
+    `received` are the messages that entries receive, without those that receive few. `hops` says how often it is
+    handed to threads, `streamed` whether many messages pass a layer.
     """
 
     request_ns: float
@@ -88,6 +89,7 @@ class Pace:
     sent: Mapping[EntryIndex, int]
     hops: Hops = field(default_factory=Hops)
     streamed: bool = False
+    received: Mapping[EntryIndex, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class Timing:
             self.environment.hop if self.hops else None,
             by_message=pace.streamed and self._reads_messages,
         )
+        sampler.samples.received = pace.received
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
