@@ -127,13 +127,15 @@ def bounded_parts(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
 class Counted:
     """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting.
 
-    `parts` are the rows of the endpoint's parts, empty if it was not opened.
+    `received` are the messages that each entry receives, without entries that receive few. `parts` are the rows of the
+    endpoint's parts, empty if it was not opened.
     """
 
     layers: Mapping[RowIndex, Counts]
     report: Ledger
     sent: Mapping[EntryIndex, int]
     notes: Sequence[str]
+    received: Mapping[EntryIndex, int]
     parts: Mapping[RowIndex, Counts] = field(default_factory=dict)
 
     @property
@@ -185,8 +187,11 @@ def counted(
     found = with_own_types(found)
     outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
+    received = {entry: median_low([one.received[owner_of(entry)] for one in charges]) for entry in stack.probeable}
+    received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
     inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
-    return Counted(found, Ledger(outside, endpoint, total, len(charges), why_not), sent, notes, with_own_types(inside))
+    ledger = Ledger(outside, endpoint, total, len(charges), why_not)
+    return Counted(found, ledger, sent, notes, received, with_own_types(inside))
 
 
 def counted_inside(stack: Stack, found: Counted) -> Counted:
@@ -197,7 +202,7 @@ def counted_inside(stack: Stack, found: Counted) -> Counted:
     assert stack.endpoint is not None
     sent = found.sent.get(stack.endpoint, 0)
     through = (index for index in stack.part_entries if stack.entries[index].same_send)
-    return replace(found, layers=found.parts, sent={stack.endpoint: sent, **dict.fromkeys(through, sent)})
+    return replace(found, layers=found.parts, sent={stack.endpoint: sent, **dict.fromkeys(through, sent)}, received={})
 
 
 def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:

@@ -424,7 +424,7 @@ class _Run:
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
         layers = _timed_bounds(self.layers)
-        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed)
+        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed, found.received)
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
     def _timing_inside(self, found: Counted, environment: Environment, skipped: Sequence[TaskLayer]) -> Timing:

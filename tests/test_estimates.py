@@ -39,6 +39,7 @@ def entry(parent: int | None, *, same_send: bool = True) -> Boundary:
         parents=(parent,),
         own_task=False,
         same_send=same_send,
+        same_receive=same_send,
         plain=False,
         part_of=None,
         elsewhere=False,

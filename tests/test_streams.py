@@ -21,6 +21,7 @@ from pytest_mwbudget.errors import ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.messages import Messages
 from pytest_mwbudget.model.results import Measurement
+from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.timing.host_speed import Machine
@@ -195,6 +196,33 @@ def test_few_messages_leave_a_budget_per_message_undecided_at_once() -> None:
     assert reason(measurement.layer("Works"), "us_per_message").startswith("fewer than 10 messages pass it one way")
     assert measurement.effort is not None
     assert measurement.effort.seconds < 1.5
+
+
+@dataclass
+class Collects:
+    """A layer that hands a request body on as one piece."""
+
+    app: Any
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+
+        async def whole() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, whole, send)
+
+
+@pytest.mark.parametrize(("layer", "pieces", "body"), [(Collects, 1, 12), (Buffer, 12, 1)])
+def test_a_layer_that_buffers_either_way_is_named(layer: type, pieces: int, body: int) -> None:
+    clock = FakeClock()
+    measurement = measured([Middleware(Noop), Middleware(layer)], clock, pieces=pieces, body=body)
+    (advice,) = [one for one in advise(measurement) if one.rule == "buffering"]
+    assert advice.layer == layer.__name__
+    assert ("receives 12 messages of the request and hands on 1" in advice.text) == (layer is Collects)
 
 
 def test_outside_a_buffer_only_a_budget_that_names_the_layer_is_judged() -> None:

@@ -158,19 +158,25 @@ def _handed(levels: Sequence[_Level], sent: Mapping[EntryIndex, int], alpha: flo
 
 
 def handovers(
-    entries: Sequence[Boundary], probed: Sequence[EntryIndex], sent: Mapping[EntryIndex, int]
+    entries: Sequence[Boundary],
+    probed: Sequence[EntryIndex],
+    passed: Mapping[EntryIndex, int],
+    *,
+    received: bool = False,
 ) -> dict[Owner, float]:
     """Return how often functions of each owner hand a message to a probe, or get one from a probe, in a request.
 
-    Messages sent inside an owner that does not wrap `send` go from probe to probe.
+    `passed` are the messages sent by entry, or those received. Messages inside an owner that does not wrap `send`, or
+    `receive`, go from probe to probe.
     """
-    found: dict[Owner, float] = {HARNESS: 0.0, **{owner_of(index): sent.get(index, 0) for index in probed}}
+    found: dict[Owner, float] = {HARNESS: 0.0, **{owner_of(index): passed.get(index, 0) for index in probed}}
     for index in probed:
-        _, same_send = probed_parent(entries, index, probed)
+        _, same_send, same_receive = probed_parent(entries, index, probed)
+        same = same_receive if received else same_send
         outside = callers(entries, index, probed)
         for outer, times in outside.items():
-            messages = sent.get(index, 0) * times / outside.total()
-            found[outer] = max(0.0, found[outer] - messages) if same_send else found[outer] + messages
+            messages = passed.get(index, 0) * times / outside.total()
+            found[outer] = max(0.0, found[outer] - messages) if same else found[outer] + messages
     return found
 
 

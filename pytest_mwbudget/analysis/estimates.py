@@ -143,7 +143,9 @@ def estimate(
     quick_hop_ns = samples.quick_hop_ns()
     whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
-    wall = Legs(samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate)
+    wall = Legs(
+        samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate, samples.received
+    )
     # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
     # wrap `send`, so handing over messages is not calibrated.
     cpu = Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
@@ -250,6 +252,7 @@ class Legs:
         sent: Mapping[EntryIndex, int],
         alpha: float,
         whole_us: Microseconds,
+        received: Mapping[EntryIndex, int] | None = None,
     ) -> None:
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns, quick_hop_ns) for split in taken]
@@ -257,6 +260,8 @@ class Legs:
         self.whole_us = whole_us
         self.probes = ProbeCosts(taken, self.splits, entries, probed, sent, alpha)
         self.handovers = handovers(entries, probed, sent)
+        for owner, times in handovers(entries, probed, received or {}, received=True).items():
+            self.handovers[owner] += times
         self.tempo = [paces(split.null_paces()) for split in self.splits]
         self.inside = _inside(entries, probed)
         self.entries = entries

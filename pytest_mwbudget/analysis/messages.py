@@ -70,17 +70,19 @@ class _Reading:
         sent = dict.fromkeys(many, 1) if way == "sent" else {}
         legs = self._legs(lambda one: one.flow(way).spent, lambda null: null.index in many, sent)
         passed = {index: outer[owner_of(index)] for index in self.samples.probed}
-        handed = handovers(self.entries, self.samples.probed, passed) if way == "sent" else {}
+        handed = handovers(self.entries, self.samples.probed, passed, received=way == "received")
+        if way == "received":
+            legs.probes.handing = self.found.handing
         us = {}
         for index in self._rows:
             if index not in many:
                 continue
             owner, count = owner_of(index), many[index]
-            legs.handovers = {owner: handed.get(owner, 0) / count}
+            legs.handovers = {owner: handed[owner] / count}
             inside = dict.fromkeys(legs.inside[owner], inner[owner] / count)
             row = legs.row([owner], legs.probes.halves({index: outer[owner] / count, **inside}), self.found.step)
-            # How often a message that is received is handed to a function of the layer is not known.
-            unsure_us = 0.0 if way == "sent" else 2 * self.found.handing.estimate
+            # Null layers do not show what handing over a message costs that is received.
+            unsure_us = 0.0 if way == "sent" else self.found.handing.estimate
             row = row.widened(unsure_us + self._shared_us(index, row))
             if row.bounded:
                 us[index] = PerMessage(count, row)

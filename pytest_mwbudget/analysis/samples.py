@@ -205,7 +205,8 @@ class Samples:
     - `inside`: the time between the first and the last probe; `inside_stepless`: the same without steppers
     - `whole`: the time of requests without probes
     - `machine`: pieces of fixed work beside the requests
-    - `messages`: calls of the server's receive and send in a request; `sent`: messages that each entry typically sends
+    - `messages`: calls of the server's receive and send in a request; `sent` and `received`: messages that each entry
+      typically sends and receives; few messages received are left out
     """
 
     probed: tuple[EntryIndex, ...]
@@ -220,6 +221,7 @@ class Samples:
     messages: int = 0
     rounds: int = 0
     requests: int = 0
+    received: Mapping[EntryIndex, int] = field(default_factory=dict)
 
     @property
     def by_message(self) -> bool:

@@ -98,7 +98,7 @@ class FrameworkCall:
     lead: object
     lead_count = 0
     within = None
-    send = None
+    receive = send = None
 
     def others(self) -> Iterator[tuple[Spot, Any]]:
         """Yield nothing: no argument but the first tells layers apart."""

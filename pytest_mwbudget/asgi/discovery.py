@@ -84,6 +84,7 @@ def _entry(
         parents=parents,
         own_task=outer is not None and call.task is not outer.task and not call.elsewhere,
         same_send=outer is not None and call.call.send is outer.call.send,
+        same_receive=outer is not None and call.call.receive is outer.call.receive,
         plain=function is not None and is_plain(function),
         part_of=_first_part(call, outer_entries),
         callee=call.callee,

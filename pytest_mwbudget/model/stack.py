@@ -88,16 +88,17 @@ class Boundary:
     """How requests enter an ASGI callable of the stack.
 
     `parent` is the entry that calls the callable first; `parents` has the caller of each call in a request. `own_task`
-    says that the callable runs in another task than its parent, which therefore waits; `same_send` that it gets the
-    same `send` as its parent; `plain` that a call runs its code at once and returns an awaitable. `part_of` is the
-    first entry of its layer if the layer is entered through several callables. `elsewhere` says that it was entered in
-    another thread.
+    says that the callable runs in another task than its parent, which therefore waits; `same_send` and `same_receive`
+    that it gets the same `send` or `receive` as its parent; `plain` that a call runs its code at once and returns an
+    awaitable. `part_of` is the first entry of its layer if the layer is entered through several callables. `elsewhere`
+    says that it was entered in another thread.
     """
 
     parent: EntryIndex | None
     parents: tuple[EntryIndex | None, ...]
     own_task: bool
     same_send: bool
+    same_receive: bool
     plain: bool
     part_of: EntryIndex | None
     elsewhere: bool
@@ -126,11 +127,14 @@ def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Collection[E
     return Counter(_owner(nearest_probed(entries, parent, probed)) for parent in entries[index].parents)
 
 
-def probed_parent(entries: Sequence[Boundary], index: EntryIndex, probed: Collection[EntryIndex]) -> tuple[Owner, bool]:
-    """Return the next probed owner outside an entry, and whether both have the same `send`."""
+def probed_parent(
+    entries: Sequence[Boundary], index: EntryIndex, probed: Collection[EntryIndex]
+) -> tuple[Owner, bool, bool]:
+    """Return the next probed owner outside an entry, and whether both have the same `send` and the same `receive`."""
     outer = nearest_probed(entries, entries[index].parent, probed)
-    inside = takewhile(lambda one: one != outer, _outwards(entries, index))
-    return _owner(outer), outer is not None and all(entries[one].same_send for one in inside)
+    inside = [entries[one] for one in takewhile(lambda one: one != outer, _outwards(entries, index))]
+    same_send, same_receive = (all(getattr(one, same) for one in inside) for same in ("same_send", "same_receive"))
+    return _owner(outer), outer is not None and same_send, outer is not None and same_receive
 
 
 def _outwards(entries: Sequence[Boundary], index: EntryIndex | None) -> Iterator[EntryIndex]:

@@ -145,7 +145,7 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
     outside = (_block(OUTSIDE),)
     found: dict[Owner, Block] = {HARNESS: outside}
     for index in stack.probeable:
-        outer, _ = probed_parent(stack.entries, index, stack.probeable)
+        outer, *_ = probed_parent(stack.entries, index, stack.probeable)
         around: Block = () if found.get(outer) == outside else found[outer]
         own: Block = () if around else outside
         first = first_part(stack.entries, index)

@@ -81,9 +81,17 @@ def blocking(result: Result, report: LayerReport) -> str | None:
 
 
 def buffering(result: Result, report: LayerReport) -> str | None:
-    """Find a layer that buffers a streamed response until it is complete."""
+    """Find a layer that buffers a streamed response, or a request body in parts, until it is complete."""
     inner = _inside(result, report)
-    if report.counts is None or inner is None or result.request.method == "HEAD" or result.status in NO_BODY:
+    if report.counts is None or inner is None:
+        return None
+    got, handed = report.counts.received.count, inner.received.count
+    if got >= STREAMED and 0 < handed <= TOGETHER:
+        return (
+            f"{report.name} receives {got} messages of the request and hands on {handed}: it keeps the whole body until"
+            " it is complete; look at each part when the app asks for it, unless its work needs the whole body"
+        )
+    if result.request.method == "HEAD" or result.status in NO_BODY:
         return None
     taken, passed = inner.sent.count, report.counts.sent.count
     if taken < STREAMED or passed > TOGETHER:

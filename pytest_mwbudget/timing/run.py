@@ -85,7 +85,8 @@ class Environment:
 class Pace:
     """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
 
-    `hops` says how often it is handed to threads, `streamed` whether many messages pass a layer.
+    `received` are the messages that entries receive, without those that receive few. `hops` says how often it is
+    handed to threads, `streamed` whether many messages pass a layer.
     """
 
     request_ns: float
@@ -93,6 +94,7 @@ class Pace:
     sent: Mapping[EntryIndex, int]
     hops: Hops = field(default_factory=Hops)
     streamed: bool = False
+    received: Mapping[EntryIndex, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class Timing:
         percentiles_us = [us for one in self.layers for quantity, us in one.bounds.items() if quantity in TAILS]
         if percentiles_us:
             sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
+        sampler.samples.received = pace.received
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
         why_not = self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
