@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from pytest_mwbudget.session.gate import SCHEDULE
+from pytest_mwbudget.session.one_side import OneSide
 
 from .apps import FAST, LEAN, Scheduled
 from .test_report_schema import misfits
@@ -97,3 +101,9 @@ def test_where_nobody_reads_it_no_request_is_sent_past_a_layer(shop: pytest.Pyte
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["requests without: 0"])
     result.stdout.no_fnmatch_line("*saves*")
+
+
+def test_processes_of_versus_do_not_measure_it() -> None:
+    config: Any = SimpleNamespace(stash=pytest.Stash())
+    cast("Any", OneSide)(None, None).pytest_configure(config)
+    assert config.stash[SCHEDULE].savings_share == 0
