@@ -387,7 +387,7 @@ def test_a_request_that_raises_in_a_subtest_is_the_only_failure(shop: pytest.Pyt
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ("uss=5", "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, busy_us, objects, * layers, *"),
+        ("uss=5", "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, busy_us, us_per_message, objects, * layers, *"),
         ("50", "the mw_budget marker got 50 without a keyword*us=50*"),
         ("us=0", "*us is 0, which cannot be kept*"),
         ("us=-3", "*us is -3, which cannot be kept*"),
