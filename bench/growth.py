@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness import Goal, Reading, Report, Table, inherited, main, neighbours
-from versus import ARGUMENTS, CHANGES, CONDITIONS, LAYER, NOTHING, apps, rounds_of
+from versus import APPS, ARGUMENTS, CONDITIONS, LAYERS, apps, factory, rounds_of, unchanged
 
 from pytest_mwbudget.comparison.comparing import compare
 from pytest_mwbudget.comparison.merging import StoredRun, merged
@@ -34,7 +34,6 @@ from pytest_mwbudget.model.results import COUNTED
 from pytest_mwbudget.report.json import measured, run_of
 
 RUNS = 20
-TOTAL = "(total)"
 CERTAIN = ("slower", "faster", "more", "fewer")
 # The change with which the layer suspends.
 SUSPENDING = "one task"
@@ -43,54 +42,56 @@ COUNTS = ("bytecodes", "calls", "objects", "tasks")
 
 
 def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
-    """Make the pairs of runs. All changes of a round are compared with one run of the layer as it is."""
-    conditions, changes = dict(CONDITIONS), list(CHANGES)
+    """Make the pairs of runs."""
+    conditions, names = dict(CONDITIONS), ("work", "task")
     if quick:
-        runs, conditions, changes = 1, {"as it is": ()}, [NOTHING, "one attribute access"]
+        runs, conditions, names = 1, {"as it is": ()}, ("work",)
     readings: list[Reading] = []
     with apps():
         rounds = rounds_of()
         for _ in range(runs):
             for condition, rhythms in conditions.items():
                 with neighbours(*rhythms):
-                    before = one_run(NOTHING, rounds)
-                    after = ((change, one_run(change, rounds)) for change in changes)
-                    readings += [compared(before, run, change, condition) for change, run in after]
+                    for app in names:
+                        pair = [one_run(app, version, rounds) for version in (0, 1)]
+                        readings += compared(*pair, app, condition)
     return readings
 
 
-def one_run(change: str, rounds: int) -> StoredRun:
-    """Measure the layer with a change in a fresh process."""
-    version, factor = list(CHANGES).index(change), CHANGES[change][1]
+def one_run(app: str, version: int, rounds: int) -> StoredRun:
+    """Measure a version of an app in a fresh process."""
     with TemporaryDirectory() as folder:
         written = Path(folder, "result.json")
-        app = f"--mw-budget-app=grown:create_app({version}, {round(rounds * factor)})"
-        command = [sys.executable, "-m", "pytest", "-q", "--mw-budget", *ARGUMENTS, app, f"--mw-budget-json={written}"]
+        option = f"--mw-budget-app={factory(app, version, rounds)}"
+        command = [sys.executable, "-m", "pytest", "-q", "--mw-budget", *ARGUMENTS, option]
         environment = {**inherited(), "PYTHONHASHSEED": str(random.randrange(2**32))}
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        command.append(f"--mw-budget-json={written}")
         subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
         document: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
-    return StoredRun(change, run_of(document), measured(document))
+    return StoredRun(f"{app} {version}", run_of(document), measured(document))
 
 
-def compared(before: StoredRun, after: StoredRun, change: str, condition: str) -> Reading:
-    """Say what two runs differ by: the counts and the time of the layer, and every certain change of other rows."""
+def compared(before: StoredRun, after: StoredRun, app: str, condition: str) -> list[Reading]:
+    """Say for each layer what two runs differ by. The first reading has every certain change of unchanged rows."""
     (pair,) = compare(merged([before]), merged([after])).pairs
-    own = {one.quantity: one for one in pair.changes if one.row == LAYER}
-    time = own["us"]
-    others = [
-        [one.row, one.quantity, one.word]
-        for one in pair.changes
-        if one.word in CERTAIN and (change == NOTHING or one.row not in (LAYER, TOTAL))
-    ]
-    return {
-        "condition": condition,
-        "change": change,
-        "word": time.word,
-        "by_us": time.change and [time.change.estimate, time.change.low, time.change.high],
-        "more": [quantity for quantity in COUNTED if quantity in own and own[quantity].word == "more"],
-        "others": others,
-    }
+    same = unchanged(app, {one.row for one in pair.changes})
+    others = [[one.row, one.quantity, one.word] for one in pair.changes if one.word in CERTAIN and one.row in same]
+    readings = []
+    for layer in APPS[app]:
+        own = {one.quantity: one for one in pair.changes if one.row == layer.name}
+        time = own["us"]
+        readings.append(
+            {
+                "condition": condition,
+                "change": layer.change,
+                "word": time.word,
+                "by_us": time.change and [time.change.estimate, time.change.low, time.change.high],
+                "more": [quantity for quantity in COUNTED if quantity in own and own[quantity].word == "more"],
+                "others": others if layer is APPS[app][0] else [],
+            }
+        )
+    return readings
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -123,11 +124,11 @@ def false_alarms(reading: Reading) -> list[str]:
 
 
 def table(readings: Sequence[Reading]) -> Table:
-    """Lay out the changes in the order of `CHANGES`, for each condition."""
+    """Lay out the changes in the order of `LAYERS`, for each condition."""
     head = ("the layer grows by", "pairs", *COUNTS, "slower", "false alarms")
     lines = []
     for condition in dict.fromkeys(one["condition"] for one in readings):
-        for change in CHANGES:
+        for change in (layer.change for layer in LAYERS):
             own = [one for one in readings if (one["condition"], one["change"]) == (condition, change)]
             if own:
                 found = [sum(quantity in one["more"] for one in own) for quantity in COUNTS]

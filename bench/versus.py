@@ -24,7 +24,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,8 +181,13 @@ def rounds_of() -> int:
 
 def side(name: str, folder: Path, app: str, version: int, rounds: int) -> Side:
     """Return a side with a version of an app."""
+    return Side(name, folder, folder, folder, [*ARGUMENTS, f"--mw-budget-app={factory(app, version, rounds)}"])
+
+
+def factory(app: str, version: int, rounds: int) -> str:
+    """Return the call that makes a version of an app."""
     layers = {layer.name: round(rounds * layer.factor) if version else rounds for layer in APPS[app]}
-    return Side(name, folder, folder, folder, [*ARGUMENTS, f"--mw-budget-app=grown:create_app({version}, {layers})"])
+    return f"grown:create_app({version}, {layers})"
 
 
 def one_run(folder: Path, rounds: int, app: str, condition: str, seconds: int) -> Reading:
@@ -312,12 +317,12 @@ def report(readings: list[Reading]) -> Report:
     runs = [one for one in readings if one["kind"] == "run"]
     processes = [one for one in readings if one["kind"] == "process"]
     tables = [times_table(runs), counts_table(runs)]
-    unchanged = [row for one in runs for row in unchanged_rows(one)]
-    alarms = sum(row in one["failed"] for one in runs for row in unchanged_rows(one))
+    same = [(row, one) for one in runs for row in unchanged(one["app"], one["by_us"])]
+    alarms = sum(row in one["failed"] for row, one in same)
     grown = [one for one in runs if "Longer5" in one["by_us"]]
     hits = sum("Longer5" in one["slower"] for one in grown)
     goals = [
-        Goal("no false alarm in real runs", f"{alarms} of {len(unchanged)} rows", bool(unchanged) and not alarms),
+        Goal("no false alarm in real runs", f"{alarms} of {len(same)} rows", bool(same) and not alarms),
         Goal(
             f"5 % of a layer of 100 µs found in nine of ten runs of at most {SECONDS} s",
             f"{hits} of {len(grown)}",
@@ -325,12 +330,12 @@ def report(readings: list[Reading]) -> Report:
         ),
     ]
     if len(processes) > 2 * len(CONDITIONS):
-        same, longer = (drawn(processes, factor, DRAWN) for factor in (1.0, 1.05))
+        alike, longer = (drawn(processes, factor, DRAWN) for factor in (1.0, 1.05))
         goals += [
             Goal(
                 f"no false alarm in {DRAWN} runs drawn from {len(processes)} processes",
-                str(same["fail"]),
-                not same["fail"],
+                str(alike["fail"]),
+                not alike["fail"],
             ),
             Goal(
                 f"5 % found in nine of ten of {DRAWN} drawn runs",
@@ -340,19 +345,19 @@ def report(readings: list[Reading]) -> Report:
         ]
         rows = [
             [name, str(one["slower"]), str(one["fail"]), str(one["layer slower"]), str(one["layer fails"])]
-            for name, one in ((SAME.change, same), ("5 %", longer))
+            for name, one in ((SAME.change, alike), ("5 %", longer))
         ]
         head = ["the layer grows by", "a row is slower", "a limit fails", "the layer is slower", "the layer fails"]
         tables.append(Table(f"{DRAWN} runs each, drawn from {len(processes)} stored processes", head, rows))
     return Report(tables, goals)
 
 
-def unchanged_rows(reading: Reading) -> list[str]:
-    """Return the rows of a run that did not change. Whatever is outside a layer that waits is resumed once more."""
-    if reading["app"] == "task":
+def unchanged(app: str, rows: Collection[str]) -> list[str]:
+    """Return the rows that do not change. Whatever is outside a layer that waits is resumed once more."""
+    if app == "task":
         return ["ExceptionMiddleware", "(endpoint)"]
-    changed = {"(total)", *(layer.name for layer in APPS["work"] if layer is not SAME)}
-    return [row for row in reading["by_us"] if row not in changed]
+    changed = {"(total)", *(layer.name for layer in APPS[app] if layer is not SAME)}
+    return [row for row in rows if row not in changed]
 
 
 def groups(runs: Sequence[Reading]) -> Iterator[tuple[str, Grown, list[Reading]]]:

@@ -41,44 +41,51 @@ def stored(rng: random.Random, condition: str = "as it is", noise: float = 0.01)
     }
 
 
-def one_run(change: str, condition: str = "as it is", **more: Any) -> dict[str, Any]:
+def one_run(**more: Any) -> dict[str, Any]:
+    """A run of the app with six layers, in which nothing was found unless said otherwise."""
+    layers = ("Work", "WithAttribute", "WithCall", "Longer1", "Longer5", "Longer20")
     found: dict[str, Any] = {
         "kind": "run",
-        "condition": condition,
-        "change": change,
+        "condition": "as it is",
+        "app": "work",
         "pairs": 9,
         "seconds": 60.0,
-        "before_us": 100.0,
-        "by_us": [5.0, 4.0, 6.0],
+        "before_us": dict.fromkeys(layers, 100.0),
+        "by_us": {"CORSMiddleware": [0.0, -0.1, 0.1], **{layer: [5.0, 4.0, 6.0] for layer in layers}},
         "slower": [],
         "failed": [],
         "undecided": [],
-        "counts": {},
+        "counts": {layer: {} for layer in layers},
     }
     return found | more
 
 
-def test_every_change_is_only_in_its_own_version(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_is_only_in_the_second_version(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     with versus.apps() as folder:
         monkeypatch.syspath_prepend(str(folder))
         monkeypatch.delitem(importlib.sys.modules, "grown", raising=False)  # type: ignore[attr-defined]
         grown = importlib.import_module("grown")
-        layers = [getattr(grown, f"Work{number}") for number in range(len(versus.CHANGES))]
-        codes = [layer.__call__.__code__.co_code for layer in layers]
-        assert {layer.__name__ for layer in layers} == {"Work"}
-        assert grown.create_app(3, 10).user_middleware[1].kwargs == {"rounds": 10}
-    same = [name for name, code in zip(versus.CHANGES, codes, strict=True) if code == codes[0]]
-    assert same == [versus.NOTHING, "1 %", "5 %", "20 %"]
+        codes = {
+            layer.name: [getattr(grown, f"{layer.name}{version}").__call__.__code__.co_code for version in (0, 1)]
+            for layer in versus.LAYERS
+        }
+        assert {name for name, (before, after) in codes.items() if before != after} == {
+            "WithAttribute",
+            "WithCall",
+            "WithTask",
+        }
+        apps = [eval(versus.factory("work", version, 1000), {"grown": grown}) for version in (0, 1)]
+    rounds = [[layer.kwargs["rounds"] for layer in app.user_middleware[1:]] for app in apps]
+    assert rounds == [[1000] * 6, [1000, 1000, 1000, 1010, 1050, 1200]]
 
 
 def test_runs_and_processes_are_made(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "TIME_S", 0.2)
     monkeypatch.setattr(versus, "TIME_S", 0.2)
-    monkeypatch.setattr(versus, "CHANGES", {name: versus.CHANGES[name] for name in (versus.NOTHING, "20 %")})
     monkeypatch.setattr(versus, "CONDITIONS", {"as it is": ()})
     readings = versus.measure(quick=False, runs=1, processes=2, seconds=20)
     assert [one["kind"] for one in readings] == ["run", "run", "process", "process"]
-    assert [one["change"] for one in readings[:2]] == [versus.NOTHING, "20 %"]
+    assert [one["app"] for one in readings[:2]] == ["work", "task"]
     assert set(readings[2]["rows"]) >= {"Work", "CORSMiddleware", "(endpoint)"}
     assert readings[2]["reference_ns"] > 0
     assert "20 % (as it is)" in str(versus.report(readings))
@@ -106,17 +113,23 @@ def test_a_drawn_run_has_as_many_pairs_as_fit(versus: ModuleType, monkeypatch: p
 
 
 def test_goals_follow_from_the_runs(versus: ModuleType) -> None:
-    good = [one_run(versus.NOTHING) for _ in range(20)] + [one_run("5 %", slower=["Work"]) for _ in range(20)]
+    good = [one_run(slower=["Longer5"]) for _ in range(20)]
     assert all(goal.met for goal in versus.report(good).goals)
-    alarm = [*good, one_run(versus.NOTHING, failed=["CORSMiddleware"])]
+    alarm = [*good, one_run(slower=["Longer5"], failed=["CORSMiddleware"])]
     assert [goal.met for goal in versus.report(alarm).goals] == [False, True]
-    missed = [*good, *(one_run("5 %") for _ in range(3))]
+    missed = [*good, *(one_run() for _ in range(3))]
     assert [goal.met for goal in versus.report(missed).goals] == [True, False]
     assert not any(goal.met for goal in versus.report([]).goals)
 
 
+def test_a_row_that_changes_is_no_false_alarm(versus: ModuleType) -> None:
+    changed = [one_run(slower=["Longer5"], failed=["WithAttribute", "Longer1", "(total)"])]
+    assert versus.report(changed).goals[0].met
+    assert versus.unchanged("task", ["(outside)", "CORSMiddleware"]) == ["ExceptionMiddleware", "(endpoint)"]
+
+
 def test_counts_have_a_column_each(versus: ModuleType) -> None:
-    runs = [one_run("one call", counts={"bytecodes": [3, 3], "objects": [-1, 1]}), one_run(versus.NOTHING)]
-    table = str(versus.counts_table(runs))
-    assert "bytecodes" in table
-    assert [line.split()[-2:] for line in table.splitlines()[-2:]] == [["0", "0"], ["1", "0"]]
+    counts = one_run()["counts"] | {"WithCall": {"bytecodes": 3, "objects": -1}}
+    lines = str(versus.counts_table([one_run(counts=counts), one_run()])).splitlines()
+    (line,) = (line for line in lines if line.startswith("one call"))
+    assert line.split()[-5:] == ["0", "0", "1", "0", "0"]

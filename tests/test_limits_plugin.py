@@ -326,7 +326,10 @@ def test_a_skipped_test_is_not_unused(project: Project) -> None:
         ((*FIX[:2], "--mw-budget-reason= "), "--mw-budget-reason is blank; write a sentence"),
         ((*UPDATE, "-o", "mw_budget_file="), "--mw-budget-update has no file to update; set mw_budget_file ="),
         (("-o", "mw_budget_record=object"), "mw_budget_record is 'object'. Did you mean 'objects'? The choices are:"),
-        (("-o", "mw_budget_record=,"), "mw_budget_record names no quantity. The quantities are: us, busy_us, objects"),
+        (
+            ("-o", "mw_budget_record=,"),
+            "mw_budget_record names no quantity. The quantities are: us, busy_us, us_per_message, objects",
+        ),
     ],
 )
 def test_settings_that_do_nothing_or_cannot_be_used_are_explained(

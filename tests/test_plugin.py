@@ -389,7 +389,8 @@ def test_a_request_that_raises_in_a_subtest_is_the_only_failure(shop: pytest.Pyt
     [
         (
             "uss=5",
-            "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, busy_us, p95_us, p99_us, objects, * layers, *",
+            "unknown keyword 'uss'*Did you mean 'us'?*keywords are: us, busy_us, us_per_message, p95_us, p99_us,"
+            " objects, * layers, *",
         ),
         ("50", "the mw_budget marker got 50 without a keyword*us=50*"),
         ("us=0", "*us is 0, which cannot be kept*"),

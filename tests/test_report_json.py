@@ -76,7 +76,7 @@ RESULT = Result(
             BUSY,
             GZIP_COUNTS,
             {"us": Judged(50.0, "pass"), "busy_us": Judged(9.0, "pass"), "tasks": Judged(0, "fail")},
-            Saves(Estimate(20.5, 19.0, 22.0)),
+            saves=Saves(Estimate(20.5, 19.0, 22.0)),
         ),
         LayerReport(MOUNT, judged={"us": Judged(20.0, "undecided", "it is measured together")}),
         LayerReport(AUTH),

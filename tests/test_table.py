@@ -8,7 +8,7 @@ import pytest
 
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import Settings, merge
-from pytest_mwbudget.config.table import INI, LISTS, MARKER, OPTION, SETTINGS, Setting
+from pytest_mwbudget.config.table import INI, LISTS, MARKER, OPTION, SETTINGS, SWITCH, Setting
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.results import QUANTITIES
 
@@ -85,7 +85,9 @@ def test_a_setting_changes_what_a_test_runs_with(name: str) -> None:
 def test_every_setting_works_in_each_place_that_it_names(pytester: pytest.Pytester, place: str) -> None:
     said = {name: unusual(SETTINGS[name]) for name in IN_SETTINGS if place in SETTINGS[name].places}
     keywords = ", ".join(f"{name}={value!r}" for name, value in said.items()) if place == MARKER else ""
-    options = [f"{SETTINGS[name].flag}={value}" for name, value in said.items()] if place == OPTION else []
+    flags = {name: SETTINGS[name].flag for name in said}
+    options = [flags[name] if SETTINGS[name].kind == SWITCH else f"{flags[name]}={said[name]}" for name in said]
+    options = options if place == OPTION else []
     lines = {name: "\n    ".join(["", *value]) if isinstance(value, list) else value for name, value in said.items()}
     ini = "\n".join(f"{SETTINGS[name].key} = {value}" for name, value in lines.items()) if place == INI else ""
     seen = Seen()
@@ -141,6 +143,6 @@ def test_help_shows_every_setting(pytester: pytest.Pytester) -> None:
     told = " ".join(pytester.runpytest_inprocess("--help", *LEAN).stdout.str().split())
     for setting in SETTINGS.values():
         if OPTION in setting.places:
-            assert f"{setting.flag}={setting.kind}" in told
+            assert (setting.flag if setting.kind == SWITCH else f"{setting.flag}={setting.kind}") in told
         if INI in setting.places:
             assert f"{setting.key} ({'linelist' if setting.kind in LISTS else 'string'})" in told

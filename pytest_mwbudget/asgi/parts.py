@@ -157,11 +157,13 @@ def _entries(
     for number, site in enumerate(sites, number_of_first):
         enclosing = [next(one for one in step.outer_steps() if one in steps) for step in site.steps]
         begin, outer, function = site.steps[0], enclosing[0], site.hook.function
+        hands_on = site.part in (FRAMEWORK, RESPOND)
         yield Entry(
             parent=steps[outer],
             parents=tuple(steps[one] for one in enclosing),
             own_task=begin.task is not outer.task and not begin.elsewhere,
-            same_send=site.part in (FRAMEWORK, RESPOND),
+            same_send=hands_on,
+            same_receive=hands_on,
             plain=is_plain(function),
             part_of=first.get(site.part),
             callee=_callee(site, opening),
