@@ -74,7 +74,9 @@ def test_every_change_is_only_in_the_second_version(versus: ModuleType, monkeypa
             "WithCall",
             "WithTask",
         }
-        apps = [eval(versus.factory("work", version, 1000), {"grown": grown}) for version in (0, 1)]
+        apps = [
+            eval(versus.factory("work", version, 1000).replace(":", ".", 1), {"grown": grown}) for version in (0, 1)
+        ]
     rounds = [[layer.kwargs["rounds"] for layer in app.user_middleware[1:]] for app in apps]
     assert rounds == [[1000] * 6, [1000, 1000, 1000, 1010, 1050, 1200]]
 

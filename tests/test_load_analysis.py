@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -114,6 +115,13 @@ def test_the_slowdown_is_that_of_the_servers_core() -> None:
     assert bursts.slowdown(100.0) == pytest.approx(1.3)
     assert bursts.slowdown(125.0) == 1.0
     assert bursts.slowdown(math.inf) == 1.0
+
+
+def test_a_load_generator_that_is_always_busy_limits_the_figures() -> None:
+    busy = replace(burst(250.0), sending=0.95)
+    assert Bursts([{None: busy}] * 5).limited
+    assert not Bursts([{None: burst(250.0)}] * 5).limited
+    assert not Bursts([]).limited
 
 
 # ---- latencies ---------------------------------------------------------------------------------------------------

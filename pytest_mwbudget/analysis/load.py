@@ -25,6 +25,8 @@ from .verdicts import APPS_SLOWED, BETWEEN_RUNS
 QUIET, QUICK_SHARE = 1.15, 0.1
 # A burst is quiet if a process was ready, and had no core, for at most this share of the time.
 WAITED_SHARE = 0.05
+# Above this share of a burst, the load generator may be what limits the requests per second.
+SENDING_SHARE = 0.9
 # A row serialises requests if its time grows by more than this many times what the turns of the event loop explain, and
 # to more than this share of the whole latency.
 UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
@@ -42,7 +44,8 @@ class Burst:
     `request_us` is the time between two responses. `latencies_us` are those that clients saw, in order of size.
     `gauges` are the slowest times of a fixed piece of work beside it, on the core of the server and on that of the load
     generator. `waited` is the largest share of the burst in which one of them was ready and had no core. `busy` is the
-    share in which the server's thread worked, `collecting_us` the time of garbage collection for each request.
+    share in which the server's thread worked, `sending` the share in which the load generator did. `collecting_us` is
+    the time of garbage collection for each request.
     """
 
     request_us: Microseconds
@@ -50,6 +53,7 @@ class Burst:
     gauges: tuple[float, ...]
     waited: float = 0.0
     busy: float | None = None
+    sending: float = 0.0
     collecting_us: Microseconds = 0.0
 
 
@@ -99,6 +103,11 @@ class Bursts:
 
     def _quiet_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
         return [pair for pair in self._all_pairs(layer) if all(map(self.is_quiet, pair))]
+
+    @property
+    def limited(self) -> bool:
+        """Whether the load generator may have been slower than the server."""
+        return bool(self.whole) and median(burst.sending for burst in self.whole) > SENDING_SHARE
 
     def slowdown(self, best_ns: float) -> float:
         """Return how many times slower than at its best the server's core was in the bursts that count, at least 1."""

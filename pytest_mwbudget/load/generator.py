@@ -9,7 +9,8 @@ answered.
 
 The answer to a burst is one line: `ns` from the first request to the last response, `statuses` with their numbers,
 `latencies_ns` without the first request of each client (unless there are few), `gauges_ns` of a fixed piece of work
-before and after, and `waited_ns`, the time that this process was ready to run and had no core; or `error`.
+before and after, `waited_ns`, the time that this process was ready to run and had no core, and `worked_ns`, the time
+that it worked; or `error`.
 
 The program ends with its standard input, and with its parent, also if that is killed.
 """
@@ -175,13 +176,14 @@ class Generator:
 
     def burst(self, clients: int, requests: int) -> dict[str, Any]:
         """Make a burst, and return its figures."""
-        gauges, waited = [gauge_ns()], waited_ns()
+        gauges, waited, worked = [gauge_ns()], waited_ns(), time.process_time_ns()
         try:
             begin_ns = self._sent(clients, requests)
         except (BurstError, OSError) as error:
             for client in self.clients:
                 self._close(client)
             return {"error": str(error) or type(error).__name__}
+        worked = time.process_time_ns() - worked
         gauges.append(gauge_ns())
         return {
             "ns": self.last_ns - begin_ns,
@@ -189,6 +191,7 @@ class Generator:
             "latencies_ns": self.latencies,
             "gauges_ns": gauges,
             "waited_ns": waited_ns() - waited,
+            "worked_ns": worked,
         }
 
     def _sent(self, count: int, requests: int) -> int:

@@ -262,6 +262,7 @@ class _Driver:
             gauges=(max(gauge, self._gauge()), float(max(found["gauges_ns"]))),
             waited=max(waits) / found["ns"],
             busy=None if worked is None else min(1.0, worked / found["ns"]),
+            sending=found["worked_ns"] / found["ns"],
             collecting_us=collected / requests / 1000,
         )
 
@@ -423,6 +424,14 @@ class _Told:
                     "The server and the load generator share the only core, so the app is slower here than behind a"
                     " server with a core of its own.",
                     "one-core",
+                )
+            )
+        if self.bursts.limited:
+            notes.append(
+                tagged(
+                    "The load generator worked nearly all the time: a server may answer more requests per second, and"
+                    " layers may have larger shares.",
+                    "generator-limit",
                 )
             )
         if self.bursts.noisy:
