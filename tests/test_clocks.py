@@ -64,11 +64,7 @@ def test_no_module_of_the_package_has_a_clock_of_python() -> None:
     """freezegun and `patch` replace attributes of modules, so no module may have a clock among its attributes."""
     kinds = (time.time, time.monotonic, time.perf_counter, time.perf_counter_ns, time.thread_time_ns, time.sleep)
     for name, module in list(sys.modules.items()):
-<<<<<<< HEAD
         # The load generator runs in a process of its own.
-=======
-        # The load generator is a program of its own, in which no test stops a clock.
->>>>>>> load
         if name.startswith("pytest_mwbudget") and name != "pytest_mwbudget.load.generator":
             values = [value for value in vars(module).values() if value is time or value in kinds]
             assert not values, name
