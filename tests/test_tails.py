@@ -101,6 +101,12 @@ def test_too_few_requests_refuse_a_percentile() -> None:
     assert "requests from quiet moments" in tails.why["p99_us"]
 
 
+def test_a_percentile_without_an_upper_end_does_not_fail() -> None:
+    found = judged(0.5, p99_us=10)
+    assert verdicts(found, "p99_us")["Costly"] == "undecided"
+    assert reason(found.layer("Costly"), "p99_us").endswith("[too-few-requests]")
+
+
 def test_a_budget_of_medians_has_no_pieces_of_work() -> None:
     server = Server(precise=False)
     server.measure([Middleware(Costly, clock=server.clock, before=20)], budgets=Budgets({"us": 100}))

@@ -111,9 +111,12 @@ def _own_us(found: Estimates, entry: EntryIndex) -> list[Microseconds]:
 
 
 def _error_us(found: Estimates, entry: EntryIndex, us: Microseconds) -> Microseconds:
-    """Return the known error of the method for a request in which the layer took `us`."""
-    more_us = max(0.0, us - found.split[entry].estimate)
-    return found.method_us[entry] + found.shared_us.get(entry, 0.0) + METHOD_SHARE * more_us
+    """Return how wrong the time of a request may be in which the layer took `us`.
+
+    Every request is moved by the distance of the row's median, so each may be as wrong as the row.
+    """
+    row = found.split[entry]
+    return row.half_width + METHOD_SHARE * max(0.0, us - row.estimate)
 
 
 def _alpha(found: Estimates) -> float:

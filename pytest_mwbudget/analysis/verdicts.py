@@ -341,7 +341,7 @@ class _Judging:
         undetectable = _undetectable(bound, self.found.detection_limit_us, self.found.least_us, self.time)
         if undetectable is not None:
             return Judged(bound, undetectable.verdict, undetectable.reason)
-        if us.high > bound and us.low <= bound and not us.bounded:
+        if us.high > bound and not us.bounded:
             requests = len(self.found.own_ns[row.entry])
             rate = requests / max(self.effort.seconds, 1e-9)
             remedy = more_time(needed(self.found, quantity) / rate, time=self.time)
