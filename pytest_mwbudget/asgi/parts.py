@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ..errors import tagged
 from ..interpreter.code_patching import is_plain
-from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE
+from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE, Observed
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .callables import is_function, is_response
 from .calls import FrameworkCall
@@ -73,7 +73,9 @@ def _opened(
         return replace(stack, closed=tagged(why, "endpoint-closed"))
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
-    return replace(stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)))
+    return replace(
+        stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)), observed=Observed(opening.converts())
+    )
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:

@@ -1,6 +1,6 @@
-"""Advice on a layer, given only on evidence in the result of a request. Pure.
+"""Advice on a layer or a part of the endpoint, given only on evidence in the result of a request. Pure.
 
-A rule is a function of a result and one of its layers. It returns a sentence that cites the evidence, or None. Rules
+A rule is a function of a result and one of its rows. It returns a sentence that cites the evidence, or None. Rules
 cover requests only: the result of a request does not show what a layer does in other scopes, such as the lifespan.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..errors import explain_command
+from ..model.endpoint import SERIALIZE
 from ..model.results import Advice, Counts, LayerReport, Result
 from .text import figure
 
@@ -33,15 +34,17 @@ MOST_OBJECTS_SHARE = 0.75
 
 
 def advise(result: Result) -> Iterator[Advice]:
-    """Yield the advice for each layer, outermost first: at most one sentence for each rule."""
-    for report in result.layers:
-        for name, rule in RULES.items():
-            text = rule(result, report)
-            if text is not None:
-                yield Advice(report.name, name, text, explain_command(name))
+    """Yield the advice for each layer, outermost first, then for each part: at most one sentence for each rule."""
+    parts = result.endpoint.parts if result.endpoint else ()
+    for rows, rules in ((result.layers, RULES_OF_LAYERS), (parts, RULES_OF_PARTS)):
+        for report in rows:
+            for name, rule in rules.items():
+                text = rule(result, report)
+                if text is not None:
+                    yield Advice(report.name, name, text, explain_command(name))
 
 
-# ---- rules ------------------------------------------------------------------------------------------------------
+# ---- rules of layers ------------------------------------------------------------------------------------------------
 
 
 def pass_through(result: Result, report: LayerReport) -> str | None:
@@ -151,7 +154,25 @@ def per_message(result: Result, report: LayerReport) -> str | None:
     )
 
 
-RULES: Mapping[str, Rule] = {
+# ---- rules of parts of the endpoint -----------------------------------------------------------------------------
+
+
+def serialization(result: Result, report: LayerReport) -> str | None:
+    """Find an endpoint that spends much of its time on what FastAPI does with the value that the handler returns."""
+    observed = result.endpoint.observed if result.endpoint else None
+    whole = result.books.endpoint if result.books else None
+    if report.name != SERIALIZE or observed is None or not observed.converts or report.us is None or whole is None:
+        return None
+    if not report.us.low >= max(LARGE_US, LARGE_SHARE * whole.high):
+        return None
+    return (
+        f"{SERIALIZE} takes {figure(report.us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per"
+        " request: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
+        " without"
+    )
+
+
+RULES_OF_LAYERS: Mapping[str, Rule] = {
     "pass-through": pass_through,
     "blocking": blocking,
     "buffering": buffering,
@@ -159,6 +180,10 @@ RULES: Mapping[str, Rule] = {
     "thread-hops": thread_hops,
     "per-message": per_message,
 }
+RULES_OF_PARTS: Mapping[str, Rule] = {
+    "serialization": serialization,
+}
+RULES: Mapping[str, Rule] = {**RULES_OF_LAYERS, **RULES_OF_PARTS}
 
 
 # ---- evidence ---------------------------------------------------------------------------------------------------
