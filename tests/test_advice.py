@@ -341,6 +341,38 @@ def test_no_advice_where_serializing_is_cheap_or_uncertain(found: Result) -> Non
     assert advised(found) == {}
 
 
+# ---- thread-hops of parts ---------------------------------------------------------------------------------------
+
+
+def sync_part(estimate: Estimate | None, hops: int = 1, why: str | None = "it is not async, so …") -> Result:
+    layer = Layer(3, "shop.db:session", "shop.db.session", "dependency", adapts=why)
+    return opened(LayerReport(layer, us=estimate, counts=replace(counts(), threads=same(hops))), Observed())
+
+
+def test_a_sync_dependency_that_only_costs_the_thread() -> None:
+    assert advised(sync_part(us(96.1))) == {
+        "thread-hops": "shop.db:session takes 96.1 µs per request, with 1 thread hop: it is not async, so …; if it does"
+        " not block, write it as async code"
+    }
+    assert "with 2 thread hops" in advised(sync_part(us(590), 2))["thread-hops"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        sync_part(us(50)),  # may be below the limit
+        sync_part(us(300)),  # may be above that of two ways
+        sync_part(us(590)),  # takes longer than the way: it may block
+        sync_part(Estimate(96, 90, float("inf"))),
+        sync_part(None),
+        sync_part(us(96.1), hops=0),
+        sync_part(us(96.1), why=None),  # async, and goes to a thread by itself
+    ],
+)
+def test_no_advice_on_a_part_that_may_need_its_thread(found: Result) -> None:
+    assert advised(found) == {}
+
+
 # ---- several rules ----------------------------------------------------------------------------------------------
 
 

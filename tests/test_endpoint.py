@@ -223,6 +223,26 @@ def test_what_the_handler_returns_is_converted_or_sent(app: Any, url: str, conve
     assert found.endpoint.observed == Observed(converts)
 
 
+def test_sync_dependencies_and_handlers_say_why_they_go_to_a_thread() -> None:
+    def names(url: str) -> set[str]:
+        return {layer.name.rpartition(":")[2] for _, layer in stack_of(app, url).parts if layer.adapts}
+
+    assert names("/threads") == {"sync", "sync_generator", "Pager", "handler"}
+    assert names("/async") == set()
+
+
+@pytest.mark.parametrize(("url", "sync"), [("/plain", True), ("/coroutine", False), ("/partial", False)])
+def test_a_sync_handler_of_starlette_says_so(url: str, sync: bool) -> None:
+    adapts = {layer.name: layer.adapts for _, layer in stack_of(STARLETTE, url).parts}
+    assert (adapts["handler"] is not None) == sync
+
+
+@pytest.mark.parametrize(("method", "sync"), [("GET", False), ("POST", True)])
+def test_a_sync_method_of_a_view_says_so(method: str, sync: bool) -> None:
+    adapts = {layer.name: layer.adapts for _, layer in stack_of(STARLETTE, "/view", method).parts}
+    assert (adapts["handler"] is not None) == sync
+
+
 # ---- counts -----------------------------------------------------------------------------------------------------
 
 

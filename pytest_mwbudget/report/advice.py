@@ -24,6 +24,8 @@ BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
 MOST_PER_TASK, MOST_PER_MESSAGE = 500, 100
 # Advice on time needs at least this much: in µs per request, and as a share of the layer's time.
 LARGE_US, LARGE_SHARE = 50.0, 0.25
+# A part of the endpoint that takes more µs for each way to a thread does something there that may block.
+MOST_HOP_US = 300.0
 # A streamed response has at least STREAMED messages; a complete one has at most TOGETHER (start, body, perhaps an end).
 STREAMED, TOGETHER = 10, 3
 NO_BODY = (204, 304)
@@ -172,6 +174,19 @@ def serialization(result: Result, report: LayerReport) -> str | None:
     )
 
 
+def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
+    """Find a sync dependency or handler that costs little but the way to a thread and back."""
+    us, why, counts = report.us, report.layer.adapts, report.counts
+    hops = counts.threads.count if counts else 0
+    if us is None or why is None or not hops or us.low < LARGE_US or not us.high <= MOST_HOP_US * hops:
+        return None
+    ways = "1 thread hop" if hops == 1 else f"{hops} thread hops"
+    return (
+        f"{report.name} takes {figure(us.estimate)} µs per request, with {ways}: {why}; if it does not block, write it"
+        " as async code"
+    )
+
+
 RULES_OF_LAYERS: Mapping[str, Rule] = {
     "pass-through": pass_through,
     "blocking": blocking,
@@ -182,6 +197,7 @@ RULES_OF_LAYERS: Mapping[str, Rule] = {
 }
 RULES_OF_PARTS: Mapping[str, Rule] = {
     "serialization": serialization,
+    "thread-hops": thread_hops_of_part,
 }
 RULES: Mapping[str, Rule] = {**RULES_OF_LAYERS, **RULES_OF_PARTS}
 
