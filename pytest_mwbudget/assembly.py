@@ -351,6 +351,7 @@ class Findings:
             closed=self.stack.closed,
             judged=frames.get("endpoint"),
             notes=tuple(self._notes_on_parts()),
+            observed=self.stack.observed if self.parts else None,
         )
 
     def _notes_on_parts(self) -> Iterator[str]:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from examples.count_gate import orders
 from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.model.endpoint import EndpointReport, Observed
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Occupation, RequestLine, Result
 from pytest_mwbudget.model.stack import Layer, Origin
@@ -299,6 +300,79 @@ def test_no_advice_where_the_messages_may_not_be_the_reason(found: Result) -> No
     assert "per-message" not in advised(found)
 
 
+# ---- serialization ----------------------------------------------------------------------------------------------
+
+
+def opened(part: LayerReport, observed: Observed | None, whole: Estimate | None = None) -> Result:
+    """Build the record of a request whose endpoint has one part that matters."""
+    books = Books(us(800), us(10), whole or us(745.9, 20), 1.0)
+    return replace(result(), books=books, endpoint=EndpointReport((part,), observed=observed))
+
+
+CONVERTS = Observed(converts=True)
+
+
+def serialize(estimate: Estimate | None, name: str = "serialize") -> LayerReport:
+    return row(name=name, us=estimate)
+
+
+def test_an_endpoint_that_mostly_serializes() -> None:
+    assert advised(opened(serialize(us(640.2)), CONVERTS)) == {
+        "serialization": "serialize takes 640.2 of the 745.9 µs of the endpoint per request: FastAPI turns what the"
+        " handler returns into JSON; a ready Response that the handler returns does without"
+    }
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        opened(serialize(us(640.2)), Observed()),  # the handler returns a response, which makes the JSON
+        opened(serialize(us(640.2)), None),
+        opened(serialize(us(640.2), "handler"), CONVERTS),
+        opened(serialize(us(50.2)), CONVERTS, us(60)),  # may be below the limit
+        opened(serialize(us(190)), CONVERTS),  # may be below a quarter
+        opened(serialize(Estimate(640, float("-inf"), float("inf"))), CONVERTS),
+        opened(serialize(us(640.2)), CONVERTS, Estimate(740, float("-inf"), float("inf"))),
+        opened(serialize(None), CONVERTS),
+        replace(opened(serialize(us(640.2)), CONVERTS), books=None),
+    ],
+)
+def test_no_advice_where_serializing_is_cheap_or_uncertain(found: Result) -> None:
+    assert advised(found) == {}
+
+
+# ---- thread-hops of parts ---------------------------------------------------------------------------------------
+
+
+def sync_part(estimate: Estimate | None, hops: int = 1, why: str | None = "it is not async, so …") -> Result:
+    layer = Layer(3, "shop.db:session", "shop.db.session", "dependency", adapts=why)
+    return opened(LayerReport(layer, us=estimate, counts=replace(counts(), threads=same(hops))), Observed())
+
+
+def test_a_sync_dependency_that_only_costs_the_thread() -> None:
+    assert advised(sync_part(us(96.1))) == {
+        "thread-hops": "shop.db:session takes 96.1 µs per request, with 1 thread hop: it is not async, so …; if it does"
+        " not block, write it as async code"
+    }
+    assert "with 2 thread hops" in advised(sync_part(us(590), 2))["thread-hops"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        sync_part(us(50)),  # may be below the limit
+        sync_part(us(300)),  # may be above that of two ways
+        sync_part(us(590)),  # takes longer than the way: it may block
+        sync_part(Estimate(96, 90, float("inf"))),
+        sync_part(None),
+        sync_part(us(96.1), hops=0),
+        sync_part(us(96.1), why=None),  # async, and goes to a thread by itself
+    ],
+)
+def test_no_advice_on_a_part_that_may_need_its_thread(found: Result) -> None:
+    assert advised(found) == {}
+
+
 # ---- several rules ----------------------------------------------------------------------------------------------
 
 
@@ -311,7 +385,12 @@ def test_a_layer_has_one_advice_for_each_rule_at_most_outermost_first() -> None:
 
 
 def test_the_record_that_was_written_gives_the_same_advice() -> None:
-    for found in (base_http(objects=same(512)), occupied(74.7, wait=1060.7), gzip()):
+    for found in (
+        base_http(objects=same(512)),
+        occupied(74.7, wait=1060.7),
+        gzip(),
+        opened(serialize(us(640.2)), CONVERTS),
+    ):
         assert list(advise(from_json(to_json(found, "test_x")))) == list(advise(found)) != []
 
 

@@ -22,7 +22,7 @@ from pytest_mwbudget.asgi.frameworks.gates import Gate
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.errors import LayerNameError
-from pytest_mwbudget.model.endpoint import VALIDATE
+from pytest_mwbudget.model.endpoint import VALIDATE, Observed
 from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Counts, Measurement
 from pytest_mwbudget.report.html import render as html_page
 from pytest_mwbudget.report.json import document, from_json, to_json
@@ -209,6 +209,38 @@ def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.Monk
     closed = stack_of(app, "/async").closed
     assert closed is not None
     assert "its parts could not be read (AttributeError: 'Dependant' object has no" in closed
+
+
+# ---- what a request shows beside figures ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("app", "url", "converts"), [(app, "/async", True), (app, "/ready", False), (STARLETTE, "/coroutine", False)]
+)
+def test_what_the_handler_returns_is_converted_or_sent(app: Any, url: str, converts: bool) -> None:
+    found = measured(app, inside=True, url=url, settings={"timed": False})
+    assert found.endpoint is not None
+    assert found.endpoint.observed == Observed(converts)
+
+
+def test_sync_dependencies_and_handlers_say_why_they_go_to_a_thread() -> None:
+    def names(url: str) -> set[str]:
+        return {layer.name.rpartition(":")[2] for _, layer in stack_of(app, url).parts if layer.adapts}
+
+    assert names("/threads") == {"sync", "sync_generator", "Pager", "handler"}
+    assert names("/async") == set()
+
+
+@pytest.mark.parametrize(("url", "sync"), [("/plain", True), ("/coroutine", False), ("/partial", False)])
+def test_a_sync_handler_of_starlette_says_so(url: str, sync: bool) -> None:
+    adapts = {layer.name: layer.adapts for _, layer in stack_of(STARLETTE, url).parts}
+    assert (adapts["handler"] is not None) == sync
+
+
+@pytest.mark.parametrize(("method", "sync"), [("GET", False), ("POST", True)])
+def test_a_sync_method_of_a_view_says_so(method: str, sync: bool) -> None:
+    adapts = {layer.name: layer.adapts for _, layer in stack_of(STARLETTE, "/view", method).parts}
+    assert (adapts["handler"] is not None) == sync
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------

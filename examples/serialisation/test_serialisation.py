@@ -22,6 +22,7 @@ def test_only_plain_data_takes_long_to_serialise(pytester: pytest.Pytester) -> N
     assert [one["serialize"]["verdict"] for one in parts] == ["fail", "pass"]
     dear, cheap = (one["serialize"]["us"]["estimate"] for one in parts)
     assert dear > 10 * cheap
+    assert [[advice["rule"] for advice in one["advice"]] for one in (before, after)] == [["serialization"], []]
 
 
 @pytest.mark.parametrize("mw_budget_app", ["before", "after"], indirect=True)

@@ -14,7 +14,7 @@ from importlib import metadata
 from types import CodeType, FrameType
 
 from ..interpreter import internals
-from ..model.endpoint import VALIDATE
+from ..model.endpoint import SERIALIZE, VALIDATE
 from .calls import Call
 from .frameworks import fastapi, starlette
 from .frameworks.seam import FrameworkLayer, Hook
@@ -166,6 +166,11 @@ class Opening:
             if gate.part == VALIDATE and not any(self._is_step_of(hook) for hook in hooks):
                 return f"{_release('fastapi')} did not call {gate.name}"
         return None
+
+    def converts(self) -> bool:
+        """Return whether FastAPI turned what the handler returned into a response."""
+        gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
+        return any(self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ())))
 
     def _is_step_of(self, hook: Hook) -> bool:
         return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType, MethodType
@@ -10,10 +11,11 @@ from typing import TypeAlias
 
 from ..errors import tagged
 from ..interpreter.code_patching import is_plain
-from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE
+from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE, Observed
 from ..model.stack import EntryIndex, Layer, RowIndex
-from .callables import is_function, is_response
+from .callables import functions_called, is_function, is_response
 from .calls import FrameworkCall
+from .frameworks import reading
 from .frameworks.gates import hook
 from .frameworks.seam import FrameworkLayer, Hook
 from .naming import numbered
@@ -27,6 +29,8 @@ Key: TypeAlias = tuple[int, int, object]
 
 NO_ROUTE = "the request came to no route of FastAPI or Starlette"
 NO_HANDLER = "its handler is not entered through a Python function"
+SYNC = "it is not async, so the framework calls it in a thread"
+ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 TOGETHER = "it is measured together with {}: {}"
 
 
@@ -73,7 +77,9 @@ def _opened(
         return replace(stack, closed=tagged(why, "endpoint-closed"))
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
-    return replace(stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)))
+    return replace(
+        stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)), observed=Observed(opening.converts())
+    )
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:
@@ -223,7 +229,17 @@ def _row(place: RowIndex, name: str, entry: Entry, *, named: bool) -> Layer:
         kind="dependency" if named else "part",
         aliases=frozenset({name.partition("#")[0], qualname.rpartition(":")[2]} if named else ()),
         origin=origin if shown else None,
+        adapts=SYNC if shown and _is_sync(entry.callee) else None,
     )
+
+
+def _is_sync(callee: object) -> bool:
+    """Return whether a handler or a dependency is certainly sync. What a decorator has made may be either."""
+    callee = reading.entered(callee)
+    if isinstance(callee, type):
+        return True
+    function = next(functions_called(callee), None)
+    return function is not None and "__wrapped__" not in vars(function) and not function.__code__.co_flags & ASYNC
 
 
 def name_of(callee: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..interpreter.code_patching import Function, Parameters
+from ..model.endpoint import Observed
 from ..model.stack import Boundary, EntryIndex, Kind, Layer
 from .calls import Call, FrameworkCall, FrameworkReader, Key, Reader, Spot
 from .frameworks.seam import Hook, Seam, stands_for_app
@@ -85,7 +86,8 @@ class Stack:
     `threads` that more than one thread did. `displaced` means that a profiler of the app hid some calls. `uncut` names
     the app whose framework's layers could not be read, with the error. `parts` are the rows of the opened endpoint with
     their entries, the first of which is the endpoint's; the other ones follow all entries of the stack. If there are
-    none, `closed` says why; it is None where the request came to no endpoint.
+    none, `closed` says why; it is None where the request came to no endpoint. `observed` is what the request showed of
+    an opened endpoint.
     """
 
     entries: tuple[Entry, ...]
@@ -100,6 +102,7 @@ class Stack:
     uncut: str | None = None
     parts: tuple[tuple[EntryIndex, Layer], ...] = ()
     closed: str | None = None
+    observed: Observed | None = None
 
     @property
     def part_entries(self) -> tuple[EntryIndex, ...]:

@@ -24,18 +24,29 @@ PARTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """What one request showed of the endpoint beside figures.
+
+    `converts` means that FastAPI turned what the handler returned into a response; the handler returned none itself.
+    """
+
+    converts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointReport:
     """The parts of the endpoint, each with the figures of a layer, and the verdict on the whole endpoint.
 
     `parts` are empty if the endpoint was not opened; `closed` then says why. Both are empty if nobody asked for parts.
     `judged` is the verdict on the budget of the whole endpoint, None without one. `notes` say how far the figures of
-    the parts can be trusted.
+    the parts can be trusted. `observed` is None if the endpoint was not opened.
     """
 
     parts: tuple[LayerReport, ...] = ()
     closed: str | None = None
     judged: Judged | None = None
     notes: tuple[str, ...] = ()
+    observed: Observed | None = None
 
     def part(self, name: str) -> LayerReport:
         """Return the report of a part by its name in the table. Raises KeyError, which lists the names."""

@@ -1,6 +1,6 @@
-"""Advice on a layer, given only on evidence in the result of a request. Pure.
+"""Advice on a layer or a part of the endpoint, given only on evidence in the result of a request. Pure.
 
-A rule is a function of a result and one of its layers. It returns a sentence that cites the evidence, or None. Rules
+A rule is a function of a result and one of its rows. It returns a sentence that cites the evidence, or None. Rules
 cover requests only: the result of a request does not show what a layer does in other scopes, such as the lifespan.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..errors import explain_command
+from ..model.endpoint import SERIALIZE
 from ..model.results import Advice, Counts, LayerReport, Result
 from .text import figure
 
@@ -23,6 +24,8 @@ BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
 MOST_PER_TASK, MOST_PER_MESSAGE = 500, 100
 # Advice on time needs at least this much: in µs per request, and as a share of the layer's time.
 LARGE_US, LARGE_SHARE = 50.0, 0.25
+# A part of the endpoint that takes more µs for each way to a thread does something there that may block.
+MOST_HOP_US = 300.0
 # A streamed response has at least STREAMED messages; a complete one has at most TOGETHER (start, body, perhaps an end).
 STREAMED, TOGETHER = 10, 3
 NO_BODY = (204, 304)
@@ -33,15 +36,17 @@ MOST_OBJECTS_SHARE = 0.75
 
 
 def advise(result: Result) -> Iterator[Advice]:
-    """Yield the advice for each layer, outermost first: at most one sentence for each rule."""
-    for report in result.layers:
-        for name, rule in RULES.items():
-            text = rule(result, report)
-            if text is not None:
-                yield Advice(report.name, name, text, explain_command(name))
+    """Yield the advice for each layer, outermost first, then for each part: at most one sentence for each rule."""
+    parts = result.endpoint.parts if result.endpoint else ()
+    for rows, rules in ((result.layers, RULES_OF_LAYERS), (parts, RULES_OF_PARTS)):
+        for report in rows:
+            for name, rule in rules.items():
+                text = rule(result, report)
+                if text is not None:
+                    yield Advice(report.name, name, text, explain_command(name))
 
 
-# ---- rules ------------------------------------------------------------------------------------------------------
+# ---- rules of layers ------------------------------------------------------------------------------------------------
 
 
 def pass_through(result: Result, report: LayerReport) -> str | None:
@@ -151,7 +156,38 @@ def per_message(result: Result, report: LayerReport) -> str | None:
     )
 
 
-RULES: Mapping[str, Rule] = {
+# ---- rules of parts of the endpoint -----------------------------------------------------------------------------
+
+
+def serialization(result: Result, report: LayerReport) -> str | None:
+    """Find an endpoint that spends much of its time on what FastAPI does with the value that the handler returns."""
+    observed = result.endpoint.observed if result.endpoint else None
+    whole = result.books.endpoint if result.books else None
+    if report.name != SERIALIZE or observed is None or not observed.converts or report.us is None or whole is None:
+        return None
+    if not report.us.low >= max(LARGE_US, LARGE_SHARE * whole.high):
+        return None
+    return (
+        f"{SERIALIZE} takes {figure(report.us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per"
+        " request: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
+        " without"
+    )
+
+
+def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
+    """Find a sync dependency or handler that costs little but the way to a thread and back."""
+    us, why, counts = report.us, report.layer.adapts, report.counts
+    hops = counts.threads.count if counts else 0
+    if us is None or why is None or not hops or us.low < LARGE_US or not us.high <= MOST_HOP_US * hops:
+        return None
+    ways = "1 thread hop" if hops == 1 else f"{hops} thread hops"
+    return (
+        f"{report.name} takes {figure(us.estimate)} µs per request, with {ways}: {why}; if it does not block, write it"
+        " as async code"
+    )
+
+
+RULES_OF_LAYERS: Mapping[str, Rule] = {
     "pass-through": pass_through,
     "blocking": blocking,
     "buffering": buffering,
@@ -159,6 +195,11 @@ RULES: Mapping[str, Rule] = {
     "thread-hops": thread_hops,
     "per-message": per_message,
 }
+RULES_OF_PARTS: Mapping[str, Rule] = {
+    "serialization": serialization,
+    "thread-hops": thread_hops_of_part,
+}
+RULES: Mapping[str, Rule] = {**RULES_OF_LAYERS, **RULES_OF_PARTS}
 
 
 # ---- evidence ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any, cast
 
 from ..model.changes import Change, Since
-from ..model.endpoint import EndpointReport
+from ..model.endpoint import EndpointReport, Observed
 from ..model.estimate import Estimate
 from ..model.messages import Messages, PerMessage
 from ..model.results import (
@@ -208,6 +208,7 @@ def _endpoint(endpoint: EndpointReport, rows: Sequence[Row]) -> dict[str, Any]:
         "closed": endpoint.closed,
         "judged": endpoint.judged and asdict(endpoint.judged),
         "notes": endpoint.notes,
+        "observed": endpoint.observed and asdict(endpoint.observed),
     }
 
 
@@ -339,7 +340,8 @@ def from_json(data: Mapping[str, Any]) -> Result:
 def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
     parts = tuple(_read_layer(part, why) for part in data["parts"])
     judged = Judged(**data["judged"]) if data["judged"] else None
-    return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]))
+    observed = Observed(**data["observed"]) if data["observed"] else None
+    return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]), observed)
 
 
 def _read_change(data: Mapping[str, Any]) -> Change:
