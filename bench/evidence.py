@@ -54,9 +54,10 @@ figures, which were measured in the same run, and the verdicts, which were measu
 threads (`python bench/verdicts.py --traced 2 --runs 90`). Without coverage, in 36 runs, none of 573 kept budgets
 failed, and 84.9 % of the verdicts were right.
 
-The results of `mwbudget versus` are of fewer runs than the script makes by default, and none of them is beside
-neighbours that the script starts. They were measured at a low priority beside four other people's test suites, with a
-load of 3 to 11 on two cores.
+The results of `mwbudget versus` are of runs that were ended after 60 s on the machine as it is, and after 90 or 120 s
+beside two busy processes. During the last ten of the 30 runs beside busy processes four test suites ran as well, with a
+load of 10 to 12 on two cores; the script does not make this condition. The results of single runs (`bench/growth.py`) were
+measured with an app of its own for each change.
 """
 
 

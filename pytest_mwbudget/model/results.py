@@ -39,7 +39,7 @@ Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: tuple[Frame, ...] = get_args(Frame)
 COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
 # Quantities that are recorded and compared.
-QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", *COUNTED)
+QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
 # The percentiles, each with the share of requests that are above it.
 TAILS: Mapping[Quantity, float] = {"p95_us": 0.05, "p99_us": 0.01}
 # Quantities that a layer can have a budget for.
