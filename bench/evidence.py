@@ -55,9 +55,9 @@ threads (`python bench/verdicts.py --traced 2 --runs 90`). Without coverage, in 
 failed, and 84.9 % of the verdicts were right.
 
 The results of `mwbudget versus` are of runs that were ended after 60 s on the machine as it is, and after 90 or 120 s
-beside two busy processes. During the last ten of the 30 runs beside busy processes four test suites ran as well, with a
-load of 10 to 12 on two cores; the script does not make this condition. The results of single runs (`bench/growth.py`) were
-measured with an app of its own for each change.
+beside two busy processes. Ten more runs were made beside these processes and four test suites, at a load of 10 to 12 on
+two cores; the script does not make this condition. The results of single runs (`bench/growth.py`) were measured with an
+app of its own for each change.
 """
 
 
