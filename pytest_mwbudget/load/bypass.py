@@ -20,6 +20,7 @@ from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..model.stack import HARNESS, EntryIndex, Layer, RowIndex, owner_of
+from ..timing.bypasses import inner_app
 from ..timing.probe_code import ArgumentSearch, Target, Targets, probe_trampoline
 from ..timing.run import SAFE_METHODS
 
@@ -58,22 +59,12 @@ def _way_past(stack: Stack, index: EntryIndex | None, layer: Layer, method: str)
     """Return the way past a layer, or why there is none."""
     if index is None:
         return "the request did not come to it"
-    entry = stack.entries[index]
     if method not in SAFE_METHODS:
         return f"a {method} request is sent past no layer"
-    if entry.hook is not None:
-        return "its framework calls it without ASGI's arguments"
-    if index not in stack.probeable or entry.function is None:
+    if index not in stack.probeable:
         return "it cannot be told from a neighbour, or it runs in another thread"
-    children = [EntryIndex(i) for i, other in enumerate(stack.entries) if index in other.parents]
-    if not children:
-        return "it answers by itself"
-    child = stack.entries[children[0]]
-    if len(children) > 1 or child.parents != (index,):
-        return "it calls several apps, or one of them more than once"
-    if child.function is None or not child.enterable or child.elsewhere or entry.elsewhere:
-        return "what it calls is made for each request, or runs in another thread"
-    return Way(layer.index, index, children[0])
+    inner = inner_app(stack, index)
+    return inner if isinstance(inner, str) else Way(layer.index, index, inner)
 
 
 @dataclass(slots=True)
