@@ -373,6 +373,31 @@ def test_no_advice_on_a_part_that_may_need_its_thread(found: Result) -> None:
     assert advised(found) == {}
 
 
+# ---- solved-again -----------------------------------------------------------------------------------------------
+
+TWICE = Observed(calls={"shop.auth:user": 2})
+
+
+def test_a_dependency_that_is_called_twice() -> None:
+    assert advised(opened(row(name="shop.auth:user", us=us(412)), TWICE)) == {
+        "solved-again": "shop.auth:user takes 412.0 µs per request in 2 calls: FastAPI does not share its result, "
+        "because of use_cache=False or different scopes; call it once, unless each call has to give its own"
+    }
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        opened(row(name="shop.auth:user", us=us(50)), TWICE),  # may be below the limit
+        opened(row(name="shop.auth:user", us=None), TWICE),
+        opened(row(name="shop.auth:token", us=us(412)), TWICE),
+        opened(row(name="shop.auth:user", us=us(412)), None),
+    ],
+)
+def test_no_advice_on_a_dependency_that_is_cheap_or_called_once(found: Result) -> None:
+    assert advised(found) == {}
+
+
 # ---- several rules ----------------------------------------------------------------------------------------------
 
 
@@ -390,6 +415,7 @@ def test_the_record_that_was_written_gives_the_same_advice() -> None:
         occupied(74.7, wait=1060.7),
         gzip(),
         opened(serialize(us(640.2)), CONVERTS),
+        opened(row(name="shop.auth:user", us=us(412)), TWICE),
     ):
         assert list(advise(from_json(to_json(found, "test_x")))) == list(advise(found)) != []
 

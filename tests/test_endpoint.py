@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -241,6 +241,69 @@ def test_a_sync_handler_of_starlette_says_so(url: str, sync: bool) -> None:
 def test_a_sync_method_of_a_view_says_so(method: str, sync: bool) -> None:
     adapts = {layer.name: layer.adapts for _, layer in stack_of(STARLETTE, "/view", method).parts}
     assert (adapts["handler"] is not None) == sync
+
+
+def of_kind(kind: str) -> Any:
+    """Make a dependency."""
+
+    async def coroutine() -> None: ...
+
+    async def generator() -> AsyncIterator[None]:
+        yield
+
+    def sync() -> None: ...
+
+    def sync_generator() -> Iterator[None]:
+        yield
+
+    class Sync: ...
+
+    class Check:
+        async def __call__(self) -> None: ...
+
+    made = {one.__name__: one for one in (coroutine, generator, sync, sync_generator, Sync)}
+    return Check() if kind == "Check" else made[kind]
+
+
+KINDS = ["coroutine", "generator", "sync", "sync_generator", "Sync", "Check"]
+
+
+def calls_of(first: Any, second: Any) -> list[int]:
+    """Return how often FastAPI called those dependencies that it called several times."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def home(first: object = first, second: object = second) -> None: ...
+
+    observed = stack_of(app).observed
+    assert observed is not None
+    return [*observed.calls.values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_a_dependency_that_is_not_shared_are_counted(kind: str) -> None:
+    made = of_kind(kind)
+    assert calls_of(Depends(made), Depends(made)) == []
+    assert calls_of(Depends(made), Depends(made, use_cache=False)) == [2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dependencies_of_the_same_code_are_not_taken_for_one(kind: str) -> None:
+    assert calls_of(Depends(of_kind(kind)), Depends(of_kind(kind))) == []
+
+
+def test_partials_of_one_function_are_not_taken_for_one_dependency() -> None:
+    made = of_kind("coroutine")
+    assert calls_of(Depends(functools.partial(made)), Depends(functools.partial(made))) == []
+
+
+def test_calls_by_the_app_itself_are_not_those_of_fastapi() -> None:
+    made = of_kind("coroutine")
+
+    async def calling() -> None:
+        await made()
+
+    assert calls_of(Depends(made), Depends(calling)) == []
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------

@@ -187,6 +187,18 @@ def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
     )
 
 
+def solved_again(result: Result, report: LayerReport) -> str | None:
+    """Find a dependency that FastAPI calls several times in a request."""
+    observed = result.endpoint.observed if result.endpoint else None
+    calls = observed.calls.get(report.name, 1) if observed else 1
+    if calls < 2 or report.us is None or not report.us.low >= LARGE_US:
+        return None
+    return (
+        f"{report.name} takes {figure(report.us.estimate)} µs per request in {calls} calls: FastAPI does not share its"
+        " result, because of use_cache=False or different scopes; call it once, unless each call has to give its own"
+    )
+
+
 RULES_OF_LAYERS: Mapping[str, Rule] = {
     "pass-through": pass_through,
     "blocking": blocking,
@@ -198,6 +210,7 @@ RULES_OF_LAYERS: Mapping[str, Rule] = {
 RULES_OF_PARTS: Mapping[str, Rule] = {
     "serialization": serialization,
     "thread-hops": thread_hops_of_part,
+    "solved-again": solved_again,
 }
 RULES: Mapping[str, Rule] = {**RULES_OF_LAYERS, **RULES_OF_PARTS}
 
