@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from fastapi import Depends, FastAPI, Response
+from fastapi.dependencies import utils as dependencies
 from fastapi.responses import PlainTextResponse
+from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.endpoints import HTTPEndpoint
@@ -304,6 +306,42 @@ def test_calls_by_the_app_itself_are_not_those_of_fastapi() -> None:
         await made()
 
     assert calls_of(Depends(made), Depends(calling)) == []
+
+
+def rebuilt(app: FastAPI) -> tuple[int, int, int]:
+    """Return the number of overrides, how often a dependency is said to be rebuilt, and how often one was."""
+    again: list[object] = []
+    real = dependencies.get_dependant
+
+    def counting(**given: Any) -> Any:
+        again.append(given["call"])
+        patch.setattr(dependencies, "get_dependant", real)  # which calls itself for the dependencies inside
+        try:
+            return real(**given)
+        finally:
+            patch.setattr(dependencies, "get_dependant", counting)
+
+    with pytest.MonkeyPatch.context() as patch:
+        stack = stack_of(app)
+        patch.setattr(dependencies, "get_dependant", counting)
+        TestClient(app).get("/")
+    assert stack.observed is not None
+    return stack.observed.overrides, stack.observed.rebuilt, len(again)
+
+
+def test_dependencies_that_overrides_rebuild_are_counted() -> None:
+    app = FastAPI()
+
+    async def base() -> None: ...
+
+    async def upper(base: object = Depends(base)) -> None: ...
+
+    @app.get("/")
+    async def home(upper: object = Depends(upper), base: object = Depends(base)) -> None: ...
+
+    assert rebuilt(app) == (0, 0, 0)
+    app.dependency_overrides[nothing] = nothing
+    assert rebuilt(app) == (1, 3, 3)
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------

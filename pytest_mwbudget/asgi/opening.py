@@ -54,8 +54,9 @@ class Opening:
     """The steps of one request, in order, and what its route is.
 
     `route` is the framework of the route, None if the request came to no route. `endpoint` is the callable of the
-    route, and `handler` are its hooks, empty for a route of FastAPI. `solved` are the callables of the dependencies that
-    FastAPI solved. `error` says why the parts could not be read.
+    route, and `handler` are its hooks, empty for a route of FastAPI. `solved` are the dependencies that FastAPI solved.
+    `overrides` is the number of entries in `dependency_overrides`, and `rebuilt` says how often FastAPI rebuilt a
+    dependency because of them. `error` says why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -65,6 +66,8 @@ class Opening:
     endpoint: object = None
     handler: list[Hook] = field(default_factory=list)
     solved: list[object] = field(default_factory=list)
+    overrides: int = 0
+    rebuilt: int = 0
     error: str | None = None
 
     def begin(self) -> None:
@@ -98,6 +101,8 @@ class Opening:
         outer = self.step_of[frame].outer_steps()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
             found = self._guarded(fastapi.dependency_hooks(frame.f_locals))
+            self.overrides = fastapi.overrides(frame.f_locals)
+            self.rebuilt += bool(self.overrides)
             self.solved += [hook.layer.callee for hook in found[:1] if hook.layer is not None]
 
     def entered_asgi(self, frame: FrameType, call: Call, task: object, *, elsewhere: bool) -> None:

@@ -78,7 +78,8 @@ def _opened(
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
     rows = tuple(_rows(entries, endpoint))
-    observed = Observed(opening.converts(), dict(_repeated(rows, sites, len(stack.entries), opening)))
+    repeated = dict(_repeated(rows, sites, len(stack.entries), opening))
+    observed = Observed(opening.converts(), repeated, opening.overrides, opening.rebuilt)
     return replace(stack, entries=tuple(entries), parts=rows, observed=observed)
 
 

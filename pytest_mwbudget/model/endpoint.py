@@ -29,10 +29,14 @@ class Observed:
 
     - `converts`: FastAPI turned what the handler returned into a response; the handler returned none itself
     - `calls`: the dependencies that FastAPI called more than once, with the number of calls
+    - `overrides`: the entries of `dependency_overrides`
+    - `rebuilt`: how often FastAPI rebuilt a dependency in the request, because there are such entries
     """
 
     converts: bool = False
     calls: Mapping[str, int] = field(default_factory=dict)
+    overrides: int = 0
+    rebuilt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
