@@ -373,6 +373,60 @@ def test_no_advice_on_a_part_that_may_need_its_thread(found: Result) -> None:
     assert advised(found) == {}
 
 
+# ---- solved-again -----------------------------------------------------------------------------------------------
+
+TWICE = Observed(calls={"shop.auth:user": 2})
+
+
+def test_a_dependency_that_is_called_twice() -> None:
+    assert advised(opened(row(name="shop.auth:user", us=us(412)), TWICE)) == {
+        "solved-again": "shop.auth:user takes 412.0 µs per request in 2 calls: FastAPI does not share its result, "
+        "because of use_cache=False or different scopes; call it once, unless each call has to give its own"
+    }
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        opened(row(name="shop.auth:user", us=us(50)), TWICE),  # may be below the limit
+        opened(row(name="shop.auth:user", us=None), TWICE),
+        opened(row(name="shop.auth:token", us=us(412)), TWICE),
+        opened(row(name="shop.auth:user", us=us(412)), None),
+    ],
+)
+def test_no_advice_on_a_dependency_that_is_cheap_or_called_once(found: Result) -> None:
+    assert advised(found) == {}
+
+
+# ---- overrides --------------------------------------------------------------------------------------------------
+
+OVERRIDDEN = Observed(overrides=1, rebuilt=4)
+
+
+def test_an_endpoint_whose_dependencies_are_rebuilt() -> None:
+    assert advised(opened(row(name="validate", us=us(310.4)), OVERRIDDEN)) == {
+        "overrides": "validate takes 310.4 of the 745.9 µs of the endpoint per request: dependency_overrides has 1"
+        " entry, so FastAPI rebuilds a dependency 4 times in each request; both figures are those of this test, and"
+        " larger than in production"
+    }
+    several = opened(row(name="validate", us=us(310.4)), Observed(overrides=3, rebuilt=1))
+    assert "has 3 entries, so FastAPI rebuilds a dependency once in" in advised(several)["overrides"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        opened(row(name="validate", us=us(310.4)), Observed(overrides=1)),  # the route has no dependencies
+        opened(row(name="validate", us=us(310.4)), Observed()),
+        opened(row(name="validate", us=us(190)), OVERRIDDEN),  # may be below a quarter
+        opened(row(name="validate", us=None), OVERRIDDEN),
+        opened(row(name="handler", us=us(310.4)), OVERRIDDEN),
+    ],
+)
+def test_no_advice_where_overrides_cost_little(found: Result) -> None:
+    assert advised(found) == {}
+
+
 # ---- several rules ----------------------------------------------------------------------------------------------
 
 
@@ -390,6 +444,8 @@ def test_the_record_that_was_written_gives_the_same_advice() -> None:
         occupied(74.7, wait=1060.7),
         gzip(),
         opened(serialize(us(640.2)), CONVERTS),
+        opened(row(name="shop.auth:user", us=us(412)), TWICE),
+        opened(row(name="validate", us=us(310.4)), OVERRIDDEN),
     ):
         assert list(advise(from_json(to_json(found, "test_x")))) == list(advise(found)) != []
 

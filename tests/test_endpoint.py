@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from fastapi import Depends, FastAPI, Response
+from fastapi.dependencies import utils as dependencies
 from fastapi.responses import PlainTextResponse
+from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.endpoints import HTTPEndpoint
@@ -241,6 +243,105 @@ def test_a_sync_handler_of_starlette_says_so(url: str, sync: bool) -> None:
 def test_a_sync_method_of_a_view_says_so(method: str, sync: bool) -> None:
     adapts = {layer.name: layer.adapts for _, layer in stack_of(STARLETTE, "/view", method).parts}
     assert (adapts["handler"] is not None) == sync
+
+
+def of_kind(kind: str) -> Any:
+    """Make a dependency."""
+
+    async def coroutine() -> None: ...
+
+    async def generator() -> AsyncIterator[None]:
+        yield
+
+    def sync() -> None: ...
+
+    def sync_generator() -> Iterator[None]:
+        yield
+
+    class Sync: ...
+
+    class Check:
+        async def __call__(self) -> None: ...
+
+    made = {one.__name__: one for one in (coroutine, generator, sync, sync_generator, Sync)}
+    return Check() if kind == "Check" else made[kind]
+
+
+KINDS = ["coroutine", "generator", "sync", "sync_generator", "Sync", "Check"]
+
+
+def calls_of(first: Any, second: Any) -> list[int]:
+    """Return how often FastAPI called those dependencies that it called several times."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def home(first: object = first, second: object = second) -> None: ...
+
+    observed = stack_of(app).observed
+    assert observed is not None
+    return [*observed.calls.values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_a_dependency_that_is_not_shared_are_counted(kind: str) -> None:
+    made = of_kind(kind)
+    assert calls_of(Depends(made), Depends(made)) == []
+    assert calls_of(Depends(made), Depends(made, use_cache=False)) == [2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dependencies_of_the_same_code_are_not_taken_for_one(kind: str) -> None:
+    assert calls_of(Depends(of_kind(kind)), Depends(of_kind(kind))) == []
+
+
+def test_partials_of_one_function_are_not_taken_for_one_dependency() -> None:
+    made = of_kind("coroutine")
+    assert calls_of(Depends(functools.partial(made)), Depends(functools.partial(made))) == []
+
+
+def test_calls_by_the_app_itself_are_not_those_of_fastapi() -> None:
+    made = of_kind("coroutine")
+
+    async def calling() -> None:
+        await made()
+
+    assert calls_of(Depends(made), Depends(calling)) == []
+
+
+def rebuilt(app: FastAPI) -> tuple[int, int, int]:
+    """Return the number of overrides, how often a dependency is said to be rebuilt, and how often one was."""
+    again: list[object] = []
+    real = dependencies.get_dependant
+
+    def counting(**given: Any) -> Any:
+        again.append(given["call"])
+        patch.setattr(dependencies, "get_dependant", real)  # which calls itself for the dependencies inside
+        try:
+            return real(**given)
+        finally:
+            patch.setattr(dependencies, "get_dependant", counting)
+
+    with pytest.MonkeyPatch.context() as patch:
+        stack = stack_of(app)
+        patch.setattr(dependencies, "get_dependant", counting)
+        TestClient(app).get("/")
+    assert stack.observed is not None
+    return stack.observed.overrides, stack.observed.rebuilt, len(again)
+
+
+def test_dependencies_that_overrides_rebuild_are_counted() -> None:
+    app = FastAPI()
+
+    async def base() -> None: ...
+
+    async def upper(base: object = Depends(base)) -> None: ...
+
+    @app.get("/")
+    async def home(upper: object = Depends(upper), base: object = Depends(base)) -> None: ...
+
+    assert rebuilt(app) == (0, 0, 0)
+    app.dependency_overrides[nothing] = nothing
+    assert rebuilt(app) == (1, 3, 3)
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def test_no_growth_is_said_once() -> None:
     server = Server(schedule=SHORT)
     found = server.measure([Middleware(Costly, clock=server.clock, before=20)], trend=True)
     text = " ".join(" ".join(line.text.split()) for line in table(found, 120))
-    assert "note: No layer was seen to grow with the requests served, over 600 requests." in text
+    assert "note: No layer was seen to grow with the requests served, over 600 requests" in text
 
 
 def test_the_option_is_a_switch(pytester: pytest.Pytester) -> None:

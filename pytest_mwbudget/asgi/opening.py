@@ -15,8 +15,9 @@ from types import CodeType, FrameType
 
 from ..interpreter import internals
 from ..model.endpoint import SERIALIZE, VALIDATE
+from .callables import functions_called
 from .calls import Call
-from .frameworks import fastapi, starlette
+from .frameworks import fastapi, reading, starlette
 from .frameworks.seam import FrameworkLayer, Hook
 
 UNREADABLE = "its parts could not be read ({}: {})"
@@ -53,7 +54,9 @@ class Opening:
     """The steps of one request, in order, and what its route is.
 
     `route` is the framework of the route, None if the request came to no route. `endpoint` is the callable of the
-    route, and `handler` are its hooks, empty for a route of FastAPI. `error` says why the parts could not be read.
+    route, and `handler` are its hooks, empty for a route of FastAPI. `solved` are the dependencies that FastAPI solved.
+    `overrides` is the number of entries in `dependency_overrides`, and `rebuilt` says how often FastAPI rebuilt a
+    dependency because of them. `error` says why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -62,6 +65,9 @@ class Opening:
     route: str | None = None
     endpoint: object = None
     handler: list[Hook] = field(default_factory=list)
+    solved: list[object] = field(default_factory=list)
+    overrides: int = 0
+    rebuilt: int = 0
     error: str | None = None
 
     def begin(self) -> None:
@@ -94,7 +100,10 @@ class Opening:
         """Watch the callable for which FastAPI solves dependencies, which is the handler in the outermost call."""
         outer = self.step_of[frame].outer_steps()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
-            self._guarded(fastapi.dependency_hooks(frame.f_locals))
+            found = self._guarded(fastapi.dependency_hooks(frame.f_locals))
+            self.overrides = fastapi.overrides(frame.f_locals)
+            self.rebuilt += bool(self.overrides)
+            self.solved += [hook.layer.callee for hook in found[:1] if hook.layer is not None]
 
     def entered_asgi(self, frame: FrameType, call: Call, task: object, *, elsewhere: bool) -> None:
         """Note the call of an ASGI callable, and watch the callable of the route if the router has found it."""
@@ -172,8 +181,24 @@ class Opening:
         gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
         return any(self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ())))
 
+    def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
+        """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.
+
+        Partials, and functions of one `def`, share their code.
+        """
+        code = _code_of(dependency)
+        if code is not None and any(one is not dependency and _code_of(one) is code for one in self.solved):
+            return 0
+        hooks = (step.parent.hook for step in steps if step.parent is not None)
+        return sum(hook is not None and hook.layer is not None and hook.layer.name == VALIDATE for hook in hooks)
+
     def _is_step_of(self, hook: Hook) -> bool:
         return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
+
+
+def _code_of(dependency: object) -> CodeType | None:
+    function = next(functions_called(reading.entered(dependency)), None)
+    return None if function is None else function.__code__
 
 
 def _release(package: str) -> str:

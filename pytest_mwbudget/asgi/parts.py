@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType, MethodType
 from typing import TypeAlias
@@ -77,9 +77,22 @@ def _opened(
         return replace(stack, closed=tagged(why, "endpoint-closed"))
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
-    return replace(
-        stack, entries=tuple(entries), parts=tuple(_rows(entries, endpoint)), observed=Observed(opening.converts())
-    )
+    rows = tuple(_rows(entries, endpoint))
+    repeated = dict(_repeated(rows, sites, len(stack.entries), opening))
+    observed = Observed(opening.converts(), repeated, opening.overrides, opening.rebuilt)
+    return replace(stack, entries=tuple(entries), parts=rows, observed=observed)
+
+
+def _repeated(
+    rows: Iterable[tuple[EntryIndex, Layer]], sites: Sequence[_Site], number_of_first: int, opening: Opening
+) -> Iterator[tuple[str, int]]:
+    """Yield the dependencies that FastAPI called more than once, with the number of calls."""
+    for index, layer in rows:
+        if layer.kind == "dependency":
+            site = sites[index - number_of_first]
+            assert site.hook.layer is not None
+            if (calls := opening.calls_of(site.hook.layer.callee, site.steps)) > 1:
+                yield layer.name, calls
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:

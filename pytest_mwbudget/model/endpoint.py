@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import near_miss, tagged
 from .results import Judged, LayerReport, Verdict, worst
@@ -27,10 +27,16 @@ PARTS: Mapping[str, str] = {
 class Observed:
     """What one request showed of the endpoint beside figures.
 
-    `converts` means that FastAPI turned what the handler returned into a response; the handler returned none itself.
+    - `converts`: FastAPI turned what the handler returned into a response; the handler returned none itself
+    - `calls`: the dependencies that FastAPI called more than once, with the number of calls
+    - `overrides`: the entries of `dependency_overrides`
+    - `rebuilt`: how often FastAPI rebuilt a dependency in the request, because there are such entries
     """
 
     converts: bool = False
+    calls: Mapping[str, int] = field(default_factory=dict)
+    overrides: int = 0
+    rebuilt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

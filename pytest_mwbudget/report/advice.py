@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..errors import explain_command
-from ..model.endpoint import SERIALIZE
+from ..model.endpoint import SERIALIZE, VALIDATE
+from ..model.estimate import Estimate
 from ..model.results import Advice, Counts, LayerReport, Result
 from .text import figure
 
@@ -163,10 +164,10 @@ def serialization(result: Result, report: LayerReport) -> str | None:
     """Find an endpoint that spends much of its time on what FastAPI does with the value that the handler returns."""
     observed = result.endpoint.observed if result.endpoint else None
     whole = result.books.endpoint if result.books else None
-    if report.name != SERIALIZE or observed is None or not observed.converts or report.us is None or whole is None:
+    if report.name != SERIALIZE or observed is None or not observed.converts or not _is_large(report.us, whole):
         return None
-    if not report.us.low >= max(LARGE_US, LARGE_SHARE * whole.high):
-        return None
+    assert report.us is not None
+    assert whole is not None
     return (
         f"{SERIALIZE} takes {figure(report.us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per"
         " request: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
@@ -187,6 +188,35 @@ def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
     )
 
 
+def solved_again(result: Result, report: LayerReport) -> str | None:
+    """Find a dependency that FastAPI calls several times in a request."""
+    observed = result.endpoint.observed if result.endpoint else None
+    calls = observed.calls.get(report.name, 1) if observed else 1
+    if calls < 2 or report.us is None or not report.us.low >= LARGE_US:
+        return None
+    return (
+        f"{report.name} takes {figure(report.us.estimate)} µs per request in {calls} calls: FastAPI does not share its"
+        " result, because of use_cache=False or different scopes; call it once, unless each call has to give its own"
+    )
+
+
+def overrides(result: Result, report: LayerReport) -> str | None:
+    """Find an endpoint that is much slower than in production, because the test overrides dependencies."""
+    observed = result.endpoint.observed if result.endpoint else None
+    whole = result.books.endpoint if result.books else None
+    if report.name != VALIDATE or observed is None or not observed.rebuilt or not _is_large(report.us, whole):
+        return None
+    assert report.us is not None
+    assert whole is not None
+    entries = "1 entry" if observed.overrides == 1 else f"{observed.overrides} entries"
+    times = "once" if observed.rebuilt == 1 else f"{observed.rebuilt} times"
+    return (
+        f"{VALIDATE} takes {figure(report.us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per request:"
+        f" dependency_overrides has {entries}, so FastAPI rebuilds a dependency {times} in each request; both"
+        " figures are those of this test, and larger than in production"
+    )
+
+
 RULES_OF_LAYERS: Mapping[str, Rule] = {
     "pass-through": pass_through,
     "blocking": blocking,
@@ -198,6 +228,8 @@ RULES_OF_LAYERS: Mapping[str, Rule] = {
 RULES_OF_PARTS: Mapping[str, Rule] = {
     "serialization": serialization,
     "thread-hops": thread_hops_of_part,
+    "solved-again": solved_again,
+    "overrides": overrides,
 }
 RULES: Mapping[str, Rule] = {**RULES_OF_LAYERS, **RULES_OF_PARTS}
 
@@ -211,6 +243,11 @@ def _inside(result: Result, report: LayerReport) -> Counts | None:
         if row.layer.entered and row.layer.index > report.layer.index:
             return row.counts
     return result.ledger.endpoint if result.ledger else None
+
+
+def _is_large(us: Estimate | None, whole: Estimate | None) -> bool:
+    """Return whether a part certainly takes much time and a large share of the endpoint's."""
+    return us is not None and whole is not None and us.low >= max(LARGE_US, LARGE_SHARE * whole.high)
 
 
 def _multiples(kinds: Mapping[str, int], messages: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ...model.endpoint import HANDLER, SERIALIZE, VALIDATE
 from .gates import Gate, hooks_of_callable
-from .reading import read
+from .reading import is_a, read
 from .seam import FrameworkLayer, Hook
 
 GATES = (
@@ -24,6 +24,15 @@ GATES = (
 def is_route(route: object) -> bool:
     """Return whether a route is one of FastAPI's, with dependencies."""
     return read(route, "dependant") is not None
+
+
+def overrides(arguments: Mapping[str, object]) -> int:
+    """Count the entries of `dependency_overrides` with which `solve_dependencies` was called.
+
+    With one or more, FastAPI reads the signature of each dependency again before it calls itself for it.
+    """
+    found = read(arguments.get("dependency_overrides_provider"), "dependency_overrides")
+    return dict.__len__(found) if is_a(found, dict) else 0  # type: ignore[arg-type]
 
 
 def dependency_hooks(arguments: Mapping[str, object]) -> Iterator[Hook]:
