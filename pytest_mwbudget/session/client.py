@@ -51,11 +51,14 @@ class MwBudget(MeasuredRequests):
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
-        app = checked_app(self.app)
-        settings = self.settings
-        if expect_status is not None:
-            settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        app, settings = checked_app(self.app), self._expecting(expect_status)
         return await self._sent(app, build_request(method, url, options), settings)
+
+    def _expecting(self, expect_status: int | None) -> Settings:
+        """Return the settings, with the expected status of one request if it has its own."""
+        if expect_status is None:
+            return self.settings
+        return replace(self.settings, expect_status=status_code(expect_status, "expect_status"))
 
     async def _sent(self, app: ASGIApp, request: Opening, settings: Settings) -> Measurement:
         """Send a request with these settings, and measure it if enforcement is on."""
@@ -82,9 +85,7 @@ class MwBudget(MeasuredRequests):
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
-        settings = self.settings
-        if expect_status is not None:
-            settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        settings = self._expecting(expect_status)
         connection = build_connection(url, exchange, subprotocols, options)
         return await self._sent(checked_app(self.app), connection, settings)
 
@@ -122,9 +123,8 @@ class MwBudget(MeasuredRequests):
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
-        app, settings = checked_app(self.app), replace(self.settings, load=Under(number_of_clients(clients, "clients")))
-        if expect_status is not None:
-            settings = replace(settings, expect_status=status_code(expect_status, "expect_status"))
+        app, under = checked_app(self.app), Under(number_of_clients(clients, "clients"))
+        settings = replace(self._expecting(expect_status), load=under)
         if rps_share is not None:
             default = {RPS_SHARE: check(RPS_SHARE, rps_share, RPS_SHARE)}
             settings = replace(settings, load_budgets=replace(settings.load_budgets, default=default))
