@@ -6,10 +6,10 @@ An app of Starlette has CORSMiddleware and layers that work for about 100 µs ea
 as before, one does one attribute access more, one makes one call more, and the work of three is 1 %, 5 % and 20 %
 longer. Another app has CORSMiddleware and one such layer, which makes one task more; it has an app of its own because
 each row inside a layer that waits finds colder caches. Each run compares the two versions of an app as `mwbudget
-versus --app-a … --app-b … --fail us:1%` does, in fresh processes, for at most so many seconds. It ends earlier when
-every limit is decided. Runs are made on the machine as it is, and beside two processes that do nothing but compute. A
-change is found if the whole interval of its layer is above zero, and fails if it is above what `--fail` allows. The
-counts of the same runs are told too.
+versus --app-a … --app-b … --fail us:1%` does, in fresh processes, and ends after N seconds (`--seconds`), or earlier
+when every limit is decided. Runs are made on the machine as it is, and beside two processes that do nothing but
+compute. A change is found if the whole interval of its layer is above zero, and fails if it is above what `--fail`
+allows. The counts of the same runs are told too.
 
 A false alarm is a limit that fails, of a row that did not change. Real runs are too few to show a rare one. So
 processes of an app with one such layer are stored, and 200 runs are drawn from them: a run begins at a random place,
