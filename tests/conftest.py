@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from .readings import repeated
+
 pytest_plugins = ["pytester", "tests.browser"]
 
 
@@ -51,3 +53,8 @@ def _not_on_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unset the variables that make pytest print more; tests of these variables set them."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in repeated:
+        terminalreporter.write_line(f"repeated: {line}")

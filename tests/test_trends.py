@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.middleware import Middleware
 
+import pytest_mwbudget.engine
 from pytest_mwbudget.analysis.trends import FEWEST_REQUESTS, Slope, lasting, slope
 from pytest_mwbudget.model.results import LayerReport, Measurement
 from pytest_mwbudget.model.stack import Layer
@@ -21,8 +22,10 @@ from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.terminal import table
 from pytest_mwbudget.report.trend import growing
 from pytest_mwbudget.timing.schedule import Schedule
+from pytest_mwbudget.timing.trend import Served, served
 
-from .apps import EXECUTED_NS, LEAN, Noop, hello, measured, needs
+from .apps import FAST, LEAN, Noop, hello, measured, needs
+from .readings import never, readings
 from .test_engine import SCHEDULE, Costly, FakeClock, Server
 from .test_report_schema import misfits
 
@@ -223,25 +226,35 @@ def test_the_option_is_a_switch(pytester: pytest.Pytester) -> None:
 
 @dataclass
 class Searching:
-    """A layer that waits 20 ns for each request before."""
+    """A layer that waits 300 ns for each request since its growth began."""
 
     app: Any
-    served: int = 0
+    grown: int = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.served += 1
-        end = perf_counter_ns() + 20 * self.served
+        self.grown += 1
+        end = perf_counter_ns() + 300 * self.grown
         while perf_counter_ns() < end:
             pass
         await self.app(scope, receive, send)
 
 
 @pytest.mark.live
-def test_a_layer_whose_cost_grows_by_a_known_time() -> None:
-    schedule = Schedule(trend_requests=2000, trend_counted=64, precision_time_s=0.3, executed_ns=EXECUTED_NS)
-    found = measured(Searching(Noop(hello)), schedule=schedule, settings={"trend": True})
+@readings
+def test_a_layer_whose_cost_grows_by_a_known_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The growth begins at zero where it is looked for: beside a large constant cost, a small growth is undecided."""
+    layer = Searching(Noop(hello))
+
+    async def from_zero(*arguments: Any) -> Served:
+        layer.grown = 0
+        return await served(*arguments)
+
+    monkeypatch.setattr(pytest_mwbudget.engine, "served", from_zero)
+    schedule = Schedule(trend_requests=2000, trend_counted=64, **FAST)
+    found = measured(layer, schedule=schedule, settings={"trend": True})
+    never(trend_of(found, "Noop").slower, "a layer grows that does nothing")
     trend = trend_of(found, "Searching")
     assert trend.us_per_1000 is not None
-    assert trend.us_per_1000.low < 20 < trend.us_per_1000.high
+    assert trend.us_per_1000.low < 300 < trend.us_per_1000.high
+    assert trend.us_per_1000.estimate == pytest.approx(300, rel=0.2)
     assert trend.slower
-    assert not trend_of(found, "Noop").slower
