@@ -121,6 +121,15 @@ def test_a_response_that_ends_early_is_an_error_and_the_next_burst_works() -> No
         assert burst(process, 1, 2)["statuses"] == {"200": 2}
 
 
+def test_a_response_after_which_the_server_closes_ends_when_it_has_closed() -> None:
+    closing = OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    with answering(closing) as port, started(port, silent_s=0.1) as process:
+        assert burst(process, 1, 1)["error"] == "the server was silent for 0.1 s"
+    early = closing.replace(b"length: 2", b"length: 20")
+    with answering(early, closing=True) as port, started(port) as process:
+        assert "in the middle of a response" in burst(process, 1, 1)["error"]
+
+
 def test_a_silent_server_is_an_error() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,

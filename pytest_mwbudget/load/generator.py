@@ -52,7 +52,7 @@ class Client:
         self.socket: socket.socket | None = None
         self.sent_ns = 0
         self.reused = False
-        self._data = b""
+        self._data = bytearray()
         self._chunk = 0
 
     def connect(self) -> bool:
@@ -67,15 +67,16 @@ class Client:
     def send(self) -> None:
         """Send the request."""
         assert self.socket is not None
-        self._data = b""
+        self._data = bytearray()
         self._chunk = 0
         self.sent_ns = time.perf_counter_ns()
         self.socket.sendall(self.request)
 
     def receive(self) -> tuple[int, bool]:
-        """Return the status of the response, 0 if it is not complete, and whether the connection ends with it.
+        """Return the status of the response, 0 if it has not ended, and whether the connection ends with it.
 
-        The status is -1 if the server closed a connection that it had kept alive before it got the request.
+        A response after which the server closes ends when it has closed, as it does for `ab`. The status is -1 if the
+        server closed a connection that it had kept alive before it got the request.
         """
         assert self.socket is not None
         try:
@@ -84,12 +85,12 @@ class Client:
             data = b""
         if not data:
             return self._at_end(), True
-        self._data = self._data + data if self._data else data
-        return self._status()
+        self._data += data
+        return self._status(), False
 
     def _at_end(self) -> int:
         found = self._head()
-        if found is not None and found[1] == UNTIL_CLOSED:
+        if found is not None and found[2] and self._complete(found[1], found[3]):
             return found[0]
         if not self._data and self.reused:
             return -1
@@ -101,7 +102,7 @@ class Client:
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
                 return None
-            head = self._data[:end]
+            head = bytes(self._data[:end])
             found = self.heads.get(head)
             if found is None:
                 found = read_head(head, bodiless=self.bodiless)
@@ -109,17 +110,19 @@ class Client:
                     self.heads[head] = found
             if found[0] >= 200:
                 return (*found, end + 4)
-            self._data = self._data[end + 4 :]
+            del self._data[: end + 4]
 
-    def _status(self) -> tuple[int, bool]:
+    def _status(self) -> int:
         found = self._head()
         if found is None:
-            return 0, False
+            return 0
         status, length, closes, begin = found
-        if length == UNTIL_CLOSED:
-            return 0, False
-        complete = self._chunks_complete(begin) if length == CHUNKED else len(self._data) - begin >= length
-        return (status, closes) if complete else (0, False)
+        return status if not closes and self._complete(length, begin) else 0
+
+    def _complete(self, length: int, begin: int) -> bool:
+        if length == CHUNKED:
+            return self._chunks_complete(begin)
+        return length == UNTIL_CLOSED or len(self._data) - begin >= length
 
     def _chunks_complete(self, begin: int) -> bool:
         at = self._chunk or begin
