@@ -52,7 +52,7 @@ RESIDUE_SHARE, RESIDUE_US = 0.06, 2.0
 LEAST_SHARE, MOST_SHARE = 0.7, 1.5
 LIGHT_US, HEAVY_US = 100.0, 3000.0
 # Time for threads to end after the loop has ended.
-THREADS_END_S = 2.0
+THREADS_END_S = 10.0
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,20 @@
-"""Git repositories with a small app for the tests of `mwbudget versus`."""
+"""What the projects of inner runs have: a quick schedule, and a git repository of a small app."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
+
+# For conftest.py of a run in another process: figures need not be precise, because budgets are far from the true costs.
+QUICK = f"""
+import sys
+
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from tests.apps import FAST, Scheduled
+
+pytest_configure = Scheduled(**FAST).pytest_configure
+"""
 
 # No file of the user's configuration, and a name for commits.
 CONFIG = (
@@ -64,6 +75,11 @@ def test_health(mw_budget):
     mw_budget.get("/health")
 """
 PYTEST_INI = "[pytest]\ntestpaths = tests\npythonpath = src\n"
+
+
+def heeds_interrupts() -> None:
+    """Let a new process end at Ctrl-C, which background jobs of a shell ignore: the tests may run in such a job."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Project:

@@ -8,6 +8,8 @@ from typing import ParamSpec
 
 import pytest
 
+from pytest_mwbudget.model.estimate import Estimate
+
 P = ParamSpec("P")
 
 READINGS = 3
@@ -39,3 +41,12 @@ def readings(test: Callable[P, None]) -> Callable[P, None]:
         return test(*args, **kwargs)
 
     return read
+
+
+def near(found: Estimate, truth: float, share: float = 0.1, most_us: float = 2.0) -> bool:
+    """Tell whether an interval is within `share` and `most_us` of a known cost, and the estimate within thrice that.
+
+    A noisy machine widens intervals, which an assertion on the estimate alone would take for a wrong figure.
+    """
+    room = share * abs(truth) + most_us
+    return found.low - room <= truth <= found.high + room and abs(found.estimate - truth) <= 3 * room

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from textwrap import dedent
 from typing import Any
 from unittest.mock import patch
 
@@ -28,6 +29,8 @@ from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.timing.run import Environment
 
 from .apps import LEAN, Noop, hello, respond
+from .projects import QUICK
+from .readings import readings
 
 every_loop = pytest.mark.parametrize("name", ["asyncio", "uvloop", "trio"])
 
@@ -125,12 +128,13 @@ FREEZING = {
 
 @pytest.mark.parametrize("freezing", FREEZING)
 @pytest.mark.live
+@readings
 def test_budgets_hold_where_time_stood_still_before_the_package_was_imported(
     freezing: str, pytester: pytest.Pytester
 ) -> None:
+    pytester.makeconftest(dedent(FREEZING[freezing]) + QUICK)
     pytester.makepyfile(
-        f"""
-        {FREEZING[freezing]}
+        """
         import pytest
 
         class Works:
@@ -142,14 +146,14 @@ def test_budgets_hold_where_time_stood_still_before_the_package_was_imported(
                 await self.app(scope, receive, send)
 
         async def hello(scope, receive, send):
-            await send({{"type": "http.response.start", "status": 200, "headers": []}})
-            await send({{"type": "http.response.body", "body": b""}})
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
 
         @pytest.fixture
         def mw_budget_app():
             return Works(hello)
 
-        pytestmark = pytest.mark.mw_budget(lifespan=False, max_time=1)
+        pytestmark = pytest.mark.mw_budget(lifespan=False)
 
         @pytest.mark.mw_budget(total_us=50)
         def test_total(mw_budget):
@@ -165,7 +169,7 @@ def test_budgets_hold_where_time_stood_still_before_the_package_was_imported(
         """
     )
     options = ["--mw-budget", "--mw-budget-flamegraph=never", "-p", "no:cacheprovider", "-p", "no:timeout", *LEAN]
-    result = pytester.runpytest_subprocess(*options, timeout=100)
+    result = pytester.runpytest_subprocess(*options, timeout=300)
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines_random(["GET /: total * µs, budget 50 µs", "GET /: Works * µs, budget 50 µs*"])
 

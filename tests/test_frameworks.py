@@ -14,6 +14,7 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.stack import parts_of
 
 from .apps import Noop, measured, names_of, stack_of
+from .readings import near, readings
 from .test_truth_exact import calls
 from .toy import DecoratedHook, Either, Hooks, InThread, Passing, Toy, answering, ok, passing, returning, seam, toy
 
@@ -156,12 +157,15 @@ def test_a_framework_that_cannot_be_read_breaks_nothing(toy: ModuleType) -> None
 
 
 @pytest.mark.live
+@readings
 def test_a_layer_that_runs_in_a_thread_has_its_hops() -> None:
     outer, sync, inner = measured(Toy(ok, [passing, InThread, passing])).layers
     assert sync.name == "InThread"
     assert sync.us is not None
-    assert 300 < sync.us.estimate < 3000
-    assert all(one.us is not None and one.us.estimate < 100 for one in (outer, inner))
+    # A hop to a thread may wait for a processor.
+    assert sync.us.high > 300
+    assert sync.us.estimate < 10_000
+    assert all(one.us is not None and near(one.us, 0, most_us=100) for one in (outer, inner))
     # The thread works while the event loop is free.
     assert sync.occupation is None
     assert sync.layer.adapts == "it is sync"

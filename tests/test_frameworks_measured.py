@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from .apps import measured
+from .readings import near, readings
 
 SPIN_US, URL = 300, "/hello"
 
@@ -159,6 +160,7 @@ def sync_only() -> App:
 
 
 @pytest.mark.live
+@readings
 @pytest.mark.parametrize("make", [falcon_app, blacksheep_app, sanic_app, quart_app, mixed_in, sync_only])
 def test_each_row_has_the_cost_of_its_layer(make: Callable[[], App]) -> None:
     app, busy, idle, times = make()
@@ -169,7 +171,8 @@ def test_each_row_has_the_cost_of_its_layer(make: Callable[[], App]) -> None:
     assert found.status == 200
     assert spins.us is not None
     # A thread's switches come on top.
-    assert 0.95 * times * SPIN_US < spins.us.estimate < times * SPIN_US + 2000
+    assert 0.95 * times * SPIN_US < spins.us.high
+    assert 0.7 * times * SPIN_US < spins.us.estimate < times * SPIN_US + 10_000
     assert does_nothing.us is not None
-    assert abs(does_nothing.us.estimate) < 100
+    assert near(does_nothing.us, 0, most_us=100)
     assert not any("could not be read" in note for note in found.notes)

@@ -146,7 +146,7 @@ def test_a_run_leaves_the_speed_that_it_saw(project: pytest.Pytester) -> None:
     ((best_ns, watched_s),) = speeds
     assert 100 < best_ns < 1_000_000
     # Two tests of 0.4 s each; on a busy machine the last look may take longer.
-    assert 0.8 <= watched_s < 8
+    assert 0.8 <= watched_s < 80
 
 
 def test_what_a_quicker_machine_would_keep_is_no_failure(project: pytest.Pytester) -> None:
@@ -157,6 +157,7 @@ def test_what_a_quicker_machine_would_keep_is_no_failure(project: pytest.Pyteste
 
 
 @pytest.mark.live
+@pytest.mark.once
 def test_workers_know_what_runs_saw_and_leave_together_what_they_see(project: pytest.Pytester) -> None:
     """Both are tested in one run because starting workers takes longer than their tests."""
     project.makepyfile(test_other=TIMED)
@@ -167,7 +168,7 @@ def test_workers_know_what_runs_saw_and_leave_together_what_they_see(project: py
     known, (best_ns, watched_s) = kept(project)[kind()]
     assert known == QUICKEST
     assert 100 < best_ns < 1_000_000
-    assert 0.8 <= watched_s < 8
+    assert 0.8 <= watched_s < 80
 
 
 def test_another_kind_of_machine_says_nothing_of_this_one(project: pytest.Pytester) -> None:

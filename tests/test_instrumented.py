@@ -14,6 +14,7 @@ import pytest
 
 from .apps import LEAN
 from .conftest import needs
+from .readings import readings
 
 pytestmark = pytest.mark.live
 
@@ -285,6 +286,7 @@ app.add_api({"openapi": "3.0.0", "info": {"title": "t", "version": "1"}, "paths"
 }
 
 
+@readings
 @pytest.mark.parametrize("name", CASES)
 def test_an_app_is_measured_and_left_as_it_was(
     name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

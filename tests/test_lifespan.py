@@ -388,8 +388,8 @@ def test_startup_that_hangs(app: App, loop: LoopName) -> None:
 @every_loop
 def test_what_comes_between_startup_and_shutdown_has_no_limit(loop: LoopName) -> None:
     async def main() -> Any:
-        async with lifespan(scripted(*FULL), 0.05) as state:
-            await anyio.sleep(0.1)
+        async with lifespan(scripted(*FULL), 0.25) as state:
+            await anyio.sleep(0.3)
             return state
 
     pytest.importorskip(loop)

@@ -21,6 +21,7 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, SPIN
 from .conftest import needs
+from .projects import heeds_interrupts
 from .test_load_generator import ended
 
 needs("uvicorn", "the server of a measurement under load", "load")
@@ -115,15 +116,17 @@ def test_without_the_server_it_names_the_extra(
 
 
 @pytest.mark.live
+@pytest.mark.once
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_after_it_was_ended(tmp_path: Path, ending: int) -> None:
     (tmp_path / "loaded_shop.py").write_text(APP)
     command = [sys.executable, "-m", "pytest_mwbudget", "load", "loaded_shop:app", "/", "--time=60"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes, preexec_fn=heeds_interrupts) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        for _ in range(3000):
-            if found := children.read_text().split():
+        for _ in range(6000):
+            if (found := children.read_text().split()) and listening(process.pid):
                 break
             time.sleep(0.01)
         child = int(found[0])
@@ -131,7 +134,7 @@ def test_nothing_is_left_after_it_was_ended(tmp_path: Path, ending: int) -> None
         assert len(listening(process.pid)) == 1
         assert listening(process.pid)[0].startswith("0100007F:")
         os.kill(process.pid, ending)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=120)
     assert process.returncode == (130 if ending == signal.SIGINT else -ending)
     assert ended(child)
     assert b"Traceback" not in error

@@ -25,6 +25,7 @@ from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import MOST_S, Noop, hello, respond
+from .readings import near, readings
 
 # The plugin's hooks import hypothesis during an inner run, where some of its modules cannot be imported again.
 LEAN = ("-p", "no:hypothesispytest")
@@ -270,6 +271,7 @@ class Spins(Noop):
         await self.app(scope, receive, send)
 
 
+@readings
 def test_layers_are_timed(run: Run) -> None:
     request = build_request("GET", "/", {})
     app = Noop(Spins(Noop(hello)))
@@ -278,7 +280,7 @@ def test_layers_are_timed(run: Run) -> None:
     spins, noop = found.layer("Spins").us, found.layer("Noop#2").us
     assert spins is not None
     assert noop is not None
-    assert spins.estimate - noop.estimate == pytest.approx(200, rel=0.25)
+    assert near(spins - noop, 200, most_us=20)
 
 
 def test_the_lifespan_runs_and_its_state_is_in_the_scope(run: Run) -> None:

@@ -21,6 +21,7 @@ from pytest_mwbudget.report.json import measured
 
 from .apps import FAST, LEAN, SPIN, Scheduled
 from .conftest import needs
+from .projects import heeds_interrupts
 from .test_load_generator import ended
 from .test_report_schema import misfits
 
@@ -314,16 +315,18 @@ def test_it(mw_budget):
 
 
 @pytest.mark.live
+@pytest.mark.once
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_the_load_generator_ends_with_the_run(pytester: pytest.Pytester, ending: int) -> None:
     pytester.makepyfile(shop=APP, test_load=HANGING)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--mw-budget", *LEAN, "test_load.py"]
-    with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
+    output_of = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=pytester.path, **output_of, preexec_fn=heeds_interrupts) as process:
         child = eventually(pytester.path / "pids")
         os.kill(child, 0)
         process.send_signal(ending)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=120)
     assert process.returncode != 0
     assert ended(child)
     if ending == signal.SIGINT:
@@ -333,7 +336,7 @@ def test_the_load_generator_ends_with_the_run(pytester: pytest.Pytester, ending:
 
 def eventually(path: Path) -> int:
     """Return the number that another process writes to a file."""
-    for _ in range(3000):
+    for _ in range(12_000):
         if path.exists() and (text := path.read_text()):
             return int(text)
         time.sleep(0.01)

@@ -314,6 +314,7 @@ def test_what_failed_last_runs_again(shop: pytest.Pytester) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.once
 def test_workers_share_the_items_and_each_has_one_lifespan(shop: pytest.Pytester) -> None:
     options = ["-n", "2", "-p", "no:randomly", "--mw-budget", "--mw-budget-app=shop:app", "-o", "mw_budget_tasks=5"]
     result = shop.runpytest_subprocess(*LEAN, *options, "-o", "mw_budget_layers=Inner = tasks: 9")

@@ -22,10 +22,13 @@ from pytest_mwbudget.asgi.websocket import build_connection
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
+
+from .readings import near, never, readings
 
 pytestmark = pytest.mark.live
 
@@ -74,22 +77,24 @@ def measured(layers: list[Middleware], *, saves: bool = False) -> Measurement:
     return asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment(saves=saves)))
 
 
-def us(measurement: Measurement, name: str) -> float:
+def us(measurement: Measurement, name: str) -> Estimate:
     estimate = measurement.layer(name).us
     assert estimate is not None
-    return estimate.estimate
+    return estimate
 
 
+@readings
 @pytest.mark.parametrize("place", ["outermost", "middle", "innermost"])
 def test_known_costs_are_read_at_every_place(place: str) -> None:
     neighbours = [Middleware(CORSMiddleware, allow_origins=["*"]), Middleware(GZipMiddleware)]
     known = [Middleware(Spin, us=20), Middleware(Noop), Middleware(Spin, us=200)]
     cut = {"outermost": 0, "middle": 1, "innermost": 2}[place]
     measurement = measured([*neighbours[:cut], *known, *neighbours[cut:]])
-    assert us(measurement, "Spin#2") - us(measurement, "Spin#1") == pytest.approx(180, rel=0.1)
-    assert us(measurement, "Noop") < 2
+    assert near(us(measurement, "Spin#2") - us(measurement, "Spin#1"), 180)
+    assert near(us(measurement, "Noop"), 0)
 
 
+@readings
 def test_nested_base_http_middlewares_cost_the_same() -> None:
     measurement = measured([Middleware(PassThrough), Middleware(Noop), Middleware(PassThrough)])
     outer, inner = measurement.layer("PassThrough#1").us, measurement.layer("PassThrough#2").us
@@ -99,20 +104,22 @@ def test_nested_base_http_middlewares_cost_the_same() -> None:
     assert outer.low <= inner.high * 1.15
     assert inner.low <= outer.high * 1.15
     assert 50 < outer.estimate < 2000
-    assert us(measurement, "Noop") < 2
+    assert near(us(measurement, "Noop"), 0)
 
 
+@readings
 def test_what_leaving_a_layer_out_saves() -> None:
     layers = [Middleware(Spin, us=200), Middleware(PassThrough), Middleware(Noop), Middleware(Spin, us=20)]
     measurement = measured(layers, saves=True)
     known = {report.name: report.saves for report in measurement.layers if report.saves is not None}
     assert known["AsyncExitStackMiddleware"].why == "the app raises AssertionError without it"
     saved = {name: saves.us for name, saves in known.items() if saves.us is not None}
-    assert saved["Spin#1"].estimate - saved["Spin#2"].estimate == pytest.approx(180, rel=0.1)
+    assert near(saved["Spin#1"] - saved["Spin#2"], 180)
     assert saved["Noop"].low < 2
     assert 50 < saved["PassThrough"].estimate < 2000
 
 
+@readings
 def test_the_books_balance() -> None:
     measurement = measured([Middleware(PassThrough), Middleware(Spin, us=50), Middleware(GZipMiddleware)])
     books = measurement.books
@@ -123,6 +130,7 @@ def test_the_books_balance() -> None:
     assert abs(books.residue_us) <= 0.05 * books.total.estimate + unsure
 
 
+@readings
 def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     class Waits(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -145,15 +153,17 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     # The machine's speed is declared known, so that a failure counts at once: these costs exceed twice their budgets.
     known = environment(machine=Machine(known_ns=1e9))
     measurement = asyncio.run(measure(Waits(Blocks(Spin(endpoint, 200))), request, settings, known))
-    assert [report.verdict for report in measurement.layers] == ["pass", "fail", "fail"]
+    verdicts = [report.verdict for report in measurement.layers]
+    never(verdicts[0] == "fail" or "pass" in verdicts[1:], f"verdicts {verdicts}")
+    assert verdicts == ["pass", "fail", "fail"]
     spent = {report.name: report.occupation for report in measurement.layers}
     waits, blocks, works = spent["Waits"], spent["Blocks"], spent["Spin"]
     assert waits is not None
     assert blocks is not None
     assert works is not None
-    assert us(measurement, "Waits") > 450
+    assert us(measurement, "Waits").high > 450
     assert waits.wait_us > 300
-    assert us(measurement, "Blocks") > 450
+    assert us(measurement, "Blocks").high > 450
     assert blocks.wait_us == 0
     assert (works.busy == measurement.layer("Spin").us, works.wait_us) == (True, 0)
     if Environment().cpu_clock is not None:
@@ -164,6 +174,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
         assert works.cpu_us > 100
 
 
+@readings
 def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.002)
@@ -172,8 +183,8 @@ def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
 
     request = build_request("GET", "/", {})
     measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), environment()))
-    assert us(measurement, "Spin") == pytest.approx(200, abs=50)
-    assert us(measurement, "Noop") < 20
+    assert near(us(measurement, "Spin"), 200, most_us=30)
+    assert near(us(measurement, "Noop"), 0, most_us=20)
     assert measurement.books is not None
     assert measurement.books.endpoint is not None
     assert measurement.books.endpoint.estimate > 1900
@@ -261,6 +272,7 @@ ENTERED: dict[str, tuple[Any, list[int]]] = {
 }
 
 
+@readings
 @pytest.mark.parametrize(("app", "spun_us"), ENTERED.values(), ids=ENTERED)
 def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) -> None:
     request = build_request("GET", "/", {})
@@ -273,9 +285,10 @@ def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) 
     for row, spun in zip(rows, spun_us, strict=True):
         assert row is not None
         assert spun <= row.high
-        assert spun * 0.9 - 10 < row.estimate < spun * 1.5 + 10
+        assert near(row, spun, most_us=10)
     assert all(row.high > 0 for row in (books.outside, books.endpoint))
-    assert abs(books.residue_us) < 0.06 * books.total.estimate + 5
+    unsure = sum(row.half_width for row in rows if row) + books.total.half_width
+    assert abs(books.residue_us) < 0.06 * books.total.estimate + 5 + unsure
 
 
 # ---- per message -----------------------------------------------------------------------------------------------------
@@ -344,6 +357,7 @@ async def parts(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b"part", "more_body": number < PARTS - 1})
 
 
+@readings
 @pytest.mark.parametrize("kind", ["stream", "body", "websocket up", "websocket down"])
 def test_a_layer_that_spins_per_message_reads_its_spin(kind: str) -> None:
     up = kind in ("stream", "websocket up")
@@ -359,10 +373,11 @@ def test_a_layer_that_spins_per_message_reads_its_spin(kind: str) -> None:
     spun, free = (found.sent, passed.sent) if up else (found.received, passed.received)
     assert spun is not None
     assert free is not None
-    assert spun.us.estimate == pytest.approx(EACH_US, rel=0.1)
-    assert abs(free.us.estimate) < 5
+    assert near(spun.us, EACH_US)
+    assert near(free.us, 0, most_us=5)
 
 
+@readings
 def test_a_buffer_holds_the_first_byte_while_the_inside_spins() -> None:
     layer = Gathers(SpinsPerMessage(Noop(parts), up_us=EACH_US))
     settings = Settings(budgets=Budgets({"us_per_message": 1000}), max_time_s=MOST_S, lifespan=False)
@@ -371,6 +386,6 @@ def test_a_buffer_holds_the_first_byte_while_the_inside_spins() -> None:
     assert held is not None
     assert spun is not None
     assert free is not None
-    assert held.estimate == pytest.approx((PARTS - 1) * EACH_US, rel=0.1)
-    assert spun.estimate == pytest.approx(2 * EACH_US, rel=0.1)
-    assert abs(free.estimate) < 20
+    assert near(held, (PARTS - 1) * EACH_US)
+    assert near(spun, 2 * EACH_US)
+    assert near(free, 0, most_us=20)

@@ -20,9 +20,10 @@ from pytest_mwbudget.timing.run import Environment
 
 from .apps import unchanged_code
 from .conftest import needs
+from .readings import near, never, readings
 
 needs("uvicorn", "the server of a measurement under load", "load")
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.once]
 
 
 async def ok(scope: Any, receive: Any, send: Any) -> None:
@@ -79,6 +80,7 @@ def under_load(app: Any, clients: int, seconds: float = 3.0, loop: LoopName = "a
         return loops.run(loop, lambda: measure(app, request, settings, Environment()))
 
 
+@readings
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("clients", [1, 50])
 def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
@@ -90,13 +92,17 @@ def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
     assert spin.method == "bypass"
     assert spin.share is not None
     assert spin.added_us is not None
-    assert spin.share.estimate > 0.3
-    assert spin.added_us.estimate > 150  # a busy machine interrupts, and adds to it
+    assert spin.share.high > 0.3
+    assert spin.share.estimate > 0.15
+    assert spin.added_us.high > 150  # a busy machine interrupts, and adds to it
     assert nothing.share is not None
-    assert abs(nothing.share.estimate) < 0.02
-    assert not load_view(found).effects  # type: ignore[union-attr]
+    assert near(nothing.share, 0, most_us=0.02)
+    effects = load_view(found).effects  # type: ignore[union-attr]
+    never(any("serialises" in one for one in effects), f"{effects} of layers that do not wait")
+    assert not effects
 
 
+@readings
 @pytest.mark.parametrize("clients", [1, 10, 100])
 def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, spans, made = Lock(ok), [], run._Driver._observed
@@ -112,6 +118,7 @@ def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyP
     own = found.layer("Lock").load
     assert own is not None
     assert own.wait is not None
+    never(own.wait.serialises and clients == 1, "one client queues")
     assert own.wait.serialises == (clients > 1)
     assert [own.wait.one_us, own.wait.all_us] == pytest.approx(spans, rel=0.1)
     assert own.wait.all_us > 900 * clients
@@ -119,22 +126,25 @@ def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyP
     assert ("Lock serialises requests" in effects) == (clients > 1)
 
 
+@readings
 def test_a_sleep_is_no_queue() -> None:
     found = under_load(Sleep(ok), 20)
     own = found.layer("Sleep").load
     assert own is not None
     assert own.wait is not None
     assert own.wait.one_us > 2000
-    assert not own.wait.serialises
+    never(own.wait.serialises, "a sleep is taken for a queue")
     assert found.load is not None
     assert found.load.endpoint is not None
     assert not found.load.endpoint.serialises
 
 
+@readings
 def test_a_budget_far_from_the_share_has_its_verdict() -> None:
-    settings = Settings(load=Under(20), load_time_s=3.0, max_time_s=0.5, lifespan=False, p99_ms=10_000.0)
+    settings = Settings(load=Under(20), load_time_s=6.0, max_time_s=0.5, lifespan=False, p99_ms=10_000.0)
     found = asyncio.run(measure(Spin(ok), build_request("GET", "/", {}), settings, Environment()))
     assert found.load is not None
     assert found.load.judged is not None
+    never(found.load.judged.verdict == "fail", "a budget far above the latency is exceeded")
     assert found.load.judged.verdict == "pass"
     assert found.verdict == "pass"

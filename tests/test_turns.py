@@ -31,6 +31,8 @@ from pytest_mwbudget.session.file_lock import FileLock
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 
 from .apps import FAST, LEAN, SPIN, Scheduled
+from .projects import QUICK
+from .readings import readings
 
 # ---- who waits --------------------------------------------------------------------------------------------------
 
@@ -251,8 +253,10 @@ def spans(project: pytest.Pytester) -> list[tuple[int, int]]:
 
 
 @pytest.mark.live
+@pytest.mark.once
 def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
     """Take turns whether a test requests the fixture by its name or at run time."""
+    project.makeconftest(CONFTEST + QUICK)
     project.makepyfile(
         test_by_name=TEST.format(keywords="us=10_000", tests=3, fixture="mw_budget"),
         test_run_time=TEST.format(keywords="us=10_000", tests=3, fixture="tmp_path"),
@@ -294,15 +298,17 @@ def test_what_needs_no_clock_does_not_wait(project: pytest.Pytester, monkeypatch
 
 
 @pytest.mark.live
+@pytest.mark.once
+@readings
 def test_the_wait_is_outside_of_the_time_limit_of_a_test(project: pytest.Pytester) -> None:
     holder = (
         "import time\nfrom pytest_mwbudget.session.turns import Turns\n"
-        "with Turns().taken():\n    print(flush=True)\n    time.sleep(4)\n"
+        "with Turns().taken():\n    print(flush=True)\n    time.sleep(6)\n"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        run(project, "us=10_000", "-o", "timeout=2.5").assert_outcomes(passed=1)
+        run(project, "us=10_000", "-o", "timeout=5").assert_outcomes(passed=1)
         assert process.wait() == 0
 
 
@@ -361,6 +367,7 @@ def pytest_sessionstart(session):
 
 
 @pytest.mark.live
+@pytest.mark.once
 def test_a_log_says_once_that_tests_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.2)
     monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 1.2)

@@ -20,7 +20,8 @@ from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
 
-from .projects import Project, app, shop
+from .projects import Project, app, heeds_interrupts, shop
+from .readings import never, readings
 from .test_pairs import KEY
 
 # The plugins of this environment only make each process start more slowly.
@@ -140,8 +141,7 @@ def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: i
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell lets its background jobs ignore Ctrl-C, and this test may run in one.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heeds_interrupts,
     )
     end = time.monotonic() + 60
     while not started.exists() and process.poll() is None and time.monotonic() < end:
@@ -154,21 +154,27 @@ def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: i
 
 
 @pytest.mark.live
+@pytest.mark.once
+@readings
 def test_a_layer_that_takes_longer_fails(project: Project, versus: Run) -> None:
-    project.put("src/shop/app.py", app(spin_us=200))
+    project.put("src/shop/app.py", app(spin_us=500))
     status, out, err = versus("--fail", "us:50us", "--max-time", "120", *LEAN)
     assert status == 1, err
     assert "fail: Work in GET /health: slower by" in out
 
 
 @pytest.mark.live
+@pytest.mark.once
+@readings
 def test_a_layer_that_stays_as_it_is_passes(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app() + "\n# a comment\n")
-    status, out, err = versus("--fail", "us:200us", "--undecided", "fail", "--max-time", "120", *LEAN)
+    status, out, err = versus("--fail", "us:500us", "--undecided", "fail", "--max-time", "120", *LEAN)
+    never("fail: " in out, out)
     assert status == 0, out + err
 
 
 @pytest.mark.live
+@pytest.mark.once
 def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) -> None:
     pytest.importorskip("xdist")
     project.put("src/shop/app.py", app(tasks=2))
