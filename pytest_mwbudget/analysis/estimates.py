@@ -18,7 +18,7 @@ from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, calle
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
 from .samples import Samples, Series, Split
-from .slowdown import STEADY, Hops, slowdown, waited_ns
+from .slowdown import NONE, STEADY, Hops, Interruptions, slowdown, waited_ns
 
 # The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01
@@ -125,12 +125,13 @@ def estimate(
     last: bool = False,
     hops: Hops | None = None,
     best_hop_ns: float = math.inf,
+    interruptions: Interruptions = NONE,
 ) -> Estimates:
     """Estimate every row from all samples, at the given look (1, 2, …), with ALPHA spent over looks and rows.
 
     `outside` says that entry 0 is the app object, which is no layer; `last` that this is the last look. `best_ns` is
     the quickest known time of the reference workload. `hops` says which rows hand work to threads, None if no row does;
-    `best_hop_ns` is the best known time of the fixed hop.
+    `best_hop_ns` is the best known time of the fixed hop. `interruptions` are those of the requests so far.
     """
     probed = samples.probed
     # One share for each row of the split, each bypass, the outside, the whole, and the figures by message.
@@ -176,6 +177,8 @@ def estimate(
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
+    outer = wall.row(around, sum(probes_around, ZERO), step)
+    met = interruptions.slowdown
     return Estimates(
         split=split,
         bypass={index: us.widened(method[index]) for index, us in saved.items()},
@@ -185,15 +188,15 @@ def estimate(
         suspended_cpu={i: independent_sum(*map(cpu.suspended_interval, owners[i])) if cpu else ZERO for i in rows},
         method_us=method,
         shared_us=shared,
-        outside=wall.row(around, sum(probes_around, ZERO), step),
+        outside=outer,
         whole=whole,
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
-            whole=slowdown(whole_steady.reference, best_ns),
-            outside=slow[wall.level(around)],
-            split={index: slow[wall.level(owners[index])] for index in rows},
-            bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
+            whole=slowdown(whole_steady.reference, best_ns) * met(whole.estimate),
+            outside=slow[wall.level(around)] * met(outer.estimate),
+            split={index: slow[wall.level(owners[index])] * met(us.estimate) for index, us in split.items()},
+            bypass={i: slowdown(bypass[i].reference, best_ns) * met(us.estimate) for i, us in saved.items()},
         ),
         best_ns=best_ns,
         probed=bool(probed),

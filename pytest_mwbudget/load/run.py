@@ -22,12 +22,12 @@ from ..model.load import LayerLoad, Load, Wait
 from ..model.remedies import MAX_TIME
 from ..model.results import LayerReport, Result
 from ..model.stack import EntryIndex, RowIndex, parts_of
-from ..timing.host_speed import reference_ns
+from ..timing.host_speed import reference_ns, waited_ns
 from ..timing.run import Environment
 from .bypass import Trampolines, Way, Ways, ways_past
 from .collecting import Collecting, collecting
 from .process import Generator, generator
-from .processor import Cores, cores, pinned, waited_ns
+from .processor import Cores, cores, pinned
 from .rounds import NS_PER_S, BypassError, Rounds, requests_of
 from .server import Served, serving
 from .turns import sampled_turns
