@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import Depends, FastAPI, Response
 from fastapi.dependencies import utils as dependencies
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -427,6 +427,38 @@ def test_every_part_has_its_own_calls_by_the_clock() -> None:
     names = {entry: layer.name.rpartition(":")[2] for entry, layer in stack_of(app, "/async").parts}
     added = {name: after.split[entry].estimate - before.split[entry].estimate for entry, name in names.items()}
     assert added == pytest.approx({**dict.fromkeys(added, 0), **MORE, "generator": 14}, abs=0.2)
+
+
+def test_the_messages_of_a_stream_cost_only_the_part_that_sends_or_receives_them() -> None:
+    def parts_of(url: str, method: str = "GET", body: int = 0) -> dict[str, float]:
+        options: Any = {"method": method, "content": bytes(65536 * body)} if body else {}
+        _, found = calls(many, url, lambda stack: stack.inside, **options)
+        parts = stack_of(many, url, method, **({"content": bytes(65536 * body)} if body else {})).parts
+        return {layer.name: found.split[entry].estimate for entry, layer in parts}
+
+    few, sent = parts_of("/stream/2"), parts_of("/stream/42")
+    assert few["routing"] == pytest.approx(sent["routing"], abs=2)
+    assert 40 < sent["respond"] - few["respond"] < 40 * 4
+    one, received = parts_of("/body", "POST", 1), parts_of("/body", "POST", 41)
+    assert one["routing"] == pytest.approx(received["routing"], abs=2)
+    assert 40 < received["handler"] - one["handler"] < 40 * 4
+
+
+many = FastAPI()
+
+
+@many.get("/stream/{number}")
+async def streamed(number: int) -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(number):
+            yield b"piece"
+
+    return StreamingResponse(pieces())
+
+
+@many.post("/body")
+async def counted_body(request: Request) -> int:
+    return sum([len(piece) async for piece in request.stream()])
 
 
 @pytest.mark.live

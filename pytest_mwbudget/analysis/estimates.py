@@ -32,6 +32,8 @@ SHARED_SHARE = 0.15
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
 ENOUGH_REQUESTS = 40
+# The part of a probe that is for entering and leaving, in messages that cost as much (docs/decisions/0031).
+ENTERING = 3
 # The figures by message of a row: a message sent, a message received, the first part of the body.
 FIGURES_BY_MESSAGE = 3
 
@@ -145,7 +147,16 @@ def estimate(
     whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
     wall = Legs(
-        samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate, samples.received
+        samples.splits,
+        quick_ns,
+        quick_hop_ns,
+        entries,
+        probed,
+        samples.sent,
+        alpha,
+        whole.estimate,
+        samples.received,
+        samples.of_parts,
     )
     # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
     # wrap `send`, so handing over messages is not calibrated.
@@ -256,6 +267,7 @@ class Legs:
         alpha: float,
         whole_us: Microseconds,
         received: Mapping[EntryIndex, int] | None = None,
+        of_parts: Mapping[Owner, int] | None = None,
     ) -> None:
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns, quick_hop_ns) for split in taken]
@@ -268,11 +280,20 @@ class Legs:
         self.tempo = [paces(split.null_paces()) for split in self.splits]
         self.inside = _inside(entries, probed)
         self.entries = entries
+        self.outermost = probed[0] if probed else None
+        self.of_parts = of_parts or {}
 
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
-        crossings: Counter[EntryIndex] = Counter({index: len(self.entries[index].parents)})
-        return self.probes.halves(crossings + self.inside[owner_of(index)])
+        crossings: dict[EntryIndex, float] = {index: len(self.entries[index].parents)}
+        if self.of_parts and self.outermost is not None:
+            # The messages of an opened endpoint pass its probe in the time of the parts that send or receive them.
+            each = 1 / (sum(self.of_parts.values()) + ENTERING)
+            own = crossings.get(self.outermost, 0) * each * ENTERING
+            crossings[self.outermost] = own + self.of_parts.get(owner_of(index), 0) * each
+        for inner, times in self.inside[owner_of(index)].items():
+            crossings[inner] = crossings.get(inner, 0) + times
+        return self.probes.halves(crossings)
 
     def probes_of(self, row: EntryIndex) -> Estimate:
         """Return the same for all entries of a row."""

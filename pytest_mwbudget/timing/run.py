@@ -363,6 +363,8 @@ class Timing:
         return [layer.index for layer in self.sampler.bypassable]
 
     def _estimated(self) -> Estimates:
+        if self.sampler.full_log:
+            self.sampler.samples.of_parts = self.sampler.probes.messages_of_parts(self.sampler.full_log)
         found = estimate(
             self.sampler.samples,
             self.stack.entries,
