@@ -547,6 +547,22 @@ def test_a_dependency_is_named_with_and_without_its_module() -> None:
     assert len(names) == 3
 
 
+def test_a_dependency_named_like_a_part_does_not_get_the_budget_of_the_part() -> None:
+    async def validate() -> int:
+        return 1
+
+    own = FastAPI()
+
+    @own.get("/", dependencies=[Depends(validate)])
+    async def handler() -> int:
+        return 1
+
+    bounds = {"validate": {"tasks": 0}, "handler": {"tasks": 0}}
+    found = measured(own, inside=True, url="/", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
+    assert found.endpoint is not None
+    assert [part.name for part in found.endpoint.parts if part.judged] == ["validate", "handler"]
+
+
 def test_a_budget_of_a_part_of_a_closed_endpoint_is_undecided() -> None:
     found = judged(Noop(hello), "/", endpoint={"serialize": {"us": 50.0}})
     assert found.verdict == "undecided"
@@ -621,6 +637,11 @@ def mw_budget_app():
     [
         ('endpoint={"test_shop:get_db": 20}', "*test_shop:get_db takes*its budget is 20 µs*"),
         ('endpoint={"get_dbs": 20}', "*names a part 'get_dbs' that the endpoint does not have. Did you mean*"),
+        (
+            'endpoint={"handler": {"rps_share": "5%"}}',
+            "*endpoint?'handler'? has a budget of 'rps_share'. The quantities are: us, busy_us, p95_us, *",
+        ),
+        ('endpoint={"handler": {"us_per_message": 5}}', "*has a budget of 'us_per_message'.*The quantities are: us, *"),
         ("endpoint=5", "*give a mapping of parts of the endpoint to microseconds or to budgets*"),
     ],
 )
