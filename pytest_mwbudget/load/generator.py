@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 LOOK_S = 1.0
@@ -41,7 +42,11 @@ class BurstError(Exception):
 
 
 class Client:
-    """One connection: a request is under way from `send` until `receive` returns a status."""
+    """One connection: a request is under way from `send` until `receive` returns a status.
+
+    Of a body nothing is kept. `_skip` is the number of bytes that the next data begins with and nobody reads, and
+    `_answer` what `receive` returns after the last of them.
+    """
 
     def __init__(self, port: int, request: bytes, heads: dict[bytes, tuple[int, int, bool]], *, bodiless: bool) -> None:
         self.port = port
@@ -52,7 +57,8 @@ class Client:
         self.sent_ns = 0
         self.reused = False
         self._data = b""
-        self._chunk = 0
+        self._chunk = self._skip = 0
+        self._answer = (0, False)
 
     def connect(self) -> bool:
         """Connect unless connected. Returns whether the connection is a new one."""
@@ -67,7 +73,7 @@ class Client:
         """Send the request."""
         assert self.socket is not None
         self._data = b""
-        self._chunk = 0
+        self._chunk = self._skip = 0
         self.sent_ns = time.perf_counter_ns()
         self.socket.sendall(self.request)
 
@@ -83,6 +89,10 @@ class Client:
             data = b""
         if not data:
             return self._at_end(), True
+        if len(data) <= self._skip:
+            self._skip -= len(data)
+            return (0, False) if self._skip else self._answer
+        data, self._skip = data[self._skip :], 0
         self._data = self._data + data if self._data else data
         return self._status()
 
@@ -115,10 +125,14 @@ class Client:
         if found is None:
             return 0, False
         status, length, closes, begin = found
-        if length == UNTIL_CLOSED:
-            return 0, False
-        complete = self._chunks_complete(begin) if length == CHUNKED else len(self._data) - begin >= length
-        return (status, closes) if complete else (0, False)
+        if length == CHUNKED:
+            return (status, closes) if self._chunks_complete(begin) else (0, False)
+        missing = length - (len(self._data) - begin)
+        if length != UNTIL_CLOSED and missing <= 0:
+            return status, closes
+        self._data = self._data[:begin]
+        self._skip, self._answer = max(0, missing), (status, closes)
+        return 0, False
 
     def _chunks_complete(self, begin: int) -> bool:
         at = self._chunk or begin
@@ -129,10 +143,12 @@ class Client:
             size = int(self._data[at:end].partition(b";")[0], 16)
             if size == 0:
                 return self._data.find(b"\r\n", end + 2) >= 0
-            if len(self._data) < end + 2 + size + 2:
-                break
             at = end + 2 + size + 2
-        self._chunk = at
+            if len(self._data) < at:
+                self._skip, self._answer = at - len(self._data), (0, False)
+                break
+        self._data = self._data[:begin] + self._data[at:]
+        self._chunk = begin
         return False
 
     def close(self) -> None:
@@ -305,7 +321,8 @@ def main() -> None:
     threading.Thread(target=read, daemon=True).start()
     generator = Generator(json.loads(commands.get()))
     if generator.plan["core"] is not None:
-        os.sched_setaffinity(0, {generator.plan["core"]})
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setaffinity(0, {generator.plan["core"]})
     while True:
         asked = json.loads(commands.get())
         print(json.dumps(generator.burst(asked["clients"], asked["requests"])), flush=True)
