@@ -17,6 +17,7 @@ from pytest_mwbudget.analysis.load import (
     added_us,
     collecting_us,
     collects,
+    does_something_else,
     judge_p99,
     judge_share,
     mean_interval,
@@ -24,7 +25,6 @@ from pytest_mwbudget.analysis.load import (
     rps_of,
     serialises,
     share_of,
-    takes_another_way,
 )
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.stack import RowIndex
@@ -205,9 +205,9 @@ def test_a_layer_does_not_add_many_times_its_own_time(
     added_us: float, garbage_us: float, own_us: float, other: bool
 ) -> None:
     added, garbage, own = (Estimate(us, us, us) for us in (added_us, garbage_us, own_us))
-    assert takes_another_way(added, garbage, own) == other
-    assert not takes_another_way(Estimate(added_us, -math.inf, math.inf), garbage, own)
-    assert not takes_another_way(added, garbage, None)
+    assert does_something_else(added, garbage, own) == other
+    assert not does_something_else(Estimate(added_us, -math.inf, math.inf), garbage, own)
+    assert not does_something_else(added, garbage, None)
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------------

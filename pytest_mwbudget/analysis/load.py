@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from ..errors import tagged
@@ -18,6 +18,7 @@ from ..model.judged import Judged
 from ..model.stack import RowIndex
 from .estimates import ALPHA
 from .paired import FEWEST_PAIRS, paired, student
+from .savings import takes_another_way
 from .slowdown import STEADY
 from .verdicts import APPS_SLOWED, BETWEEN_RUNS
 
@@ -32,9 +33,6 @@ SENDING_SHARE = 0.9
 UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
 # By how much the share of the split may be too large.
 SPLIT_ROOM = 0.5
-# Under load a layer may add up to this many times its own time, and this much more. Above that, the app does something
-# else without the layer.
-ADDS_TIMES, ADDS_US = 5.0, 20.0
 
 # What is bypassed in a burst: a layer, or None for nothing.
 Arm = RowIndex | None
@@ -225,15 +223,15 @@ def queues(one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Mi
     return all_us - one_us > UNEXPLAINED * (turns + 1) * turn_us
 
 
-def takes_another_way(added: Estimate | None, collecting: Estimate | None, own: Estimate | None) -> bool:
+def does_something_else(added: Estimate | None, collecting: Estimate | None, own: Estimate | None) -> bool:
     """Return whether bursts past a layer are quicker by far more than its own time and its garbage explain.
 
     A layer in which requests queue adds more than its own time, and is no case for this question.
     """
-    if added is None or own is None or not (added.bounded and own.bounded):
+    if added is None:
         return False
     garbage_us = max(0.0, collecting.high) if collecting is not None and collecting.bounded else 0.0
-    return added.low - garbage_us > ADDS_TIMES * max(0.0, own.high) + ADDS_US
+    return takes_another_way(replace(added, low=added.low - garbage_us), own)
 
 
 def collects(collecting: Estimate | None, own: Estimate | None) -> bool:

@@ -391,10 +391,10 @@ class _Told:
             return None
         one, every = self.waits
         stays = (one.own_us.get(entry, 0.0), every.own_us.get(entry, 0.0))
-        if analysis.queues(*stays, turns, every.turn_us) or not analysis.takes_another_way(added, collected, report.us):
+        own, queues = report.us, analysis.queues(*stays, turns, every.turn_us)
+        if queues or not analysis.does_something_else(added, collected, own):
             return None
-        own = report.us.estimate
-        return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own:.0f}"
+        return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
 
     def _judged(self, found: LayerLoad, bound: float, report: LayerReport) -> Judged:
         why = None
