@@ -41,6 +41,7 @@ REASONS = (
     "not-entered",
     "not-bypassed",
     "one-core",
+    "generator-limit",
     "no-budget",
     "left-out",
     "active-tool",

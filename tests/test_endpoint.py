@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi import Depends, FastAPI, Response
 from fastapi.dependencies import utils as dependencies
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -431,6 +431,38 @@ def test_every_part_has_its_own_calls_by_the_clock() -> None:
     assert added == pytest.approx({**dict.fromkeys(added, 0), **MORE, "generator": 14}, abs=0.2)
 
 
+def test_the_messages_of_a_stream_cost_only_the_part_that_sends_or_receives_them() -> None:
+    def parts_of(url: str, method: str = "GET", body: int = 0) -> dict[str, float]:
+        options: Any = {"method": method, "content": bytes(65536 * body)} if body else {}
+        _, found = calls(many, url, lambda stack: stack.inside, **options)
+        parts = stack_of(many, url, method, **({"content": bytes(65536 * body)} if body else {})).parts
+        return {layer.name: found.split[entry].estimate for entry, layer in parts}
+
+    few, sent = parts_of("/stream/2"), parts_of("/stream/42")
+    assert few["routing"] == pytest.approx(sent["routing"], abs=2)
+    assert 40 < sent["respond"] - few["respond"] < 40 * 4
+    one, received = parts_of("/body", "POST", 1), parts_of("/body", "POST", 41)
+    assert one["routing"] == pytest.approx(received["routing"], abs=2)
+    assert 40 < received["handler"] - one["handler"] < 40 * 4
+
+
+many = FastAPI()
+
+
+@many.get("/stream/{number}")
+async def streamed(number: int) -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(number):
+            yield b"piece"
+
+    return StreamingResponse(pieces())
+
+
+@many.post("/body")
+async def counted_body(request: Request) -> int:
+    return sum([len(piece) async for piece in request.stream()])
+
+
 @pytest.mark.live
 @readings
 def test_every_part_takes_what_it_spins() -> None:
@@ -523,6 +555,22 @@ def test_a_dependency_is_named_with_and_without_its_module() -> None:
     assert len(names) == 3
 
 
+def test_a_dependency_named_like_a_part_does_not_get_the_budget_of_the_part() -> None:
+    async def validate() -> int:
+        return 1
+
+    own = FastAPI()
+
+    @own.get("/", dependencies=[Depends(validate)])
+    async def handler() -> int:
+        return 1
+
+    bounds = {"validate": {"tasks": 0}, "handler": {"tasks": 0}}
+    found = measured(own, inside=True, url="/", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
+    assert found.endpoint is not None
+    assert [part.name for part in found.endpoint.parts if part.judged] == ["validate", "handler"]
+
+
 def test_a_budget_of_a_part_of_a_closed_endpoint_is_undecided() -> None:
     found = judged(Noop(hello), "/", endpoint={"serialize": {"us": 50.0}})
     assert found.verdict == "undecided"
@@ -597,6 +645,11 @@ def mw_budget_app():
     [
         ('endpoint={"test_shop:get_db": 20}', "*test_shop:get_db takes*its budget is 20 µs*"),
         ('endpoint={"get_dbs": 20}', "*names a part 'get_dbs' that the endpoint does not have. Did you mean*"),
+        (
+            'endpoint={"handler": {"rps_share": "5%"}}',
+            "*endpoint?'handler'? has a budget of 'rps_share'. The quantities are: us, busy_us, p95_us, *",
+        ),
+        ('endpoint={"handler": {"us_per_message": 5}}', "*has a budget of 'us_per_message'.*The quantities are: us, *"),
         ("endpoint=5", "*give a mapping of parts of the endpoint to microseconds or to budgets*"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,11 +15,29 @@ import pytest
 import starlette.applications
 import starlette.middleware  # noqa: F401
 
-from pytest_mwbudget.analysis.slowdown import slowdown
+from pytest_mwbudget.analysis.slowdown import Interruptions, slowdown
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, machine
-from pytest_mwbudget.timing.host_speed import CALLS, Machine, kind, reference_ns
+from pytest_mwbudget.timing import run as timing_run
+from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind, reference_ns
+from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, LEAN, SPIN, Scheduled
+from .apps import FAST, LEAN, SPIN, Noop, Scheduled, hello, measured
+
+
+class Spin(Noop):
+    """A layer that takes some microseconds."""
+
+    def __init__(self, app: Any, us: int) -> None:
+        super().__init__(app)
+        self.us = us
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        end = perf_counter_ns() + self.us * 1000
+        while perf_counter_ns() < end:
+            pass
+        await self.app(scope, receive, send)
+
 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
@@ -29,6 +49,59 @@ def test_a_steady_machine_has_no_slowdown() -> None:
 
 def test_a_series_without_quick_moments_was_slowed_down() -> None:
     assert slowdown([1600.0] * 50, 1000.0) == pytest.approx(1.6)
+
+
+@pytest.mark.parametrize(
+    ("us", "share", "slower"),
+    [
+        (10_000.0, 0.5, 2.0),
+        (3_000.0, 0.2, 1.25),
+        (1_000.0, 0.5, 1.0),  # most requests meet no interruption
+        (10_000.0, 0.02, 1.0),  # short ones of the system
+    ],
+)
+def test_interruptions_lengthen_figures_that_hold_many(us: float, share: float, slower: float) -> None:
+    assert Interruptions(per_us=1 / 5000, share=share).slowdown(us) == pytest.approx(slower)
+
+
+def test_interruptions_are_those_between_two_moments() -> None:
+    begin, end = Interrupted(100, 5_000_000, 1_000_000_000), Interrupted(150, 255_000_000, 1_500_000_000)
+    found = begin.until(end)
+    assert (found.per_us, found.share) == (pytest.approx(1e-4), 0.5)
+    assert begin.until(begin) == Interruptions()
+    assert begin.until(Interrupted(101, 10**12, 1_000_000_001)).share == 0.9
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the system does not say")
+def test_this_thread_knows_its_interruptions() -> None:
+    begin, end = Interrupted.now(), Interrupted.now()
+    assert begin is not None
+    assert end is not None
+    assert 0 <= begin.waited_ns <= end.waited_ns
+    assert begin.at_ns < end.at_ns
+
+
+@pytest.mark.parametrize(("waits_ns", "verdict"), [(0, "fail"), (3_000_000, "undecided")])
+def test_a_layer_that_others_interrupt_in_each_request_does_not_fail(
+    waits_ns: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the layer's requests takes 3 ms more than its work, as on a machine whose cores have two processes."""
+
+    class Now:
+        count = 0
+
+        @classmethod
+        def now(cls) -> Interrupted:
+            cls.count += 1
+            return Interrupted(cls.count * 1000, cls.count * 1000 * waits_ns, cls.count * 6_000_000_000)
+
+    monkeypatch.setattr(timing_run, "Interrupted", Now)
+    layer = Spin(hello, 3000)
+    settings = {"budgets": Budgets({"us": 2000.0})}
+    found = measured(layer, schedule=Schedule(**FAST), settings=settings)
+    judged = found.layer("Spin").judged["us"]
+    assert judged.verdict == verdict
+    assert (verdict == "fail") or "2.00 times slower than at its best" in str(judged.reason)
 
 
 def test_the_best_speed_is_the_quicker_of_what_was_known_and_what_was_seen() -> None:

@@ -17,6 +17,7 @@ from pytest_mwbudget.analysis.load import (
     added_us,
     collecting_us,
     collects,
+    does_something_else,
     judge_p99,
     judge_share,
     mean_interval,
@@ -189,6 +190,26 @@ def test_garbage_that_costs_more_than_the_layer() -> None:
     assert not collects(collecting_us(pairs[:3], ALPHA), Estimate(1.0, 0.9, 1.1))
 
 
+@pytest.mark.parametrize(
+    ("added_us", "garbage_us", "own_us", "other"),
+    [
+        (121.0, 0.0, 107.0, False),  # a BaseHTTPMiddleware with 100 clients
+        (356.0, 10.0, 107.0, False),  # with 1,000
+        (12.0, 0.0, 0.1, False),
+        (900.0, 870.0, 5.0, False),  # garbage
+        (900.0, 0.0, 5.0, True),  # a login, without which the endpoint does nothing
+        (-900.0, 0.0, 5.0, False),
+    ],
+)
+def test_a_layer_does_not_add_many_times_its_own_time(
+    added_us: float, garbage_us: float, own_us: float, other: bool
+) -> None:
+    added, garbage, own = (Estimate(us, us, us) for us in (added_us, garbage_us, own_us))
+    assert does_something_else(added, garbage, own) == other
+    assert not does_something_else(Estimate(added_us, -math.inf, math.inf), garbage, own)
+    assert not does_something_else(added, garbage, None)
+
+
 # ---- verdicts ----------------------------------------------------------------------------------------------------
 
 KEPT, WITHIN, NEAR, OVER = (
@@ -213,6 +234,8 @@ KEPT, WITHIN, NEAR, OVER = (
         (OVER, Conditions(crowded="another process [other-process]"), "undecided", "other-process"),
         (OVER, Conditions(shared_core=True), "fail", None),
         (KEPT, Conditions(shared_core=True), "undecided", "one-core"),
+        (OVER, Conditions(limited=True), "fail", None),
+        (KEPT, Conditions(limited=True), "undecided", "generator-limit"),
         (Estimate(0.08, -math.inf, math.inf), Conditions(), "undecided", "too-few-requests"),
     ],
 )
@@ -240,6 +263,8 @@ def test_a_layer_without_a_share_is_undecided() -> None:
         (Estimate(25.0, 23.0, math.inf), Conditions(), "undecided"),
         (Estimate(25.0, 23.0, 27.0), Conditions(shared_core=True), "undecided"),
         (Estimate(15.0, 14.0, 19.0), Conditions(shared_core=True), "pass"),
+        (Estimate(25.0, 23.0, 27.0), Conditions(limited=True), "undecided"),
+        (Estimate(15.0, 14.0, 19.0), Conditions(limited=True), "pass"),
         (Estimate(21.0, 20.5, 22.0), Conditions(), "undecided"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.load.generator import CHUNKED, UNTIL_CLOSED, BurstError, read_head
+from pytest_mwbudget.load.generator import CHUNKED, UNTIL_CLOSED, BurstError, Client, read_head
 from pytest_mwbudget.load.process import PROGRAM
 
 REQUEST = "GET / HTTP/1.1\r\nhost: testserver\r\n\r\n"
@@ -102,6 +102,37 @@ def test_it_counts_every_response(answer: bytes, closing: bool) -> None:
         assert burst(process, 1, 2)["statuses"] == {status: 2}
 
 
+BODY = b"x" * 1_000_000
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED_HEAD = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+LARGE = {
+    "length": HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY,
+    "chunk": CHUNKED_HEAD + b"%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n\r\n",
+    "chunks": CHUNKED_HEAD + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 500 + b"0\r\n\r\n",
+    "until closed": HEAD + b"\r\n" + BODY,
+}
+
+
+@pytest.mark.parametrize("form", LARGE)
+@pytest.mark.parametrize("piece", [8000, 4097])
+def test_large_bodies_are_read_and_not_kept(form: str, piece: int) -> None:
+    ours, theirs = socket.socketpair()
+    client = Client(0, REQUEST.encode(), {}, bodiless=False)
+    client.socket = ours
+    with ours, theirs:
+        client.send()
+        found, kept = [], []
+        for start in range(0, len(LARGE[form]), piece):
+            theirs.sendall(LARGE[form][start : start + piece])
+            found.append(client.receive()[0])
+            kept.append(len(client._data))
+        if form == "until closed":
+            theirs.close()
+            found.append(client.receive()[0])
+    assert found == [0] * (len(found) - 1) + [200]
+    assert max(kept[:-1]) < 2000
+
+
 def test_other_statuses_are_counted_apart() -> None:
     with answering(OK, OK, OK.replace(b"200 OK", b"429 Slow"), OK) as port, started(port) as process:
         assert burst(process, 1, 6)["statuses"] == {"200": 5, "429": 1}
@@ -136,6 +167,12 @@ def test_a_silent_server_is_an_error() -> None:
         started(listener.getsockname()[1], silent_s=0.1) as process,
     ):
         assert burst(process, 1, 1)["error"] == "the server was silent for 0.1 s"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be pinned here")
+def test_it_runs_where_it_cannot_have_the_core() -> None:
+    with answering(OK) as port, started(port, core=100_000) as process:
+        assert burst(process, 1, 2)["statuses"] == {"200": 2}
 
 
 def test_no_server_is_an_error() -> None:

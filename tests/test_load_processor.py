@@ -60,3 +60,14 @@ def test_the_thread_and_those_it_began_are_given_back() -> None:
     assert seen == [{min(before)}, before]
     with pinned(None):
         assert os.sched_getaffinity(0) == before
+
+
+@linux
+def test_where_the_system_forbids_it_the_thread_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int, cores: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    before = os.sched_getaffinity(0)
+    with pinned(min(before)):
+        assert os.sched_getaffinity(0) == before

@@ -83,8 +83,31 @@ class Needs:
         await self.app(scope, receive, send)
 
 
-layers = [Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
-app = Starlette(routes=[Route("/health", health), Route("/narrow", narrow)], middleware=layers)
+class Login:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope["path"] == "/page":
+            spin(50)
+            scope["state"]["user"] = "me"
+        await self.app(scope, receive, send)
+
+
+def spin(us):
+    end = perf_counter_ns() + us * 1000
+    while perf_counter_ns() < end:
+        pass
+
+
+async def page(request):
+    if hasattr(request.state, "user"):
+        spin(1000)
+    return PlainTextResponse("ok")
+
+
+layers = [Middleware(Login), Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
+app = Starlette(routes=[Route("/health", health), Route("/narrow", narrow), Route("/page", page)], middleware=layers)
 """
 )
 
@@ -205,6 +228,16 @@ def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None
 
 
 @linux
+@pytest.mark.live
+def test_a_layer_without_which_the_app_does_less_is_not_blamed_for_that(pytester: pytest.Pytester) -> None:
+    body = """found = mw_budget.load("/page", clients=2).layer("Login").load
+    assert found.method == "split", found
+    assert "takes another way without it" in found.why
+    assert found.share.high < 0.3"""
+    run(pytester, body, marker="load_time=6").assert_outcomes(passed=1)
+
+
+@linux
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester, loop: str) -> None:
     written(pytester, "pass")
@@ -270,8 +303,9 @@ def test_without_the_option_it_is_one_request(pytester: pytest.Pytester) -> None
     pytester.runpytest_inprocess("-p", "no:cacheprovider", *LEAN).assert_outcomes(passed=1)
 
 
-def test_a_budget_under_load_without_a_load_fails(pytester: pytest.Pytester) -> None:
-    result = run(pytester, 'mw_budget.get("/health")', marker='rps_share="5%"')
+@pytest.mark.parametrize("marker", ['rps_share="5%"', 'layers={"Spin": {"rps_share": "5%"}, "NoOp": 5000}'])
+def test_a_budget_under_load_without_a_load_fails(pytester: pytest.Pytester, marker: str) -> None:
+    result = run(pytester, 'mw_budget.get("/health")', marker=marker)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*rps_share*no request under load*mw_budget.load*"])
 

@@ -48,13 +48,13 @@ class CallClock:
 
 
 def calls(
-    app: App, url: str = "/", view: Callable[[Stack], Stack] = lambda stack: stack
+    app: App, url: str = "/", view: Callable[[Stack], Stack] = lambda stack: stack, **options: Any
 ) -> tuple[list[int], Estimates]:
     """Return how often each entry of a view of the stack is entered, and the estimates in calls."""
 
     async def main() -> tuple[list[int], Estimates]:
         clock = CallClock()
-        call = await caller(app, url=url)
+        call = await caller(app, options.pop("method", "GET"), url, **options)
         stack = view(await discovered(call))
         probes = Probes(stack, clock.read)
         # Calls by the garbage collector would be counted as well.
@@ -74,6 +74,7 @@ def calls(
                 split.add(1000.0, null, used.ns[probes.null_owner], used)
                 samples.inside.add(sum(used.ns), 1000.0)
                 samples.messages = used.messages
+            samples.of_parts = probes.messages_of_parts(probes.read())
         times = [len(entry.parents) for entry in stack.entries]
         return times, estimate(samples, stack.entries, outside=False, look=1)
 

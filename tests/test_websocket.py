@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from fastapi import Depends, FastAPI, WebSocket
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
 
 from pytest_mwbudget.asgi.server import Caller
 from pytest_mwbudget.asgi.websocket import Connection, Step, build_connection, steps_of
@@ -134,6 +137,94 @@ def test_a_client_waits_for_answers_that_another_task_sends() -> None:
         await task
 
     assert sent_once(handler, ["a", "b", ("end", 0)]).answers == ("late", "late")
+
+
+async def never_looks_for_the_end(websocket: Any) -> None:
+    await websocket.accept()
+    while True:
+        await websocket.send_text(await websocket.receive_text())
+
+
+async def speaks_in_a_group(websocket: Any) -> None:
+    await websocket.accept()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(never_looks_for_the_end(Accepted(websocket)))
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A WebSocket that its handler need not accept."""
+
+    websocket: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.websocket, name)
+
+    async def accept(self) -> None: ...
+
+
+async def pushes(websocket: Any) -> None:
+    await websocket.accept()
+    while True:
+        await websocket.send_text("tick")
+        await asyncio.sleep(0)
+
+
+async def pushes_on_request(websocket: Any) -> None:
+    await websocket.accept()
+    await websocket.receive_text()
+    with suppress(WebSocketDisconnect):
+        while True:
+            await websocket.send_text("tick")
+
+
+@pytest.mark.parametrize(
+    ("handler", "exchange", "answers"),
+    [
+        (never_looks_for_the_end, ["a", "b"], ("a", "b")),
+        (speaks_in_a_group, ["a"], ("a",)),
+        (pushes, [(None, 3)], ("tick",) * 3),
+        (pushes_on_request, [("begin", 1), (None, 2)], ("tick",) * 3),
+    ],
+)
+def test_a_handler_that_goes_on_ends_when_the_client_leaves(
+    handler: Handler, exchange: Any, answers: tuple[str, ...]
+) -> None:
+    assert sent_once(handler, exchange).answers == answers
+
+
+def test_a_handler_that_is_ended_by_the_leaving_client_is_measured() -> None:
+    connection = build_connection("/ws", ["a"], (), {})
+    settings = Settings(Budgets({"tasks": 0}), expect_status=101, lifespan=False)
+    found = asyncio.run(measure(app_of(never_looks_for_the_end), connection, settings, Environment()))
+    assert (found.status, found.verdict) == (101, "pass")
+
+
+def test_an_error_of_the_app_after_the_client_has_left_is_not_hidden() -> None:
+    async def handler(websocket: Any) -> None:
+        await websocket.accept()
+        with suppress(WebSocketDisconnect):
+            await websocket.receive_text()
+        raise LookupError("of the app")
+
+    with pytest.raises(LookupError, match="of the app"):
+        sent_once(handler, [])
+
+
+def test_several_tasks_of_the_app_may_receive() -> None:
+    async def handler(websocket: Any) -> None:
+        await websocket.accept()
+
+        async def answer() -> None:
+            await websocket.send_text(await websocket.receive_text())
+
+        first, second = asyncio.create_task(answer()), asyncio.create_task(answer())
+        await asyncio.sleep(0)
+        await websocket.send_text("welcome")
+        await first
+        await second
+
+    assert sent_once(handler, [(None, 1), "a", "b"]).answers == ("welcome", "a", "b")
 
 
 async def refuses(websocket: Any) -> None:
@@ -264,6 +355,24 @@ def test_each_way_of_a_connection_is_exact(read_ns: int) -> None:
     assert counts.tasks.count == 0
 
 
+def test_the_handler_is_a_part_of_the_endpoint() -> None:
+    app = FastAPI()
+    app.websocket("/ws", dependencies=[Depends(dependency)])(fastapi_echo)
+    budgets = Budgets(endpoint={"handler": {"tasks": 0}, "dependency": {"tasks": 0}})
+    connection, settings = build_connection("/ws", ["a"], (), {}), Settings(budgets, lifespan=False)
+    found = asyncio.run(measure(app, connection, settings, Environment())).endpoint
+    assert found is not None
+    assert [part.name.rpartition(":")[2] for part in found.parts if part.judged] == ["dependency", "handler"]
+    assert found.part("handler").layer.qualname.endswith("test_websocket.fastapi_echo")
+
+
+async def dependency() -> None: ...
+
+
+async def fastapi_echo(websocket: WebSocket) -> None:
+    await never_looks_for_the_end(websocket)
+
+
 def test_a_short_connection_has_a_time_and_no_figure_per_message() -> None:
     clock = FakeClock()
     measurement = connected(Middleware(Works, clock=clock, once=30), clock=clock, number=1, us_per_message=5)
@@ -276,6 +385,7 @@ def test_a_short_connection_has_a_time_and_no_figure_per_message() -> None:
 SITE = """
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
 
 async def echo(websocket):
     await websocket.accept()

@@ -18,7 +18,7 @@ from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, calle
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
 from .samples import Samples, Series, Split
-from .slowdown import STEADY, Hops, slowdown, waited_ns
+from .slowdown import NONE, STEADY, Hops, Interruptions, slowdown, waited_ns
 
 # The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01
@@ -32,6 +32,8 @@ SHARED_SHARE = 0.15
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
 ENOUGH_REQUESTS = 40
+# The part of a probe that is for entering and leaving, in messages that cost as much (docs/decisions/0031).
+ENTERING = 3
 # The figures by message of a row: a message sent, a message received, the first part of the body.
 FIGURES_BY_MESSAGE = 3
 
@@ -125,12 +127,13 @@ def estimate(
     last: bool = False,
     hops: Hops | None = None,
     best_hop_ns: float = math.inf,
+    interruptions: Interruptions = NONE,
 ) -> Estimates:
     """Estimate every row from all samples, at the given look (1, 2, …), with ALPHA spent over looks and rows.
 
     `outside` says that entry 0 is the app object, which is no layer; `last` that this is the last look. `best_ns` is
     the quickest known time of the reference workload. `hops` says which rows hand work to threads, None if no row does;
-    `best_hop_ns` is the best known time of the fixed hop.
+    `best_hop_ns` is the best known time of the fixed hop. `interruptions` are those of the requests so far.
     """
     probed = samples.probed
     # One share for each row of the split, each bypass, the outside, the whole, and the figures by message.
@@ -144,7 +147,16 @@ def estimate(
     whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
     wall = Legs(
-        samples.splits, quick_ns, quick_hop_ns, entries, probed, samples.sent, alpha, whole.estimate, samples.received
+        samples.splits,
+        quick_ns,
+        quick_hop_ns,
+        entries,
+        probed,
+        samples.sent,
+        alpha,
+        whole.estimate,
+        samples.received,
+        samples.of_parts,
     )
     # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
     # wrap `send`, so handing over messages is not calibrated.
@@ -176,6 +188,8 @@ def estimate(
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
+    outer = wall.row(around, sum(probes_around, ZERO), step)
+    met = interruptions.slowdown
     return Estimates(
         split=split,
         bypass={index: us.widened(method[index]) for index, us in saved.items()},
@@ -185,15 +199,15 @@ def estimate(
         suspended_cpu={i: independent_sum(*map(cpu.suspended_interval, owners[i])) if cpu else ZERO for i in rows},
         method_us=method,
         shared_us=shared,
-        outside=wall.row(around, sum(probes_around, ZERO), step),
+        outside=outer,
         whole=whole,
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
-            whole=slowdown(whole_steady.reference, best_ns),
-            outside=slow[wall.level(around)],
-            split={index: slow[wall.level(owners[index])] for index in rows},
-            bypass={index: slowdown(bypass[index].reference, best_ns) for index in saved},
+            whole=slowdown(whole_steady.reference, best_ns) * met(whole.estimate),
+            outside=slow[wall.level(around)] * met(outer.estimate),
+            split={index: slow[wall.level(owners[index])] * met(us.estimate) for index, us in split.items()},
+            bypass={i: slowdown(bypass[i].reference, best_ns) * met(us.estimate) for i, us in saved.items()},
         ),
         best_ns=best_ns,
         probed=bool(probed),
@@ -253,6 +267,7 @@ class Legs:
         alpha: float,
         whole_us: Microseconds,
         received: Mapping[EntryIndex, int] | None = None,
+        of_parts: Mapping[Owner, int] | None = None,
     ) -> None:
         taken = [splits[level] for level in sorted(splits)]
         self.splits = [split.steady(quick_ns, quick_hop_ns) for split in taken]
@@ -265,11 +280,20 @@ class Legs:
         self.tempo = [paces(split.null_paces()) for split in self.splits]
         self.inside = _inside(entries, probed)
         self.entries = entries
+        self.outermost = probed[0] if probed else None
+        self.of_parts = of_parts or {}
 
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
-        crossings: Counter[EntryIndex] = Counter({index: len(self.entries[index].parents)})
-        return self.probes.halves(crossings + self.inside[owner_of(index)])
+        crossings: dict[EntryIndex, float] = {index: len(self.entries[index].parents)}
+        if self.of_parts and self.outermost is not None:
+            # The messages of an opened endpoint pass its probe in the time of the parts that send or receive them.
+            each = 1 / (sum(self.of_parts.values()) + ENTERING)
+            own = crossings.get(self.outermost, 0) * each * ENTERING
+            crossings[self.outermost] = own + self.of_parts.get(owner_of(index), 0) * each
+        for inner, times in self.inside[owner_of(index)].items():
+            crossings[inner] = crossings.get(inner, 0) + times
+        return self.probes.halves(crossings)
 
     def probes_of(self, row: EntryIndex) -> Estimate:
         """Return the same for all entries of a row."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..model.estimate import Nanoseconds
-from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED
+from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED, Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,14 @@ def spent(log: Sequence[int], owners: int) -> Spent:
             to_harness += 1
         owner = following
     return Spent(tuple(ns), tuple(suspended), tuple(resumed), max(0, to_harness - 1))
+
+
+def messages_of(log: Sequence[int], parts: Collection[Owner]) -> Counter[Owner]:
+    """Count the messages that each part of an opened endpoint sends and receives.
+
+    `parts` are the owners of the parts, that of the endpoint first. Each message goes from a part to the outside.
+    """
+    owners = [Owner(one) for one in log[2::2] if one != SUSPENDED]
+    left = Counter(before for before, after in pairwise(owners) if before in parts and after not in parts)
+    left[next(iter(parts))] -= 1  # the end of the request
+    return +left

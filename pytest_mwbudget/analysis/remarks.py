@@ -94,7 +94,7 @@ def _waiting(look: Look) -> Iterator[str]:
     """Name the figures that may contain waits for threads which a quiet machine does not have."""
     figures = {row.layer.name: (row.us, row.waited_us) for row in look.rows if row.us is not None}
     figures["(total)"] = (look.estimates.whole, look.estimates.waits.whole)
-    waited = {name: us for name, (figure, us) in figures.items() if us > WAITED_SHARE * figure.estimate}
+    waited = {name: us for name, (figure, us) in figures.items() if us > max(0.0, WAITED_SHARE * figure.estimate)}
     if waited:
         yield tagged(
             f"Hops to threads took longer than at the machine's best: up to {_duration(max(waited.values()))} of"

@@ -207,6 +207,7 @@ class Samples:
     - `machine`: pieces of fixed work beside the requests
     - `messages`: calls of the server's receive and send in a request; `sent` and `received`: messages that each entry
       typically sends and receives; few messages received are left out
+    - `of_parts`: in an opened endpoint, the messages that each part sends and receives, past the probes of the others
     """
 
     probed: tuple[EntryIndex, ...]
@@ -222,6 +223,7 @@ class Samples:
     rounds: int = 0
     requests: int = 0
     received: Mapping[EntryIndex, int] = field(default_factory=dict)
+    of_parts: Mapping[Owner, int] = field(default_factory=dict)
 
     @property
     def by_message(self) -> bool:

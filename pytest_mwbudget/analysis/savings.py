@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
-from ..model.estimate import Microseconds
+from ..model.estimate import Estimate, Microseconds
 from ..model.saves import Saves
 from ..model.stack import EntryIndex
 from .calibration import US_PER_NS
@@ -20,6 +20,10 @@ from .slowdown import slowdown
 GROUPS = 24
 # A group counts if at least this many of its requests with the layer, and as many without it, are quick.
 FEWEST_OF_GROUP = 3
+
+# Leaving a layer out may save up to this many times its own time, and this much more: the layer leaves cold caches and
+# takes turns of the event loop. Above that, the app does something else without the layer.
+MOST_TIMES, MOST_US = 5.0, 20.0
 
 FEW = "there were too few requests in quiet moments"
 
@@ -85,3 +89,20 @@ def _saves(differences: Series, quick_ns: float, alpha: float) -> Saves:
     if slow > 1:
         return Saves(None, f"the machine ran {slow:.2f} times slower than for the rows")
     return Saves(us)
+
+
+def takes_another_way(saved: Estimate, own: Estimate | None) -> bool:
+    """Return whether an app does something else without a layer, such as less for a client that is not logged in.
+
+    Leaving the layer out then saves far more than the layer's own time explains.
+    """
+    if own is None or not (saved.bounded and own.bounded):
+        return False
+    return saved.low > MOST_TIMES * max(0.0, own.high) + MOST_US
+
+
+def other_way(saved: Estimate, own: Estimate | None) -> Saves | None:
+    """Return the reason why nobody knows what a layer saves, None if the figure is that of the layer."""
+    if own is None or not takes_another_way(saved, own):
+        return None
+    return Saves(None, f"the app takes another way without it: {saved.estimate:.0f} µs less, not {own.estimate:.0f}")

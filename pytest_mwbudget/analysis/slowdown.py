@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from ..model.estimate import Nanoseconds
+from ..model.estimate import Microseconds, Nanoseconds
 from ..model.stack import EntryIndex
 
 # A smaller slowdown counts as none.
 STEADY = 1.10
+# A figure may be longer by interruptions if at least this many fall into it in each request, and take at least this
+# share of the time. A median does not show what happens in few requests.
+OFTEN, LONG = 0.3, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,25 @@ class Hops:
 
     rows: Mapping[EntryIndex, int] = field(default_factory=dict)
     whole: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interruptions:
+    """How often other processes took the core from this one in a microsecond, and for which share of the time."""
+
+    per_us: float = 0.0
+    share: float = 0.0
+
+    def slowdown(self, us: Microseconds) -> float:
+        """Return how many times as long as without interruptions a figure of `us` may have taken, at least 1.
+
+        The reference workload is too short to show interruptions, and what is as short as it has none.
+        """
+        met = self.per_us * us >= OFTEN and self.share >= LONG
+        return 1 / (1 - self.share) if met else 1.0
+
+
+NONE = Interruptions()
 
 
 def slowdown(kept: Sequence[float], best_ns: float) -> float:

@@ -116,6 +116,8 @@ class Opening:
                 self.route = "fastapi"
             elif "starlette" in sys.modules:
                 self.route = "starlette"
+            # FastAPI calls the handler of a WebSocket itself, past the function for those of requests.
+            if self.route == "starlette" or scope.get("type") == "websocket":
                 self.handler = self._guarded(starlette.handler_hooks(scope))
 
     def _guarded(self, hooks: Iterator[Hook]) -> list[Hook]:

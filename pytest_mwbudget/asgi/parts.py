@@ -240,7 +240,8 @@ def _row(place: RowIndex, name: str, entry: Entry, *, named: bool) -> Layer:
         name=name,
         qualname=qualname.replace(":", ".") if shown else name,
         kind="dependency" if named else "part",
-        aliases=frozenset({name.partition("#")[0], qualname.rpartition(":")[2]} if named else ()),
+        # A dependency may be named like a part: `validate` names the part.
+        aliases=frozenset({name.partition("#")[0], qualname.rpartition(":")[2]} - PARTS.keys() if named else ()),
         origin=origin if shown else None,
         adapts=SYNC if shown and _is_sync(entry.callee) else None,
     )

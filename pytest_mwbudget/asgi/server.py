@@ -106,6 +106,10 @@ class Exchange:
             expected = "http.response.body" if self.status else "http.response.start"
             raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
 
+    def ended_by(self, error: BaseException) -> bool:
+        """Return whether an exception of the app is only how the app ends the exchange."""
+        return False
+
     def incomplete(self) -> str | None:
         """Say what is missing when the app has returned; None if nothing is."""
         if self.complete.is_set():
@@ -243,14 +247,18 @@ class Caller:
                 await observer(self.app, scope, exchange.receive, exchange.send)
                 return
             begin = self.clock()
-            if not self.calls:
-                await self._first(scope, exchange)
-            else:
-                await self.app(scope, exchange.receive, exchange.send)
-            exchange.elapsed_ns = self.clock() - begin
-        except (SystemExit, BaseExceptionGroup) as error:
+            try:
+                if not self.calls:
+                    await self._first(scope, exchange)
+                else:
+                    await self.app(scope, exchange.receive, exchange.send)
+            finally:
+                exchange.elapsed_ns = self.clock() - begin
+        except (SystemExit, Exception, BaseExceptionGroup) as error:
             ended = _exit_in(error)
             if ended is None:
+                if exchange.ended_by(error):
+                    return
                 raise
             # It would end the event loop without a message.
             raise MeasurementError(

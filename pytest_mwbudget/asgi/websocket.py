@@ -126,6 +126,13 @@ def build_connection(
     return BuiltConnection(BuiltRequest(request, (*kept, *HANDSHAKE, *offered), (b"",)), steps, names)
 
 
+def is_disconnect(error: BaseException) -> bool:
+    """Return whether an exception is what Starlette and Litestar raise when the client has left, or a group of it."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_disconnect, error.exceptions))
+    return any(cls.__name__ == "WebSocketDisconnect" for cls in type(error).__mro__)
+
+
 @dataclass(slots=True)
 class Connection(Exchange):
     """One connection: the app receives the client's messages from here and sends its answers to here.
@@ -155,11 +162,10 @@ class Connection(Exchange):
             return {"type": "websocket.connect"}
         while True:
             while not self.complete.is_set() and (not self.status or self.pieces < self._due):
-                self._waiting = type(self.complete)()
+                self._waiting = self._waiting or type(self.complete)()  # an app may receive in several tasks
                 await self._waiting.wait()
             if self.complete.is_set() or self._asked == len(self.steps):
-                self.left = True
-                self.complete.set()
+                self._leave()
                 return {"type": "websocket.disconnect", "code": self.closed or NORMAL_CLOSE, "reason": ""}
             step = self.steps[self._asked]
             self._asked += 1
@@ -168,6 +174,23 @@ class Connection(Exchange):
                 self.received += 1
                 key = "text" if isinstance(step.message, str) else "bytes"
                 return {"type": "websocket.receive", key: step.message}
+
+    def _leave(self) -> None:
+        self.left = True
+        self.complete.set()
+
+    def _wait_for_the_app(self) -> None:
+        """Go on to the next steps that send nothing, for an app that only sends; leave after the last step."""
+        while self._asked < len(self.steps) and self.pieces >= self._due and self.steps[self._asked].message is None:
+            self._due += self.steps[self._asked].answers
+            self._asked += 1
+        spoke = bool(self.steps) and self.steps[-1].message is None
+        if spoke and self._asked == len(self.steps) and self.pieces >= self._due:
+            self._leave()
+
+    def ended_by(self, error: BaseException) -> bool:
+        """Return whether an exception only says that the client has left, which few handlers catch."""
+        return self.left and is_disconnect(error)
 
     async def send(self, message: Message) -> None:
         """Take one message of the app. Raises RuntimeError for one out of order, OSError after the client has left."""
@@ -182,6 +205,7 @@ class Connection(Exchange):
             self._begin(kind, message)
         elif kind == "websocket.send":
             self._take(message)
+            self._wait_for_the_app()
         elif kind == "websocket.close":
             self.closed = int(message.get("code") or NORMAL_CLOSE)
             self.complete.set()
@@ -230,8 +254,8 @@ class Connection(Exchange):
             return None
         how = "returned" if self.closed is None else f"closed the connection with code {self.closed}"
         messages = sum(step.message is not None for step in self.steps)
-        if self.received <= messages:
-            asked = max(0, self.received - 1)
+        asked = max(0, self.received - 1)
+        if asked < messages:
             return (
                 f"the app {how} after {asked} of the {messages} messages of the exchange; leave out the others, or"
                 " correct the app"

@@ -27,6 +27,9 @@ TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("f
 MODES = ("create", "trim", "fix")
 # Each client is a connection: more would need another limit of open files.
 MOST_CLIENTS = 10_000
+# What a layer can have a budget of. A part of an endpoint is judged for each request alone, as a whole.
+OF_LAYERS: tuple[Quantity, ...] = (*BUDGETED, RPS_SHARE)
+OF_PARTS: tuple[Quantity, ...] = tuple(quantity for quantity in BUDGETED if quantity != "us_per_message")
 # A token of RFC 9110.
 METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -165,14 +168,14 @@ def loop_name(value: object, where: str) -> LoopName:
     return name
 
 
-def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
-    """Check budgets by layer name, from a mapping or from lines.
+def layer_budgets(value: object, where: str, quantities: Sequence[Quantity] = OF_LAYERS) -> dict[str, LayerBounds]:
+    """Check budgets by layer name, of these quantities, from a mapping or from lines.
 
     A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. The same as lines:
     `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping removes the budgets of the layer, or of the quantity.
     """
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where) for line in value)
+        return dict(_line(line, where, quantities) for line in value)
     if not isinstance(value, Mapping):
         raise SettingError(
             f"{where} is {value!r}; give a mapping of layer names to microseconds or to budgets, for example"
@@ -184,22 +187,22 @@ def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
                 f"{where} has the layer name {name!r}; give the name as the table shows it, in quotes, for example"
                 f" 'GZipMiddleware'"
             )
-    return {name: _bounds(bounds, f"{where}[{name!r}]") for name, bounds in value.items()}
+    return {name: _bounds(bounds, f"{where}[{name!r}]", quantities) for name, bounds in value.items()}
 
 
 def part_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     """Check budgets by part of the endpoint, in the forms of `layer_budgets`."""
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return layer_budgets(value, where)
+        return layer_budgets(value, where, OF_PARTS)
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where, "part") for line in value)
+        return dict(_line(line, where, OF_PARTS, "part") for line in value)
     raise SettingError(
         f"{where} is {value!r}; give a mapping of parts of the endpoint to microseconds or to budgets, for example"
         f" endpoint={{'serialize': 200, 'myapp.db:get_db': {{'us': 80, 'threads': 0}}}}"
     )
 
 
-def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]:
+def _line(line: str, where: str, quantities: Sequence[Quantity], what: str = "layer") -> tuple[str, LayerBounds]:
     name, equals, text = (part.strip() for part in line.rpartition("="))
     if not (equals and name):
         raise SettingError(
@@ -208,23 +211,22 @@ def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]
         )
     place = f"{where}: {name}"
     if ":" not in text:
-        return name, _bounds(text, place)
+        return name, _bounds(text, place, quantities)
     pairs = [pair.partition(":") for pair in text.split(",")]
-    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place)
+    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place, quantities)
 
 
-def _bounds(value: object, where: str) -> LayerBounds:
+def _bounds(value: object, where: str, quantities: Sequence[Quantity]) -> LayerBounds:
     """Check bounds by quantity; a plain number is a bound of `us`."""
     if value is None:
-        return dict.fromkeys((*BUDGETED, RPS_SHARE))
+        return dict.fromkeys(quantities)
     if not isinstance(value, Mapping):
         return {"us": microseconds(value, where)}
-    choices = (*BUDGETED, RPS_SHARE)
     for quantity in value:
-        if quantity not in choices:
+        if quantity not in quantities:
             raise SettingError(
-                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), choices)} The quantities are:"
-                f" {', '.join(choices)}"
+                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), quantities)} The quantities are:"
+                f" {', '.join(quantities)}"
             )
     return {
         quantity: None if most is None else check(quantity, most, f"{where}[{quantity!r}]")

@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 LOOK_S = 1.0
@@ -42,7 +43,11 @@ class BurstError(Exception):
 
 
 class Client:
-    """One connection: a request is under way from `send` until `receive` returns a status."""
+    """One connection: a request is under way from `send` until `receive` returns a status.
+
+    Of a body nothing is kept. `_skip` is the number of bytes that the next data begins with and nobody reads, `_answer`
+    the status that `receive` returns after the last of them, and `_final` the one when the server has closed.
+    """
 
     def __init__(self, port: int, request: bytes, heads: dict[bytes, tuple[int, int, bool]], *, bodiless: bool) -> None:
         self.port = port
@@ -52,8 +57,8 @@ class Client:
         self.socket: socket.socket | None = None
         self.sent_ns = 0
         self.reused = False
-        self._data = bytearray()
-        self._chunk = 0
+        self._data = b""
+        self._chunk = self._skip = self._answer = self._final = 0
 
     def connect(self) -> bool:
         """Connect unless connected. Returns whether the connection is a new one."""
@@ -67,8 +72,8 @@ class Client:
     def send(self) -> None:
         """Send the request."""
         assert self.socket is not None
-        self._data = bytearray()
-        self._chunk = 0
+        self._data = b""
+        self._chunk = self._skip = self._final = 0
         self.sent_ns = time.perf_counter_ns()
         self.socket.sendall(self.request)
 
@@ -85,13 +90,16 @@ class Client:
             data = b""
         if not data:
             return self._at_end(), True
-        self._data += data
+        if len(data) <= self._skip:
+            self._skip -= len(data)
+            return 0 if self._skip else self._answer, False
+        data, self._skip = data[self._skip :], 0
+        self._data = self._data + data if self._data else data
         return self._status(), False
 
     def _at_end(self) -> int:
-        found = self._head()
-        if found is not None and found[2] and self._complete(found[1], found[3]):
-            return found[0]
+        if self._final and not self._skip:
+            return self._final
         if not self._data and self.reused:
             return -1
         raise BurstError("the server closed a connection in the middle of a response")
@@ -102,7 +110,7 @@ class Client:
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
                 return None
-            head = bytes(self._data[:end])
+            head = self._data[:end]
             found = self.heads.get(head)
             if found is None:
                 found = read_head(head, bodiless=self.bodiless)
@@ -110,19 +118,21 @@ class Client:
                     self.heads[head] = found
             if found[0] >= 200:
                 return (*found, end + 4)
-            del self._data[: end + 4]
+            self._data = self._data[end + 4 :]
 
     def _status(self) -> int:
         found = self._head()
         if found is None:
             return 0
         status, length, closes, begin = found
-        return status if not closes and self._complete(length, begin) else 0
-
-    def _complete(self, length: int, begin: int) -> bool:
         if length == CHUNKED:
-            return self._chunks_complete(begin)
-        return length == UNTIL_CLOSED or len(self._data) - begin >= length
+            if not self._chunks_complete(begin):
+                return 0
+        else:
+            self._skip = 0 if length == UNTIL_CLOSED else max(0, length - (len(self._data) - begin))
+            self._data = self._data[:begin]
+        self._answer, self._final = (0, status) if closes else (status, 0)
+        return 0 if self._skip else self._answer
 
     def _chunks_complete(self, begin: int) -> bool:
         at = self._chunk or begin
@@ -133,10 +143,12 @@ class Client:
             size = int(self._data[at:end].partition(b";")[0], 16)
             if size == 0:
                 return self._data.find(b"\r\n", end + 2) >= 0
-            if len(self._data) < end + 2 + size + 2:
-                break
             at = end + 2 + size + 2
-        self._chunk = at
+            if len(self._data) < at:
+                self._skip, self._answer = at - len(self._data), 0
+                break
+        self._data = self._data[:begin] + self._data[at:]
+        self._chunk = begin
         return False
 
     def close(self) -> None:
@@ -309,7 +321,8 @@ def main() -> None:
     threading.Thread(target=read, daemon=True).start()
     generator = Generator(json.loads(commands.get()))
     if generator.plan["core"] is not None:
-        os.sched_setaffinity(0, {generator.plan["core"]})
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setaffinity(0, {generator.plan["core"]})
     while True:
         asked = json.loads(commands.get())
         print(json.dumps(generator.burst(asked["clients"], asked["requests"])), flush=True)

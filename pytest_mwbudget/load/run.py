@@ -22,12 +22,12 @@ from ..model.load import LayerLoad, Load, Wait
 from ..model.remedies import MAX_TIME
 from ..model.results import LayerReport, Result
 from ..model.stack import EntryIndex, RowIndex, parts_of
-from ..timing.host_speed import reference_ns
+from ..timing.host_speed import reference_ns, waited_ns
 from ..timing.run import Environment
 from .bypass import Trampolines, Way, Ways, ways_past
 from .collecting import Collecting, collecting
 from .process import Generator, generator
-from .processor import Cores, cores, pinned, waited_ns
+from .processor import Cores, cores, pinned
 from .rounds import NS_PER_S, BypassError, Rounds, requests_of
 from .server import Served, serving
 from .turns import sampled_turns
@@ -354,16 +354,17 @@ class _Told:
         slowdown = self.bursts.slowdown(self.environment.machine.best_ns)
         more_time = self.settings.more_time
         time = "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name
-        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.environment.turn.crowded, time)
+        crowded = self.environment.turn.crowded
+        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
 
     def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Any, float], alpha: float) -> LayerReport:
         index = report.layer.index
         pairs = self.bursts.pairs(index)
         share, added = analysis.share_of(pairs, alpha), analysis.added_us(pairs, alpha)
-        why = self.why_not.get(index)
+        collected = analysis.collecting_us(pairs, alpha)
+        why = self.why_not.get(index) or self._other_way(report, added, collected)
         found = LayerLoad(why=why, wait=self._wait_of(report))
         if share is not None and why is None:
-            collected = analysis.collecting_us(pairs, alpha)
             found = replace(
                 found,
                 share=share,
@@ -383,6 +384,18 @@ class _Told:
             found = replace(found, judged=self._judged(found, bounds[RPS_SHARE], report))
         return replace(report, load=found)
 
+    def _other_way(self, report: LayerReport, added: Estimate | None, collected: Estimate | None) -> str | None:
+        """Say that the app does something else without a layer, None if it does not or nobody can tell."""
+        entry, turns = self._entry_of(report)
+        if added is None or report.us is None or self.waits is None or entry is None:
+            return None
+        one, every = self.waits
+        stays = (one.own_us.get(entry, 0.0), every.own_us.get(entry, 0.0))
+        own, queues = report.us, analysis.queues(*stays, turns, every.turn_us)
+        if queues or not analysis.does_something_else(added, collected, own):
+            return None
+        return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
+
     def _judged(self, found: LayerLoad, bound: float, report: LayerReport) -> Judged:
         why = None
         if found.share is None:
@@ -390,10 +403,13 @@ class _Told:
             why = tagged(f"there is no share for it: {reason}", "not-bypassed")
         return analysis.judge_share(found.share, bound, self.conditions, why, exact=found.method == "bypass")
 
-    def _wait_of(self, report: LayerReport) -> Wait | None:
+    def _entry_of(self, report: LayerReport) -> tuple[EntryIndex | None, int]:
+        """Return the entry of a layer, and how often a request is suspended in it."""
         entry = next((one for one, layer in self.stack.layers if layer.index == report.layer.index), None)
-        turns = report.counts.suspensions.count if report.counts else 0
-        return self._wait(entry, turns)
+        return entry, report.counts.suspensions.count if report.counts else 0
+
+    def _wait_of(self, report: LayerReport) -> Wait | None:
+        return self._wait(*self._entry_of(report))
 
     def _endpoint_wait(self) -> Wait | None:
         endpoint = self.before.ledger.endpoint if self.before.ledger else None

@@ -218,7 +218,7 @@ def _saved(row: Row) -> str:
     """Return what leaving a layer out saves, with its interval."""
     found = row.figures.get(SAVES.key)
     if found is None:
-        return UNKNOWN if row.report else ""
+        return UNKNOWN if row.report and not row.is_part else ""
     return f"{found.text} ({found.span})"
 
 

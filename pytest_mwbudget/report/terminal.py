@@ -357,7 +357,7 @@ def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
 def _saved(row: Row) -> str:
     """Return what leaving a layer out saves; a dash if that is not known."""
     found = row.figures.get(SAVES.key)
-    return found.with_half_width if found else "-" if row.report else ""
+    return found.with_half_width if found else "-" if row.report and not row.is_part else ""
 
 
 def _unsaved(row: Row, width: int) -> Iterator[str]:

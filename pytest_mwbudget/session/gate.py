@@ -329,7 +329,10 @@ def _require_load(item: pytest.Item, client: MwBudget | OwnRequests | None) -> N
     """Fail a test whose own marker has a budget under load, if it made no request under load."""
     if client is None or not client.enforce or any(result.load is not None for result in client.results):
         return
-    own = {key for marker in item.own_markers if marker.name == "mw_budget" for key in marker.kwargs}
+    said = [marker.kwargs for marker in item.own_markers if marker.name == "mw_budget"]
+    layers = [one["layers"] for one in said if isinstance(one.get("layers"), dict)]
+    said += [bounds for by_name in layers for bounds in by_name.values() if isinstance(bounds, dict)]
+    own = {key for one in said for key in one}
     if budgets := sorted(own & {"rps_share", "p99_ms"}):
         message = (
             f"this test has a budget of {' and '.join(budgets)} but made no request under load, so it was not judged;"

@@ -9,11 +9,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..model.estimate import Microseconds
+from ..analysis.slowdown import Interruptions
+from ..interpreter.clocks import perf_counter_ns
+from ..model.estimate import Microseconds, Nanoseconds
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 # The reference workload: calls of a function that does nothing. Apps consist of calls, and a noisy neighbour slows both
 # equally. Calls allocate nothing, so where the app left free memory does not matter.
 CALLS = 120
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+NS_PER_US = 1000
+# A share of nearly all the time is no measure of what would be without.
+MOST_WAITED = 0.9
 # The least length of a piece of work, and the least time that a call can take.
 SHORTEST_NS, QUICKEST_CALL_NS = 10_000.0, 20.0
 
@@ -53,6 +64,36 @@ class Pieces:
         most_ns = max(request_ns, SHORTEST_NS)
         one_ns, all_ns = (min(max(us * 1000, SHORTEST_NS), most_ns) for us in (min(budgets_us), max(budgets_us)))
         return cls(max(1, int(all_ns / one_ns)), int(one_ns / call_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """How often this thread lost its core to others, and how long it was ready to run and had none, until a moment."""
+
+    times: int
+    waited_ns: Nanoseconds
+    at_ns: Nanoseconds
+
+    @classmethod
+    def now(cls) -> Interrupted | None:
+        """Return these of the calling thread, None if the system does not say."""
+        waited = waited_ns()
+        if resource is None or waited is None or not hasattr(resource, "RUSAGE_THREAD"):
+            return None
+        return cls(resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw, waited, perf_counter_ns())
+
+    def until(self, later: Interrupted) -> Interruptions:
+        """Return the interruptions between two moments."""
+        taken_ns = max(1, later.at_ns - self.at_ns)
+        share = min(MOST_WAITED, (later.waited_ns - self.waited_ns) / taken_ns)
+        return Interruptions((later.times - self.times) / taken_ns * NS_PER_US, share)
+
+
+def waited_ns() -> Nanoseconds | None:
+    """Return the time that this thread was ready to run and had no core, None if the system does not say."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(SCHEDSTAT.read_text(encoding="ascii").split()[1])
+    return None
 
 
 def _same(number: int) -> int:

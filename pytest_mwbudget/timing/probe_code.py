@@ -254,7 +254,9 @@ def _message_probes_inside(
             log(clock())
             try:
                 message = await ask(*arguments, **named)
-                body_over = isinstance(message, dict) and not message.get("more_body", False)
+                body_over = isinstance(message, dict) and not (
+                    message.get("more_body", False) or message.get("type") in OPEN
+                )
                 return message
             finally:
                 log(before)

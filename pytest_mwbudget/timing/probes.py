@@ -7,12 +7,13 @@ code is a trampoline to the probe, which calls a twin of the function with the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from ..analysis.event_log import messages_of
 from ..analysis.samples import BlankLayers
 from ..asgi.app import ASGIApp
 from ..asgi.calls import Call, FrameworkReader, Key, Reader
@@ -111,6 +112,11 @@ class Probes:
     def read(self) -> list[int]:
         """Return the log of the latest request."""
         return list(self.log)
+
+    def messages_of_parts(self, log: Sequence[int]) -> Mapping[Owner, int]:
+        """Return how many messages each part of an opened endpoint sends and receives; none for another stack."""
+        opened = any(self.stack.entries[index].is_part for index in self.probed)
+        return messages_of(log, [*map(owner_of, self.probed)]) if opened else {}
 
     async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> Any:
         """Call the app with a log of its own."""

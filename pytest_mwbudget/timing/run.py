@@ -16,7 +16,7 @@ from ..analysis.estimates import Estimates, estimate
 from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
-from ..analysis.slowdown import Hops
+from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, contested, judge_all, more_time
 from ..asgi import loops, server
@@ -29,7 +29,7 @@ from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
 from ..model.results import TAILS, Books, Effort, Frame, Judged, LayerReport, Quantity, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
-from .host_speed import Machine, Pieces
+from .host_speed import Interrupted, Machine, Pieces
 from .probes import Probes, TaskLayer, task_layers
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
@@ -152,6 +152,8 @@ class Timing:
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
         self.left_out = left_out
         self.begun_ns = environment.clock()
+        # Real interruptions mean nothing on another clock.
+        self.interrupted = Interrupted.now() if environment.clock is perf_counter_ns else None
         self.sampler = self._sampler(caller, pace)
 
     def _sampler(self, caller: server.Caller, pace: Pace) -> Sampler:
@@ -361,6 +363,8 @@ class Timing:
         return [layer.index for layer in self.sampler.bypassable]
 
     def _estimated(self) -> Estimates:
+        if self.sampler.full_log:
+            self.sampler.samples.of_parts = self.sampler.probes.messages_of_parts(self.sampler.full_log)
         found = estimate(
             self.sampler.samples,
             self.stack.entries,
@@ -370,8 +374,14 @@ class Timing:
             last=self.over,
             hops=self.hops,
             best_hop_ns=self.environment.machine.best_hop_ns,
+            interruptions=self._interruptions(),
         )
         return with_messages(found, self.sampler.samples, self.stack.entries)
+
+    def _interruptions(self) -> Interruptions:
+        """Return the interruptions since sampling began."""
+        now = None if self.interrupted is None else Interrupted.now()
+        return NONE if self.interrupted is None or now is None else self.interrupted.until(now)
 
     def _refused_bypass(self, found: Estimates) -> bool:
         """Refuse the outermost bypass that differs too much from the split; return whether there is one."""

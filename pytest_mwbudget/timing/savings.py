@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..analysis.samples import Series, Split
-from ..analysis.savings import Round, savings
+from ..analysis.savings import Round, other_way, savings
 from ..analysis.verdicts import more_time
 from ..asgi import loops
 from ..errors import RepetitionError, ResponseError, of_the_app
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Seconds
+from ..model.results import LayerReport
 from ..model.saves import Saves
 from ..model.stack import EntryIndex
 from .bypasses import Bypasses, inner_app
@@ -43,7 +44,9 @@ async def with_saves(timing: Timing, timed: Timed) -> Timed:
     return replace(
         timed,
         layers={
-            row: replace(report, saves=found[entry]) if (entry := rows.get(row)) is not None else report
+            row: replace(report, saves=_of_the_layer(found[entry], report))
+            if (entry := rows.get(row)) is not None
+            else report
             for row, report in timed.layers.items()
         },
         effort=replace(
@@ -52,6 +55,11 @@ async def with_saves(timing: Timing, timed: Timed) -> Timed:
             seconds=timed.effort.seconds + seconds,
         ),
     )
+
+
+def _of_the_layer(saves: Saves, report: LayerReport) -> Saves:
+    """Return what leaving a layer out saves, or the reason why that is not what the layer costs."""
+    return saves if saves.us is None else other_way(saves.us, report.us) or saves
 
 
 class Savings:
