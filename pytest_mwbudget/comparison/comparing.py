@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from ..model.changes import TOTAL, Change
+from ..model.changes import Change
 from ..model.results import Result
+from ..model.stack import TOTAL
 from .allowed import Allowed, Compared, Growth
 from .changes import changes, comparable, differences
 from .figures import figures_of

@@ -12,7 +12,7 @@ from ..analysis import load as analysis
 from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
-from ..config.budgets import RPS_SHARE, assign
+from ..config.budgets import assign
 from ..config.settings import Settings, Under
 from ..errors import MeasurementError, MwBudgetError, ResponseError, tagged
 from ..interpreter.clocks import Clock
@@ -20,7 +20,7 @@ from ..model.estimate import Estimate, Microseconds, Nanoseconds
 from ..model.judged import Judged, worst
 from ..model.load import LayerLoad, Load, Wait
 from ..model.remedies import MAX_TIME
-from ..model.results import LayerReport, Result
+from ..model.results import RPS_SHARE, LayerReport, Quantity, Result
 from ..model.stack import EntryIndex, RowIndex, parts_of
 from ..timing.host_speed import reference_ns
 from ..timing.run import Environment
@@ -341,6 +341,7 @@ class _Told:
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
             endpoint=self._endpoint_wait(),
             judged=None if limit_ms is None else analysis.judge_p99(p99_ms, limit_ms, self.conditions),
+            slowdown=self.conditions.slowdown,
         )
         load = replace(load, notes=tuple(self._notes(load)))
         layers = tuple(self._layer(report, load, bounds.get(report.layer.index, {}), alpha) for report in reports)
@@ -356,7 +357,7 @@ class _Told:
         time = "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name
         return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.environment.turn.crowded, time)
 
-    def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Any, float], alpha: float) -> LayerReport:
+    def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> LayerReport:
         index = report.layer.index
         pairs = self.bursts.pairs(index)
         share, added = analysis.share_of(pairs, alpha), analysis.added_us(pairs, alpha)

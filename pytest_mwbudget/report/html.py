@@ -20,6 +20,7 @@ from ..errors import explain_command
 from ..model.changes import BETTER, WORSE, Change, Since
 from ..model.request_keys import keyed
 from ..model.results import Quantity, Verdict
+from ..model.stack import ENDPOINT
 from .changes import about, cell, span
 from .charts import charts
 from .findings import ACCEPT
@@ -176,7 +177,7 @@ def _missing(shown: View) -> dict[str, list[str]]:
             if key not in shown.uncounted.get(why, ()) and why != UNREAD:
                 reasons.setdefault(why, []).append(key)
         for why, keys in reasons.items():
-            nothing = not row.counted and "us" not in row.figures
+            nothing = not row.counts and "us" not in row.figures
             found.setdefault(why, []).append(f"{'all' if nothing else ', '.join(keys)} of {row.name}")
     return found
 
@@ -226,7 +227,7 @@ def _cell(row: Row, column: Column) -> _Cell:
     budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
         return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.key, ""))
-    change = row.changes.get(column.key) if column.counted else None
+    change = row.changes.get(column.key) if column != US else None
     certain = change is not None and change.changed
     return _Cell(
         found.with_half_width if column == SAVES else found.text,
@@ -258,7 +259,7 @@ def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
     `since` names the run that this one was compared with.
     """
     yield from _tables_of(shown, shown.rows, since)
-    whole = [row for row in shown.rows if row.name == "(endpoint)"]
+    whole = [row for row in shown.rows if row.name == ENDPOINT]
     if shown.parts:
         for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), None):
             yield table | {"id": f"endpoint-{table['id']}", "title": f"{table['title']} inside the endpoint"}
