@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import BUDGETED, QUANTITIES, LoopName, Quantity
-from .budgets import RPS_SHARE, LayerBounds
+from ..model.results import BUDGETED, BUDGETED_OF_LAYERS, QUANTITIES, LoopName, Quantity
+from .budgets import LayerBounds
 from .table import SETTINGS
 
 # A day. Deadlines in integer nanoseconds and timers of event loops do not accept any number of seconds.
@@ -165,14 +165,16 @@ def loop_name(value: object, where: str) -> LoopName:
     return name
 
 
-def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
-    """Check budgets by layer name, from a mapping or from lines.
+def layer_budgets(
+    value: object, where: str, quantities: Sequence[Quantity] = BUDGETED_OF_LAYERS
+) -> dict[str, LayerBounds]:
+    """Check budgets of these quantities by layer name, from a mapping or from lines.
 
     A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. The same as lines:
     `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping removes the budgets of the layer, or of the quantity.
     """
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where) for line in value)
+        return dict(_line(line, where, quantities) for line in value)
     if not isinstance(value, Mapping):
         raise SettingError(
             f"{where} is {value!r}; give a mapping of layer names to microseconds or to budgets, for example"
@@ -184,22 +186,22 @@ def layer_budgets(value: object, where: str) -> dict[str, LayerBounds]:
                 f"{where} has the layer name {name!r}; give the name as the table shows it, in quotes, for example"
                 f" 'GZipMiddleware'"
             )
-    return {name: _bounds(bounds, f"{where}[{name!r}]") for name, bounds in value.items()}
+    return {name: _bounds(bounds, f"{where}[{name!r}]", quantities) for name, bounds in value.items()}
 
 
 def part_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     """Check budgets by part of the endpoint, in the forms of `layer_budgets`."""
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return layer_budgets(value, where)
+        return layer_budgets(value, where, BUDGETED)
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where, "part") for line in value)
+        return dict(_line(line, where, BUDGETED, "part") for line in value)
     raise SettingError(
         f"{where} is {value!r}; give a mapping of parts of the endpoint to microseconds or to budgets, for example"
         f" endpoint={{'serialize': 200, 'myapp.db:get_db': {{'us': 80, 'threads': 0}}}}"
     )
 
 
-def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]:
+def _line(line: str, where: str, quantities: Sequence[Quantity], what: str = "layer") -> tuple[str, LayerBounds]:
     name, equals, text = (part.strip() for part in line.rpartition("="))
     if not (equals and name):
         raise SettingError(
@@ -208,23 +210,22 @@ def _line(line: str, where: str, what: str = "layer") -> tuple[str, LayerBounds]
         )
     place = f"{where}: {name}"
     if ":" not in text:
-        return name, _bounds(text, place)
+        return name, _bounds(text, place, quantities)
     pairs = [pair.partition(":") for pair in text.split(",")]
-    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place)
+    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place, quantities)
 
 
-def _bounds(value: object, where: str) -> LayerBounds:
+def _bounds(value: object, where: str, quantities: Sequence[Quantity]) -> LayerBounds:
     """Check bounds by quantity; a plain number is a bound of `us`."""
     if value is None:
-        return dict.fromkeys((*BUDGETED, RPS_SHARE))
+        return dict.fromkeys(quantities)
     if not isinstance(value, Mapping):
         return {"us": microseconds(value, where)}
-    choices = (*BUDGETED, RPS_SHARE)
     for quantity in value:
-        if quantity not in choices:
+        if quantity not in quantities:
             raise SettingError(
-                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), choices)} The quantities are:"
-                f" {', '.join(choices)}"
+                f"{where} has a budget of {quantity!r}.{near_miss(str(quantity), quantities)} The quantities are:"
+                f" {', '.join(quantities)}"
             )
     return {
         quantity: None if most is None else check(quantity, most, f"{where}[{quantity!r}]")
