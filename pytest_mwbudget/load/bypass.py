@@ -19,7 +19,7 @@ from ..asgi.stack import Entry, Stack
 from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
-from ..model.stack import HARNESS, EntryIndex, Layer, RowIndex, owner_of
+from ..model.stack import HARNESS, EntryIndex, Layer, RowIndex, nearest_probed, owner_of
 from ..timing.bypasses import inner_app
 from ..timing.probe_code import ArgumentSearch, Target, Targets, probe_trampoline
 from ..timing.run import SAFE_METHODS
@@ -220,9 +220,7 @@ class Stays:
         """Return the time in each entry and in none further in."""
         own = dict(self.total_ns)
         for index, total in self.total_ns.items():
-            outer = stack.entries[index].parent
-            while outer is not None and outer not in own:
-                outer = stack.entries[outer].parent
+            outer = nearest_probed(stack.entries, stack.entries[index].parent, own)
             if outer is not None:
                 own[outer] -= total
         return own
