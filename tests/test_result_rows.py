@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,13 @@ from pytest_mwbudget.comparison.comparing import Comparison, Pair, offences
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import history_run, over_time
 from pytest_mwbudget.limits.costs import figures
-from pytest_mwbudget.model.changes import Change
+from pytest_mwbudget.model.changes import Change, Since
 from pytest_mwbudget.model.endpoint import EndpointReport
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged
 from pytest_mwbudget.model.load import LayerLoad, Load
 from pytest_mwbudget.model.messages import Messages, PerMessage
-from pytest_mwbudget.model.results import FIGURES, LayerReport, Result
+from pytest_mwbudget.model.results import FIGURES, Count, LayerReport, Result
 from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.tails import Tails
@@ -27,6 +28,7 @@ from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.changes import of_rows, told
 from pytest_mwbudget.report.charts import charts
 from pytest_mwbudget.report.history import line, read
+from pytest_mwbudget.report.html import render as html
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.junit import properties
 from pytest_mwbudget.report.markdown import render
@@ -141,6 +143,26 @@ def test_a_part_and_a_layer_of_one_name_are_two_rows() -> None:
         opened(part("Auth", 90.0)), changes=(*changed(opened(part("Auth")), opened(part("Auth", 90.0))).values(),)
     )
     assert [row.changes["us"].word for row in view(shown).lines() if row.name == "Auth"] == ["same", "slower"]
+
+
+def test_a_count_of_the_endpoint_is_told_by_its_parts() -> None:
+    def told_of(*before_and_after: Result) -> list[str]:
+        changes = changed(*before_and_after).values()
+        return [one.row for one in told([*changes]) if one.quantity == "objects" and one.changed]
+
+    more = counts(objects=Count(150, 150, 150))
+    before = opened(part("handler"))
+    assert before.ledger is not None
+    after = opened(replace(part("handler"), counts=more), ledger=replace(before.ledger, endpoint=more, total=more))
+    assert told_of(before, after) == ["(endpoint) handler"]
+    assert told_of(replace(before, endpoint=None), after) == ["(endpoint)"]
+
+
+def test_the_page_has_the_changes_of_parts() -> None:
+    before, after = opened(part("serialize", 20.0)), opened(part("serialize", 90.0))
+    shown = replace(after, changes=(*changed(before, after).values(),))
+    page = html(document([to_json(shown, "t")], since=Since("main")))
+    assert re.search(r"Time inside the endpoint.*?<th[^>]*>.*?change.*?serialize.*?\+70\.0 slower", page, re.DOTALL)
 
 
 def test_growth_is_allowed_to_layers_and_not_to_parts() -> None:

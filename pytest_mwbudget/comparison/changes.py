@@ -121,10 +121,11 @@ class _Pair:
     threaded: bool
 
     def change(self) -> Change | None:
-        """Return the change, None if neither run knows the figure, or one run does that is measured on request."""
+        """Return the change, None if neither run knows the figure, or only one does and it is measured on request."""
         before, after = (row.figures.get(self.quantity) if row else None for row in (self.earlier, self.later))
-        known = [one for one in (before, after) if one is not None and (one.bounded or self.quantity in QUANTITIES)]
-        if len(known) < (1 if self.quantity in QUANTITIES else 2):
+        if before is None and after is None:
+            return None
+        if self.quantity not in QUANTITIES and not all(one and one.bounded for one in (before, after)):
             return None
         if self.earlier is None:
             return self._said("new", before, after)

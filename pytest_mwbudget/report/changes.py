@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..comparison.figures import is_part
 from ..model.changes import BETTER, WORSE, Change, Since
 from ..model.results import COUNTED, FIGURES, QUANTITIES, RPS_SHARE, UNDER_LOAD
-from ..model.stack import TOTAL
+from ..model.stack import ENDPOINT, TOTAL
 from .text import figure, percent, rate, size
 
 # The most names that a sentence has.
@@ -92,18 +93,22 @@ def _nothing(change: Change) -> bool:
 
 
 def told(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes without those that others say: of `busy_us` and of counts of the whole request.
+    """Return the changes without those that others say: of `busy_us`, of counts of the whole request and endpoint.
 
     Percentiles and further times of a layer are told where they changed and the typical time did not.
     """
     words = {change.row: change.word for change in changes if change.quantity == "us"}
-    in_rows = {change.quantity for change in changes if change.row != TOTAL and change.changed}
+    changed = [change for change in changes if change.changed]
+    said = {
+        TOTAL: {change.quantity for change in changed if change.row != TOTAL},
+        ENDPOINT: {change.quantity for change in changed if is_part(change.row)},
+    }
     return [
         change
         for change in changes
         if not (change.quantity in ("busy_us", *FURTHER) and change.word == words.get(change.row))
         and not (change.quantity in FURTHER and not change.changed)
-        and not (change.row == TOTAL and change.quantity in COUNTED and change.quantity in in_rows)
+        and not (change.quantity in COUNTED and change.quantity in said.get(change.row, ()))
     ]
 
 

@@ -261,7 +261,8 @@ def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
     yield from _tables_of(shown, shown.rows, since)
     whole = [row for row in shown.rows if row.name == ENDPOINT]
     if shown.parts:
-        for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), None):
+        compared = since if any(row.changes for row in shown.parts) else None
+        for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), compared):
             yield table | {"id": f"endpoint-{table['id']}", "title": f"{table['title']} inside the endpoint"}
 
 
