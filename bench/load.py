@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import published
@@ -279,12 +279,7 @@ def goal(settings: Sequence[Stated]) -> Goal:
     near = [one for one in judged if one.close]
     found = f"{len(near)} of {len(judged)} settings"
     if judged:
-        worst = max(judged, key=lambda one: abs(one.off))
-        row = worst.row
-        found += (
-            f", {median(one.off for one in judged):+.0%} in the median, {worst.off:+.0%} at worst ({row.layer},"
-            f" {row.loop}, {row.generator} with {row.concurrency} clients)"
-        )
+        found += server.spread([(one.off, one.row) for one in judged])
     return Goal(
         "the share that load states within 10 % of the drop that wrk and ab measure in nine of ten settings that they"
         " know to 10 %",
