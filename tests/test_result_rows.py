@@ -26,7 +26,7 @@ from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.tails import Tails
 from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.changes import of_rows, told
-from pytest_mwbudget.report.charts import charts
+from pytest_mwbudget.report.charts import COLUMNS, charts
 from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render as html
 from pytest_mwbudget.report.json import document, to_json
@@ -165,6 +165,14 @@ def test_the_page_has_the_changes_of_parts() -> None:
     assert re.search(r"Time inside the endpoint.*?<th[^>]*>.*?change.*?serialize.*?\+70\.0 slower", page, re.DOTALL)
 
 
+def test_the_page_has_what_changed_under_load() -> None:
+    before, after = loaded(share(0.05)), loaded(share(0.2), rps=about(2000.0))
+    shown = replace(after, changes=(*changed(before, after).values(),))
+    page = html(document([to_json(shown, "t")], since=Since("main")))
+    assert "rps_share +15.0% slower" in page
+    assert "rps -3,000 slower" in page
+
+
 def test_growth_is_allowed_to_layers_and_not_to_parts() -> None:
     before, after = opened(part("serialize", 20.0)), opened(part("serialize", 90.0))
     pair = Pair("t", "GET /", "", before, after, (*changed(before, after).values(),))
@@ -253,6 +261,7 @@ def test_charts_draw_what_is_known_under_load_and_parts_that_changed() -> None:
         assert found is not None
         return {(one["row"], one["quantity"]) for one in found["charts"]}
 
+    assert {*FIGURES} <= COLUMNS.keys()
     first = replace(loaded(share(0.05)), endpoint=EndpointReport((part("serialize"),)))
     second = replace(first, endpoint=EndpointReport((part("serialize", 90.0),)))
     assert {("(total)", "requests/s"), ("(total)", "p99 ms"), ("Auth", "share of requests/s")} <= drawn(first, first)

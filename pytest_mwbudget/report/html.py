@@ -19,7 +19,7 @@ from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
 from ..model.changes import BETTER, WORSE, Change, Since
 from ..model.request_keys import keyed
-from ..model.results import Quantity, Verdict
+from ..model.results import UNDER_LOAD, Quantity, Verdict
 from ..model.stack import ENDPOINT
 from .changes import about, cell, span
 from .charts import charts
@@ -307,14 +307,22 @@ def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
         ("method", "how it was measured", "ascending"),
     ]
     found = {row.name: row for row in load.rows}
-    lines = [(row, _load_cells(found[row.name])) for row in shown.layers if row.name in found]
-    lines.append((shown.total, _whole(load)))
+    lines = [(row, _load_cells(found[row.name], row)) for row in shown.layers if row.name in found]
+    change, tone = _certain_changes(shown.total)
+    lines.append((shown.total, [_Cell(load.brief, change=change, tone=tone), *[_Cell("")] * 6]))
     return {"id": "load", "title": load.title.capitalize(), "columns": columns, "lines": lines}
 
 
-def _load_cells(row: LoadRow) -> list[_Cell]:
+def _certain_changes(row: Row) -> tuple[str, str]:
+    """Return which figures under load certainly changed, and the tone of the first change."""
+    found = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
+    return ", ".join(f"{one.quantity} {cell(one)}" for one in found), _tone(found[0] if found else None)
+
+
+def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
+    change, tone = _certain_changes(whole)
     return [
-        _Cell(row.share, row.value, verdict=row.verdict, why=row.why),
+        _Cell(row.share, row.value, verdict=row.verdict, why=row.why, change=change, tone=tone),
         _Cell(row.span or "–", row.value),
         _Cell(row.budget, row.budget),
         _Cell(row.verdict or "", row.verdict, verdict=row.verdict),
@@ -322,10 +330,6 @@ def _load_cells(row: LoadRow) -> list[_Cell]:
         _Cell(row.waits or "–", row.all_us),
         _Cell(row.how, row.how),
     ]
-
-
-def _whole(load: LoadView) -> list[_Cell]:
-    return [_Cell(load.brief), *[_Cell("")] * 6]
 
 
 def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column], *, since: bool) -> Iterator[_Cell]:
