@@ -21,7 +21,7 @@ def counts_of(result: Result, row: str) -> Counts | None:
 def figures(result: Result) -> dict[str, Figures]:
     """Return the known figures of each row by its name. The parts of the endpoint have no limits."""
     found: dict[str, Figures] = {
-        row.name: {**{name: us for name, us in row.estimates.items() if us.bounded}, **row.counted}
+        row.name: {**row.counted, **{name: us for name, us in row.estimates.items() if us.bounded}}
         for row in result.rows()
     }
     return {row: known for row, known in found.items() if known}

@@ -263,8 +263,8 @@ class ResultRow:
         return {name: one for name, one in found.items() if one is not None}
 
     @property
-    def counted(self) -> dict[CountedQuantity, Count]:
-        """The known counts."""
+    def counted(self) -> dict[str, Count]:
+        """The known counts by quantity."""
         known = {quantity: self.counts.of(quantity) for quantity in COUNTED} if self.counts else {}
         return {quantity: count for quantity, count in known.items() if count is not None}
 

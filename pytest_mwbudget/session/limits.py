@@ -255,7 +255,7 @@ def _broken(result: Result) -> Iterator[tuple[str, Quantity, float]]:
             yield one.row, one.quantity, one.value
 
 
-def _counts_of_layers(result: Result) -> set[tuple[str, Quantity, float]]:
+def _counts_of_layers(result: Result) -> set[tuple[str, str, float]]:
     """Return the counts of layers, which are the same work in many tests, unlike those of the endpoint."""
     layers = (row for row in result.rows() if row.report is not None)
     return {(row.name, quantity, count.count) for row in layers for quantity, count in row.counted.items()}
