@@ -56,12 +56,13 @@ async def under_load(
     on = replace(chosen, server=None) if stack.threads else chosen
     clock = environment.clock
     begin_ns = clock()
-    trampolines = Trampolines(stack, clock)
+    past = ways_past(stack, caller.template.line.method)
+    trampolines = Trampolines(stack, past.found, clock)
     with collecting(clock) as garbage, pinned(on.server), trampolines.installed():
         async with _driver(caller, settings, environment, garbage, trampolines, on) as driver:
             await driver.warm(begin_ns)
             waits = await driver.waits()
-            ways, why_not = ways_worth(ways_past(stack, caller.template.line.method), result, driver.working_ns / 1000)
+            ways, why_not = ways_worth(past, result, driver.working_ns / 1000)
             ways = [way for way in ways if not await _dishonest(way, caller, settings, trampolines, why_not)]
             found = await driver.rounds(ways, begin_ns)
     why_not |= found.refused
@@ -105,7 +106,7 @@ async def _dishonest(
     why_not: dict[RowIndex, str],
 ) -> bool:
     """Return whether the app answers otherwise without a layer; then note why in `why_not`."""
-    with trampolines.bypassed(way):
+    with trampolines.without(way.entry):
         why = await _why_dishonest(caller, settings)
     if why is not None:
         why_not[way.layer] = why
@@ -234,7 +235,7 @@ class _Driver:
         requests = requests_of(self.request_ns, self.under.clients, end_ns - self.clock())
 
         async def burst(arm: Arm) -> Burst:
-            with self.trampolines.bypassed(by_layer[arm] if arm is not None else None):
+            with self.trampolines.without(None if arm is None else by_layer[arm].entry):
                 return await self.burst(requests, bypassing=arm is not None)
 
         def progress() -> None:
