@@ -253,15 +253,9 @@ def table(generator: str, settings: Sequence[Stated]) -> Table:
 
 def cells(one: Stated) -> list[str]:
     """Write the cells of a setting."""
-    row, share = one.row, one.share
+    share = one.share
     return [
-        row.layer,
-        row.loop,
-        f"{row.concurrency}",
-        f"{row.pairs}",
-        f"{1e6 / row.without_us:.0f}",
-        f"{row.drop.estimate:.1%}",
-        interval(row.drop),
+        *server.measured_cells(one.row),
         "-" if share is None else f"{share.estimate:.1%}",
         "-" if share is None else interval(share),
         f"{one.off:+.0%}" if one.judged else "not known well enough",

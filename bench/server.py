@@ -702,21 +702,21 @@ def table(generator: str, rows: Sequence[Row]) -> Table:
     return Table(title, head, [cells(row) for row in rows])
 
 
+def measured_cells(row: Row) -> list[str]:
+    """Write the cells of what a load generator measured."""
+    drop = f"{row.drop.low:.1%} … {row.drop.high:.1%}" if isfinite(row.drop.half_width) else "too few pairs"
+    numbers = (f"{row.concurrency}", f"{row.pairs}", f"{1e6 / row.without_us:.0f}", f"{row.drop.estimate:.1%}", drop)
+    return [row.layer, row.loop, *numbers]
+
+
 def cells(row: Row) -> list[str]:
     """Write the cells of a row."""
-    known = isfinite(row.drop.half_width)
     return [
-        row.layer,
-        row.loop,
-        f"{row.concurrency}",
-        f"{row.pairs}",
-        f"{1e6 / row.without_us:.0f}",
-        f"{row.drop.estimate:.1%}",
-        f"{row.drop.low:.1%} … {row.drop.high:.1%}" if known else "too few pairs",
+        *measured_cells(row),
         f"{row.predicted_drop:.1%}",
         f"{row.off:+.0%}" if row.judged else "not known well enough",
         f"{row.added.estimate:.1f}",
-        f"{row.added.low:.1f} … {row.added.high:.1f}" if known else "too few pairs",
+        f"{row.added.low:.1f} … {row.added.high:.1f}" if isfinite(row.drop.half_width) else "too few pairs",
         f"{row.ours.estimate:.1f}",
     ]
 
