@@ -128,6 +128,8 @@ def test_parts_are_compared_only_where_both_runs_opened_the_endpoint() -> None:
     assert words(before, after)["(endpoint) serialize", "us"] == "slower"
     assert not any(row.startswith("(endpoint) ") for row, _ in words(closed, after))
     assert not any(row.startswith("(endpoint) ") for row, _ in words(before, closed))
+    budgeted = opened(replace(part("serialize", None), counts=None, judged={"us": Judged(9.0, "undecided", "closed")}))
+    assert not any(row.startswith("(endpoint) ") for row, _ in words(budgeted, after))
 
 
 def test_a_new_dependency_is_a_new_part() -> None:

@@ -70,8 +70,8 @@ class RequestFigures:
 
     @property
     def opened(self) -> bool:
-        """Whether the parts of the endpoint have rows."""
-        return any(map(is_part, self.rows))
+        """Whether parts of the endpoint were measured. Those of a closed endpoint have budgets and no figures."""
+        return any(is_part(key) and row.figures for key, row in self.rows.items())
 
 
 def is_part(key: str) -> bool:
