@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import published
@@ -253,15 +253,9 @@ def table(generator: str, settings: Sequence[Stated]) -> Table:
 
 def cells(one: Stated) -> list[str]:
     """Write the cells of a setting."""
-    row, share = one.row, one.share
+    share = one.share
     return [
-        row.layer,
-        row.loop,
-        f"{row.concurrency}",
-        f"{row.pairs}",
-        f"{1e6 / row.without_us:.0f}",
-        f"{row.drop.estimate:.1%}",
-        interval(row.drop),
+        *server.measured_cells(one.row),
         "-" if share is None else f"{share.estimate:.1%}",
         "-" if share is None else interval(share),
         f"{one.off:+.0%}" if one.judged else "not known well enough",
@@ -279,12 +273,7 @@ def goal(settings: Sequence[Stated]) -> Goal:
     near = [one for one in judged if one.close]
     found = f"{len(near)} of {len(judged)} settings"
     if judged:
-        worst = max(judged, key=lambda one: abs(one.off))
-        row = worst.row
-        found += (
-            f", {median(one.off for one in judged):+.0%} in the median, {worst.off:+.0%} at worst ({row.layer},"
-            f" {row.loop}, {row.generator} with {row.concurrency} clients)"
-        )
+        found += server.spread([(one.off, one.row) for one in judged])
     return Goal(
         "the share that load states within 10 % of the drop that wrk and ab measure in nine of ten settings that they"
         " know to 10 %",

@@ -702,21 +702,21 @@ def table(generator: str, rows: Sequence[Row]) -> Table:
     return Table(title, head, [cells(row) for row in rows])
 
 
+def measured_cells(row: Row) -> list[str]:
+    """Write the cells of what a load generator measured."""
+    drop = f"{row.drop.low:.1%} … {row.drop.high:.1%}" if isfinite(row.drop.half_width) else "too few pairs"
+    numbers = (f"{row.concurrency}", f"{row.pairs}", f"{1e6 / row.without_us:.0f}", f"{row.drop.estimate:.1%}", drop)
+    return [row.layer, row.loop, *numbers]
+
+
 def cells(row: Row) -> list[str]:
     """Write the cells of a row."""
-    known = isfinite(row.drop.half_width)
     return [
-        row.layer,
-        row.loop,
-        f"{row.concurrency}",
-        f"{row.pairs}",
-        f"{1e6 / row.without_us:.0f}",
-        f"{row.drop.estimate:.1%}",
-        f"{row.drop.low:.1%} … {row.drop.high:.1%}" if known else "too few pairs",
+        *measured_cells(row),
         f"{row.predicted_drop:.1%}",
         f"{row.off:+.0%}" if row.judged else "not known well enough",
         f"{row.added.estimate:.1f}",
-        f"{row.added.low:.1f} … {row.added.high:.1f}" if known else "too few pairs",
+        f"{row.added.low:.1f} … {row.added.high:.1f}" if isfinite(row.drop.half_width) else "too few pairs",
         f"{row.ours.estimate:.1f}",
     ]
 
@@ -740,6 +740,13 @@ def ratio(rows: Sequence[Row]) -> str:
     return f"{median(found):.2f}" if found else "?"
 
 
+def spread(offs: Sequence[tuple[float, Row]]) -> str:
+    """Write by how much figures are off in the median, and by how much and where at worst."""
+    worst, row = max(offs, key=lambda one: abs(one[0]))
+    where = f"{row.layer}, {row.loop}, {row.generator} with {row.concurrency} clients"
+    return f", {median(off for off, _ in offs):+.0%} in the median, {worst:+.0%} at worst ({where})"
+
+
 def goal(rows: Sequence[Row]) -> Goal:
     """Judge how many predictions are close to the measured drop."""
     judged = [row for row in rows if row.judged]
@@ -751,12 +758,7 @@ def goal(rows: Sequence[Row]) -> Goal:
             f"{layer} {sum(row.layer == layer for row in near)} of {sum(row.layer == layer for row in judged)}"
             for layer in layers
         ]
-        found += f" ({'; '.join(scores)})"
-        worst = max(judged, key=lambda row: abs(row.off))
-        found += (
-            f", {median(row.off for row in judged):+.0%} in the median, {worst.off:+.0%} at worst ({worst.layer},"
-            f" {worst.loop}, {worst.generator} with {worst.concurrency} clients)"
-        )
+        found += f" ({'; '.join(scores)}){spread([(row.off, row) for row in judged])}"
     about = (
         "the predicted drop in requests per second within 10 % of the measured one, where that is known to 10 % or all"
         " of its interval is further away"

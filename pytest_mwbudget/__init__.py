@@ -8,8 +8,13 @@ if TYPE_CHECKING:
     from .errors import BudgetWarning, MwBudgetError
     from .model.endpoint import EndpointReport
     from .model.estimate import Estimate
-    from .model.results import Count, Counts, Judged, LayerReport, Measurement, Occupation
+    from .model.load import LayerLoad, Load, Wait
+    from .model.messages import Messages, PerMessage
+    from .model.results import Count, Counts, Judged, LayerReport, Measurement, Occupation, ResultRow
+    from .model.saves import Saves
     from .model.stack import Layer
+    from .model.tails import Tails
+    from .model.trend import Trend
     from .session.client import MwBudget
 
 __all__ = [
@@ -20,11 +25,20 @@ __all__ = [
     "Estimate",
     "Judged",
     "Layer",
+    "LayerLoad",
     "LayerReport",
+    "Load",
     "Measurement",
+    "Messages",
     "MwBudget",
     "MwBudgetError",
     "Occupation",
+    "PerMessage",
+    "ResultRow",
+    "Saves",
+    "Tails",
+    "Trend",
+    "Wait",
 ]
 
 _HOMES = {
@@ -37,9 +51,18 @@ _HOMES = {
     "Estimate": "model.estimate",
     "Judged": "model.results",
     "Layer": "model.stack",
+    "LayerLoad": "model.load",
     "LayerReport": "model.results",
+    "Load": "model.load",
     "Measurement": "model.results",
+    "Messages": "model.messages",
     "Occupation": "model.results",
+    "PerMessage": "model.messages",
+    "ResultRow": "model.results",
+    "Saves": "model.saves",
+    "Tails": "model.tails",
+    "Trend": "model.trend",
+    "Wait": "model.load",
 }
 
 

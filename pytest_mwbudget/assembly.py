@@ -40,8 +40,11 @@ from .model.results import (
     worst,
 )
 from .model.stack import (
+    ENDPOINT,
     HARNESS,
     OUTERMOST,
+    OUTSIDE,
+    TOTAL,
     EntryIndex,
     Layer,
     Owner,
@@ -177,15 +180,15 @@ def counted(
         for entry, layer in stack.layers
         if entry is not None and entry in stack.probeable
     }
-    found["outside"] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
+    found[OUTSIDE] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
     if stack.endpoint is not None:
-        found["endpoint"] = row((*parts(stack.endpoint), *map(owner_of, stack.part_entries)))
+        found[ENDPOINT] = row((*parts(stack.endpoint), *map(owner_of, stack.part_entries)))
     outermost = row([owner_of(OUTERMOST)])
     total = row(map(Owner, range(len(stack.entries) + 1)))
     total = replace(total, received=outermost.received, sent=outermost.sent)
     notes = [*notes, *_of_rows(found, stack)]
     found = with_own_types(found)
-    outside, endpoint = found.pop("outside"), found.pop("endpoint", None)
+    outside, endpoint = found.pop(OUTSIDE), found.pop(ENDPOINT, None)
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
     received = {entry: median_low([one.received[owner_of(entry)] for one in charges]) for entry in stack.probeable}
     received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
@@ -214,9 +217,9 @@ def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
         steady = {quantity: why for quantity, why in counts.why.items() if not why.startswith(DIFFERS)}
         for why in dict.fromkeys(steady.values()):
             quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
-            rows.setdefault((why, quantities), []).append(names.get(index, f"({index})"))
+            rows.setdefault((why, quantities), []).append(names.get(index, index))
     for (why, quantities), named in rows.items():
-        of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, "(total)"])
+        of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, TOTAL])
         missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
         yield tagged(missing, "uncountable")
 

@@ -12,7 +12,7 @@ from typing import Any
 from .asgi import loops
 from .asgi.app import NamedApp
 from .asgi.request import build_request
-from .config.budgets import RPS_SHARE, Budgets
+from .config.budgets import Budgets
 from .config.checks import check, clients, seconds
 from .config.settings import Settings, Under
 from .engine import measure
@@ -21,7 +21,7 @@ from .load.run import require_loop
 from .load.server import require_server
 from .measure_command import FAILED, PASSED, add_end_of, files_of, header, output_apart
 from .model.remedies import TimeOption
-from .model.results import Measurement
+from .model.results import RPS_SHARE, Measurement
 from .report.json import document, to_json
 from .report.terminal import run
 from .report.text import printable

@@ -306,6 +306,7 @@ def test_no_advice_where_the_messages_may_not_be_the_reason(found: Result) -> No
 def opened(part: LayerReport, observed: Observed | None, whole: Estimate | None = None) -> Result:
     """Build the record of a request whose endpoint has one part that matters."""
     books = Books(us(800), us(10), whole or us(745.9, 20), 1.0)
+    part = replace(part, layer=replace(part.layer, kind="part"))
     return replace(result(), books=books, endpoint=EndpointReport((part,), observed=observed))
 
 

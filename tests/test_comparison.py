@@ -221,7 +221,7 @@ def test_rows_are_new_or_gone():
 
 def test_a_layer_that_the_request_does_not_reach_any_more_is_named_with_the_reason():
     left = layer("Auth", None, counts=None, occupation=None, kind={"entered": False})
-    assert change(result(layer("Auth")), result(left)).reason == "the request did not come to this layer"
+    assert change(result(layer("Auth")), result(left)).reason == "the request did not come to it"
     merged_layer = layer("Auth", None, counts=None, occupation=None, kind={"merged_with": "CORS"})
     found = change(result(merged_layer), result(layer("Auth")))
     assert found.reason == "in the earlier run it was measured together with CORS"

@@ -116,8 +116,8 @@ def headers_past(app: Any, name: str | None) -> list[bytes]:
         names = {layer.index: layer.name for _, layer in stack.layers}
         way = next((way for way in ways.found if names[way.layer] == name), None)
         assert (way is None) == (name is None)
-        trampolines = Trampolines(stack, perf_counter_ns)
-        with trampolines.installed(), trampolines.bypassed(way):
+        trampolines = Trampolines(stack, ways.found, perf_counter_ns)
+        with trampolines.installed(), trampolines.without(None if way is None else way.entry):
             exchange = await calls()
         return [value for key, value in exchange.headers if key == b"x-by"]
 
@@ -171,15 +171,23 @@ def test_the_time_in_each_layer_is_without_what_is_further_in_and_further_out() 
     class Inner(Moves):
         pass
 
+    class Anything(Moves):
+        async def __call__(self, *arguments: Any, **named: Any) -> None:
+            await super().__call__(*arguments, **named)
+
     app = Starlette(
         routes=[Route("/", ok)],
-        middleware=[Middleware(Outer, before=100, sending=10), Middleware(Inner, before=7000, sending=3)],
+        middleware=[
+            Middleware(Outer, before=100, sending=10),
+            Middleware(Anything, before=500, sending=7),
+            Middleware(Inner, before=7000, sending=3),
+        ],
     )
 
     async def main() -> dict[str, int]:
         calls = await caller(app)
         stack = await discovered(calls)
-        trampolines = Trampolines(stack, clock)
+        trampolines = Trampolines(stack, (), clock)
         with trampolines.installed(), trampolines.observed(skipped=1) as stays:
             for _ in range(4):
                 await calls()
@@ -188,4 +196,5 @@ def test_the_time_in_each_layer_is_without_what_is_further_in_and_further_out() 
 
     found = asyncio.run(main())
     assert found["Outer"] == 3 * (100 + 2 * 10)
+    assert found["Anything"] == 3 * (500 + 2 * 7)
     assert found["Inner"] == 3 * (7000 + 2 * 3)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import pytest_mwbudget.config.checks
-from pytest_mwbudget.config.budgets import RPS_SHARE, Budgets
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model.results import BUDGETED, COUNTED, TAILS
+from pytest_mwbudget.model.results import BUDGETED, COUNTED, RPS_SHARE, TAILS
 
 
 @pytest.fixture(autouse=True)
@@ -319,6 +319,13 @@ def test_a_quantity_that_does_not_exist_has_its_near_miss_and_the_quantities() -
     message = complaint([{"layers": {"GZip": {"object": 5}}}])
     assert "layers['GZip'] has a budget of 'object'. Did you mean 'objects'?" in message
     assert all(quantity in message for quantity in BUDGETED)
+
+
+@pytest.mark.parametrize("said", [{"serialize": {"rps_share": "5%"}}, ["serialize = rps_share: 5%"]])
+def test_a_part_of_the_endpoint_has_no_share_of_the_requests_per_second(said: object) -> None:
+    message = complaint([{"endpoint": said}])
+    assert "serialize" in message
+    assert "has a budget of 'rps_share'. The quantities are: us," in message
 
 
 @pytest.mark.parametrize("bounds", [[5], "much", True])

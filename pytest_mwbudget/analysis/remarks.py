@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import tagged
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, Microseconds, independent_sum
-from ..model.stack import EntryIndex
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL, EntryIndex
 from .estimates import SHARED_SHARE
 from .rows import told_by
 from .verdicts import Look
@@ -93,7 +93,7 @@ def _beyond(residue: Estimate, total: Estimate) -> bool:
 def _waiting(look: Look) -> Iterator[str]:
     """Name the figures that may contain waits for threads which a quiet machine does not have."""
     figures = {row.layer.name: (row.us, row.waited_us) for row in look.rows if row.us is not None}
-    figures["(total)"] = (look.estimates.whole, look.estimates.waits.whole)
+    figures[TOTAL] = (look.estimates.whole, look.estimates.waits.whole)
     waited = {name: us for name, (figure, us) in figures.items() if us > max(0.0, WAITED_SHARE * figure.estimate)}
     if waited:
         yield tagged(
@@ -111,11 +111,11 @@ def slowest(look: Look, endpoint: EntryIndex | None) -> float:
 def _figures(look: Look, endpoint: EntryIndex | None) -> dict[str, tuple[Estimate, float]]:
     """The times that are shown and the slowdowns of the machine, at least 1, by the name of the row; the total last."""
     found, slow = look.estimates, look.estimates.slowdowns
-    figures = {"(outside)": (found.outside, slow.outside)} if found.probed else {}
+    figures = {OUTSIDE: (found.outside, slow.outside)} if found.probed else {}
     figures |= {row.layer.name: (row.us, row.slowdown) for row in look.rows if row.us is not None}
     if endpoint is not None and endpoint in found.split:
-        figures["(endpoint)"] = (found.split[endpoint], slow.split[endpoint])
-    return figures | {"(total)": (found.whole, slow.whole)}
+        figures[ENDPOINT] = (found.split[endpoint], slow.split[endpoint])
+    return figures | {TOTAL: (found.whole, slow.whole)}
 
 
 def _while_read(slow: Sequence[str], of: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 
 from ..interpreter.code_patching import PROBE_FILE, Parameters
+from ..model.stack import ENDPOINT
 from .app import Scope
 from .callables import held_values, method_name
 from .calls import call_in
@@ -118,7 +119,7 @@ def _hooks(app: object) -> list[Hook]:
 def _name_of(hook: Hook) -> str:
     """Return the name of the layer that a hook enters."""
     layer = hook.layer
-    return "(endpoint)" if layer is None else layer.name or display_name(layer.callee)
+    return ENDPOINT if layer is None else layer.name or display_name(layer.callee)
 
 
 def _only_waits(frame: FrameType) -> bool:

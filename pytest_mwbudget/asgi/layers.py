@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from types import MethodType
 
-from ..model.stack import EntryIndex, Layer, RowIndex, parts_of
+from ..model.stack import EntryIndex, Layer, RowIndex, outwards, parts_of
 from . import loops
 from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
 from .naming import aliases_of, display_name, numbered, qualname_of
@@ -175,11 +176,8 @@ def is_entered_again(callee: object, entries: Sequence[Entry]) -> bool:
 
 def _nearest(entries: Sequence[Entry], index: EntryIndex | None, name_of: Mapping[EntryIndex, str]) -> str:
     """Return the name of the nearest layer from `index` outwards that has a boundary of its own."""
-    while index is not None and index in name_of:
-        if entries[index].function is not None:
-            return name_of[index]
-        index = entries[index].parent
-    return OUTSIDE
+    named = takewhile(lambda one: one in name_of, outwards(entries, index))
+    return next((name_of[one] for one in named if entries[one].function is not None), OUTSIDE)
 
 
 def _handed_on(

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..analysis.paired import FEWEST_PAIRS
 from ..analysis.slowdown import STEADY
 from ..analysis.verdicts import APPS_SLOWED, BETWEEN_RUNS
 from ..model.changes import Change, ChangeWord
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.results import COUNTED, QUANTITIES, Quantity
+from ..model.results import COUNTED, FIGURES, QUANTITIES, RPS_SHARE, TAILS, UNDER_LOAD
 from ..model.runs import Run
-from .figures import RequestFigures, RowFigures
+from .figures import RequestFigures, RowFigures, is_part
 
 # Two processes read the same row by up to this share differently, beyond their intervals. A request that hands work to
 # threads differs more, and also in counts: with the moment at which a thread answers (docs/decisions/0029).
 BETWEEN_TWO_RUNS, BETWEEN_THREADED_RUNS, BETWEEN_THREADED_COUNTS = BETWEEN_RUNS, 3 * BETWEEN_RUNS, 0.02
+# What figures under load, and percentiles, differ by from run to run beyond their intervals.
+BETWEEN_LOADS, BETWEEN_TAILS = 3 * BETWEEN_RUNS, 3 * BETWEEN_RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Comparable:
     times: str | None = None
     counts: str | None = None
 
-    def reason(self, quantity: Quantity) -> str | None:
+    def reason(self, quantity: str) -> str | None:
         """Return why a quantity cannot be compared."""
         return self.counts if quantity in COUNTED else self.times
 
@@ -61,31 +64,42 @@ def _interpreter(run: Run) -> str:
 def changes(before: RequestFigures, after: RequestFigures, limits: Comparable) -> tuple[Change, ...]:
     """Return what each quantity of each row changed by: the rows of the later run in order, then those that are gone.
 
-    A quantity that neither run knows is left out.
+    A quantity that neither run knows is left out, and so are the parts of an endpoint that only one run opened.
     """
     rows = (*after.rows, *(name for name in before.rows if name not in after.rows))
-    found = (change_of(row, quantity, before, after, limits) for row in rows for quantity in QUANTITIES)
+    rows = tuple(row for row in rows if not is_part(row) or (before.opened and after.opened))
+    found = (change_of(row, quantity, before, after, limits) for row in rows for quantity in FIGURES)
     return tuple(change for change in found if change is not None)
 
 
 def change_of(
-    row: str, quantity: Quantity, before: RequestFigures, after: RequestFigures, limits: Comparable
+    row: str, quantity: str, before: RequestFigures, after: RequestFigures, limits: Comparable
 ) -> Change | None:
-    """Return what a quantity of a row changed by between two runs, None if neither run knows it."""
+    """Return what a quantity of a row changed by between two runs, None if there is nothing to say of it."""
     return _Pair(
         row,
         quantity,
         before.rows.get(row),
         after.rows.get(row),
-        limits.reason(quantity),
-        (_slowed(before, after), _slowed(after, before)),
+        limits.reason(quantity) or other_load(quantity, before, after),
+        (_slowed(quantity, before, after), _slowed(quantity, after, before)),
         before.in_threads or after.in_threads,
     ).change()
 
 
-def _slowed(one: RequestFigures, other: RequestFigures) -> float:
+def other_load(quantity: str, before: RequestFigures, after: RequestFigures) -> str | None:
+    """Return why a figure under load cannot be compared, None if it can and for any other figure."""
+    if quantity not in UNDER_LOAD or before.load is None or after.load is None:
+        return None
+    if str(before.load) != str(after.load):
+        return f"measured with {before.load}, then with {after.load}"
+    quiet = min(before.load.quiet, after.load.quiet)
+    return None if quiet >= FEWEST_PAIRS else "there were too few rounds of bursts in quiet moments"
+
+
+def _slowed(quantity: str, one: RequestFigures, other: RequestFigures) -> float:
     """Return how many times slower than at the best speed that either run knows the machine ran, at least 1."""
-    ratio = one.slowdown or 1.0
+    ratio = (one.load.slowdown if one.load and quantity in UNDER_LOAD else one.slowdown) or 1.0
     if one.reference_ns and other.reference_ns:
         ratio *= one.reference_ns / min(one.reference_ns, other.reference_ns)
     return ratio if ratio > STEADY else 1.0
@@ -99,7 +113,7 @@ class _Pair:
     """
 
     name: str
-    quantity: Quantity
+    quantity: str
     earlier: RowFigures | None
     later: RowFigures | None
     why_not: str | None
@@ -107,9 +121,11 @@ class _Pair:
     threaded: bool
 
     def change(self) -> Change | None:
-        """Return the change, None if neither run knows the figure."""
+        """Return the change, None if neither run knows the figure, or only one does and it is measured on request."""
         before, after = (row.figures.get(self.quantity) if row else None for row in (self.earlier, self.later))
         if before is None and after is None:
+            return None
+        if self.quantity not in QUANTITIES and not all(one and one.bounded for one in (before, after)):
             return None
         if self.earlier is None:
             return self._said("new", before, after)
@@ -150,20 +166,39 @@ class _Pair:
 
     def _change_of_time(self, before: Estimate, after: Estimate) -> Estimate:
         """Return the difference, with an interval that holds for any speed that the machine had in either run."""
-        at_best = [
-            Estimate(us.estimate, min(us.low, us.low / slowed**APPS_SLOWED), us.high)
-            for us, slowed in zip((before, after), self.slowed, strict=True)
-        ]
+        at_best = [self._at_best(us, slowed) for us, slowed in zip((before, after), self.slowed, strict=True)]
         larger_us = max(0.0, before.estimate, after.estimate)
-        between = BETWEEN_THREADED_RUNS if self.threaded else BETWEEN_TWO_RUNS
-        return independent_sum(at_best[1], -at_best[0]).widened(between * larger_us)
+        return independent_sum(at_best[1], -at_best[0]).widened(self._between * larger_us)
+
+    def _at_best(self, found: Estimate, slowed: float) -> Estimate:
+        """Return a figure with the interval that it may have where the machine is at its best."""
+        factor = slowed**APPS_SLOWED
+        if self.quantity == RPS_SHARE:  # bursts with the layer and past it are slowed down alike
+            return found
+        if self.quantity == "rps":
+            return Estimate(found.estimate, found.low, max(found.high, found.high * factor))
+        return Estimate(found.estimate, min(found.low, found.low / factor), found.high)
+
+    @property
+    def _between(self) -> float:
+        """The share by which two processes read the figure differently."""
+        if self.quantity in UNDER_LOAD:
+            return BETWEEN_LOADS
+        if self.quantity in TAILS:
+            return BETWEEN_TAILS
+        return BETWEEN_THREADED_RUNS if self.threaded else BETWEEN_TWO_RUNS
+
+    @property
+    def _words(self) -> tuple[ChangeWord, ChangeWord]:
+        """The words for a rise and for a fall."""
+        if self._counted:
+            return "more", "fewer"
+        return ("faster", "slower") if self.quantity == "rps" else ("slower", "faster")
 
     def _word(self, before: Estimate, change: Estimate) -> ChangeWord:
-        if change.low > 0:
-            return "more" if self._counted else "slower"
-        if change.high < 0:
-            return "fewer" if self._counted else "faster"
-        wide_us = max(WIDE_US, WIDE_SHARE * before.estimate)
+        if change.low > 0 or change.high < 0:
+            return self._words[change.high < 0]
+        wide_us = max(0.0 if self.quantity in UNDER_LOAD else WIDE_US, WIDE_SHARE * before.estimate)
         return "same" if self._counted or max(-change.low, change.high) <= wide_us else "unclear"
 
 

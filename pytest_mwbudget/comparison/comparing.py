@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from ..model.changes import TOTAL, Change
+from ..model.changes import Change
 from ..model.results import Result
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from .allowed import Allowed, Compared, Growth
 from .changes import changes, comparable, differences
-from .figures import figures_of
+from .figures import figures_of, is_part
 from .merging import Merged, Place
 
 
@@ -102,7 +103,8 @@ def _compared(change: Change) -> Compared | None:
     """Return the quantity as users allow growth for it, None for the rows that nobody budgets."""
     if change.row == TOTAL:
         return "total_us" if change.quantity == "us" else None
-    return None if change.row.startswith("(") else cast("Compared", change.quantity)
+    no_layer = change.row in (OUTSIDE, ENDPOINT) or is_part(change.row)
+    return None if no_layer else cast("Compared", change.quantity)
 
 
 def unjudged(comparison: Comparison, allowed: Allowed) -> Iterator[tuple[Compared, str, int]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import Estimate
-from ..model.results import COUNTED, Counts, LayerReport, Result
+from ..model.load import Load
+from ..model.results import RPS_SHARE, LayerReport, Result, ResultRow
+from ..model.stack import ENDPOINT, TOTAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,50 +31,73 @@ class RowFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderLoad:
+    """How the figures under load came about: by how many clients, behind which server, in how many quiet rounds.
+
+    `slowdown` is how many times slower than at its best the machine ran meanwhile.
+    """
+
+    clients: int
+    server: str
+    quiet: int
+    slowdown: float
+
+    @classmethod
+    def of(cls, load: Load) -> UnderLoad:
+        """Return how these figures came about."""
+        return cls(load.clients, load.server, load.quiet, load.slowdown)
+
+    def __str__(self) -> str:
+        return f"{self.clients} clients behind {self.server}"
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """The rows of a request by name, outermost first, the total last; and the speed of the machine meanwhile."""
+    """The rows of a request by their keys, outermost first, the total last; and the speed of the machine meanwhile.
+
+    `load` is None without figures under load.
+    """
 
     rows: Mapping[str, RowFigures]
     slowdown: float | None = None
     reference_ns: float | None = None
+    load: UnderLoad | None = None
 
     @property
     def in_threads(self) -> bool:
         """Whether the request hands work to threads."""
         return self.rows[TOTAL].in_threads if TOTAL in self.rows else False
 
+    @property
+    def opened(self) -> bool:
+        """Whether parts of the endpoint were measured. Those of a closed endpoint have budgets and no figures."""
+        return any(is_part(key) and row.figures for key, row in self.rows.items())
+
+
+def is_part(key: str) -> bool:
+    """Return whether a key is that of a part of the endpoint."""
+    return key.startswith(f"{ENDPOINT} ")
+
 
 def figures_of(result: Result) -> RequestFigures:
     """Return the figures of a result."""
-    books, ledger = result.books, result.ledger
-    found = {OUTSIDE: _frame(books.outside if books else None, ledger.outside if ledger else None)}
-    found |= {report.name: _layer(report) for report in result.layers}
-    endpoint = _frame(books.endpoint if books else None, ledger.endpoint if ledger else None)
-    if endpoint.figures:
-        found[ENDPOINT] = endpoint
-    found[TOTAL] = _frame(books.total if books else None, ledger.total if ledger else None)
-    return RequestFigures(found, result.slowdown, result.reference_ns)
+    rows = {row.key: _row(row) for row in result.rows(parts=True)}
+    load = UnderLoad.of(result.load) if result.load else None
+    return RequestFigures(rows, result.slowdown, result.reference_ns, load)
 
 
-def _frame(us: Estimate | None, counts: Counts | None) -> RowFigures:
-    return RowFigures({**({"us": us} if us else {}), **_counted(counts)})
-
-
-def _layer(report: LayerReport) -> RowFigures:
-    times = {"us": report.us, "busy_us": report.occupation.busy if report.occupation else None}
-    times["us_per_message"] = report.messages.us_per_message if report.messages else None
-    figures = {**{key: us for key, us in times.items() if us is not None}, **_counted(report.counts)}
-    return RowFigures(figures, report.method, report.layer.runs_task, _missing(report))
-
-
-def _counted(counts: Counts | None) -> Mapping[str, Estimate]:
-    found = {quantity: counts.of(quantity) for quantity in COUNTED} if counts else {}
-    return {key: Estimate(count.count, count.low, count.high) for key, count in found.items() if count is not None}
+def _row(row: ResultRow) -> RowFigures:
+    figures = row.estimates | {name: Estimate(one.count, one.low, one.high) for name, one in row.counted.items()}
+    if row.report is None:
+        return RowFigures(figures)
+    if row.report.load is not None and row.report.load.method != "bypass":
+        figures.pop(RPS_SHARE, None)  # a share of the split is a rough one
+    return RowFigures(figures, row.report.method, row.report.layer.runs_task, _missing(row.report))
 
 
 def _missing(report: LayerReport) -> str:
     if not report.layer.entered:
-        return "the request did not come to this layer"
+        return "the request did not come to it"
     if report.layer.merged_with is not None:
         return f"it was measured together with {report.layer.merged_with}"
     return RowFigures().missing

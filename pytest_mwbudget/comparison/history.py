@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ..model.changes import Change
 from ..model.estimate import Estimate
 from ..model.request_keys import RequestKey, keyed
-from ..model.results import QUANTITIES, Quantity, Result
+from ..model.results import FIGURES, Result
 from ..model.runs import Run
-from .changes import Comparable, change_of, comparable
+from .changes import Comparable, change_of, comparable, other_load
 from .figures import RequestFigures, figures_of
 
 # The most runs that are looked at, the newest ones.
@@ -47,7 +47,7 @@ class Series:
     """A quantity of a row over the runs; None where a run did not measure it in the same surroundings."""
 
     row: str
-    quantity: Quantity
+    quantity: str
     points: tuple[Estimate | None, ...]
     steps: tuple[Step, ...]
 
@@ -85,14 +85,14 @@ def _past(latest: HistoryRequest, now: Run, history: Sequence[HistoryRun]) -> Pa
             limits = comparable(one.run, now, request.loop, latest.loop)
             if request.key == latest.key and limits.counts is None:
                 moments.append((one.run, request.figures, limits))
-    series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in QUANTITIES)
+    series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in FIGURES)
     return Past(
         tuple(run for run, _, _ in moments),
         tuple(one for one in series if any(point is not None for point in one.points)),
     )
 
 
-def _series(row: str, quantity: Quantity, moments: Sequence[tuple[Run, RequestFigures, Comparable]]) -> Series:
+def _series(row: str, quantity: str, moments: Sequence[tuple[Run, RequestFigures, Comparable]]) -> Series:
     """Follow a figure. Each run is compared with the narrowest interval since the last change.
 
     So a slow drift is seen once it is certain, and a run on a busy machine hides no later change.
@@ -102,7 +102,8 @@ def _series(row: str, quantity: Quantity, moments: Sequence[tuple[Run, RequestFi
     level: tuple[RequestFigures, Estimate] | None = None
     for place, (_, figures, limits) in enumerate(moments):
         found = figures.rows[row].figures.get(quantity) if row in figures.rows else None
-        if found is None or not found.bounded or limits.reason(quantity) is not None:
+        why_not = limits.reason(quantity) or other_load(quantity, figures, moments[-1][1])
+        if found is None or not found.bounded or why_not is not None:
             points.append(None)
             continue
         points.append(found)

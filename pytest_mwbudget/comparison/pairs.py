@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ..analysis.intervals import spend
 from ..analysis.paired import paired
-from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import Estimate, Microseconds, independent_sum
 from ..model.request_keys import RequestKey
-from ..model.results import COUNTED, Count, CountedQuantity, Counts, LayerReport, Method, Result, Verdict
+from ..model.results import COUNTED, Count, CountedQuantity, Counts, Method, Quantity, Result, Verdict
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from .allowed import TIMES, Allowed, Compared
 
 Word: TypeAlias = Literal["more", "less", "same", "undecided", "new", "gone"]
@@ -24,6 +24,8 @@ ALPHA = 0.01
 LEAST_US: Microseconds = 0.5
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
 NARROW_SHARE = 0.05
+# The times of a layer that are compared on request.
+FURTHER_TIMES: tuple[Quantity, ...] = ("busy_us", "us_per_message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,28 +233,20 @@ def _times(process: Process, key: RequestKey, best_ns: float, allowed: Allowed) 
 
 def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Compared, Estimate, Method | None]]:
     """Yield the rows. The total is their sum, which varies far less from process to process than whole requests do."""
-    books = result.books
-    if books is None:
+    if result.books is None:
         return
-    rows: dict[str, tuple[Estimate, Method | None]] = {OUTSIDE: (books.outside, None)}
-    rows |= {report.name: (report.us, report.method) for report in result.layers if report.us is not None}
-    if books.endpoint is not None:
-        rows[ENDPOINT] = (books.endpoint, None)
-    known = {name: (us, method) for name, (us, method) in rows.items() if _is_known(us)}
-    for name, (us, method) in known.items():
-        yield name, "us", us, method
+    rows = [(row, row.us) for row in result.rows() if row.name != TOTAL and row.us is not None]
+    known = [(row, us) for row, us in rows if _is_known(us)]
+    for row, us in known:
+        yield row.name, "us", us, row.report.method if row.report else None
     if len(known) == len(rows):
-        yield TOTAL, "total_us", independent_sum(*(us for us, _ in rows.values())), None
-    for report in result.layers:
-        for quantity, further, how in _further_times(report):
-            if quantity in allowed and further is not None and _is_known(further):
-                yield report.name, quantity, further, how
-
-
-def _further_times(report: LayerReport) -> Iterator[tuple[Compared, Estimate | None, Method | None]]:
-    """Yield the times of a layer that are compared on request."""
-    yield "busy_us", report.occupation.busy if report.occupation else None, report.method
-    yield "us_per_message", report.messages.us_per_message if report.messages else None, "split"
+        yield TOTAL, "total_us", independent_sum(*(us for _, us in rows)), None
+    for row, _ in rows:
+        for quantity in FURTHER_TIMES:
+            further = row.estimates.get(quantity) if quantity in allowed else None
+            if further is not None and _is_known(further):
+                method = row.report.method if row.report and quantity == "busy_us" else "split"
+                yield row.name, quantity, further, method
 
 
 def _is_known(us: Estimate) -> bool:
@@ -321,10 +315,4 @@ def _of(counts: Counts | None, quantity: CountedQuantity, absent: bool) -> Count
 
 
 def _rows_of_counts(result: Result) -> dict[str, Counts]:
-    ledger = result.ledger
-    assert ledger is not None
-    rows = {OUTSIDE: ledger.outside}
-    rows |= {report.name: report.counts for report in result.layers if report.counts is not None}
-    if ledger.endpoint is not None:
-        rows[ENDPOINT] = ledger.endpoint
-    return {**rows, TOTAL: ledger.total}
+    return {row.name: row.counts for row in result.rows() if row.counts is not None}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 from ..errors import LayerNameError, near_miss
 from ..model.endpoint import PARTS
 from ..model.estimate import Microseconds
 from ..model.results import COUNTED, FRAMES, Frame, Quantity
 from ..model.stack import Layer
-
-# The budget of a layer under load, beside those of `Quantity`: judged only under load, so never in the same `Budgets`.
-RPS_SHARE = cast("Quantity", "rps_share")
 
 Bound = TypeVar("Bound", float, float | None)
 # Upper bounds by quantity: microseconds for `us`, `busy_us` and `us_per_message`, whole numbers for counts.

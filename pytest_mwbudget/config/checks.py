@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import BUDGETED, QUANTITIES, LoopName, Quantity
-from .budgets import RPS_SHARE, LayerBounds
+from ..model.results import BUDGETED_OF_LAYERS, BUDGETED_OF_PARTS, QUANTITIES, LoopName, Quantity
+from .budgets import LayerBounds
 from .table import SETTINGS
 
 # A day. Deadlines in integer nanoseconds and timers of event loops do not accept any number of seconds.
@@ -27,9 +27,6 @@ TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("f
 MODES = ("create", "trim", "fix")
 # Each client is a connection: more would need another limit of open files.
 MOST_CLIENTS = 10_000
-# What a layer can have a budget of. A part of an endpoint is judged for each request alone, as a whole.
-OF_LAYERS: tuple[Quantity, ...] = (*BUDGETED, RPS_SHARE)
-OF_PARTS: tuple[Quantity, ...] = tuple(quantity for quantity in BUDGETED if quantity != "us_per_message")
 # A token of RFC 9110.
 METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -168,8 +165,10 @@ def loop_name(value: object, where: str) -> LoopName:
     return name
 
 
-def layer_budgets(value: object, where: str, quantities: Sequence[Quantity] = OF_LAYERS) -> dict[str, LayerBounds]:
-    """Check budgets by layer name, of these quantities, from a mapping or from lines.
+def layer_budgets(
+    value: object, where: str, quantities: Sequence[Quantity] = BUDGETED_OF_LAYERS
+) -> dict[str, LayerBounds]:
+    """Check budgets of these quantities by layer name, from a mapping or from lines.
 
     A mapping has microseconds, or bounds by quantity: `{"A": 80, "B": {"us": 80, "tasks": 0}}`. The same as lines:
     `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping removes the budgets of the layer, or of the quantity.
@@ -193,9 +192,9 @@ def layer_budgets(value: object, where: str, quantities: Sequence[Quantity] = OF
 def part_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     """Check budgets by part of the endpoint, in the forms of `layer_budgets`."""
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return layer_budgets(value, where, OF_PARTS)
+        return layer_budgets(value, where, BUDGETED_OF_PARTS)
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where, OF_PARTS, "part") for line in value)
+        return dict(_line(line, where, BUDGETED_OF_PARTS, "part") for line in value)
     raise SettingError(
         f"{where} is {value!r}; give a mapping of parts of the endpoint to microseconds or to budgets, for example"
         f" endpoint={{'serialize': 200, 'myapp.db:get_db': {{'us': 80, 'threads': 0}}}}"

@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
-from ..model.results import BUDGETED, FRAMES, LoopName, Result
-from .budgets import RPS_SHARE, Budgets, LayerBounds
+from ..model.results import BUDGETED, BUDGETED_OF_LAYERS, FRAMES, RPS_SHARE, LoopName, Result
+from .budgets import Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
 
@@ -131,7 +131,7 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     layers, parts = (_merged_layers(key, said.get(key, ())) for key in ("layers", "endpoint"))
     closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
     of_frames = [f"{frame}_us" for frame in FRAMES]
-    used = [key for key in (*BUDGETED, RPS_SHARE, *of_frames, *_FIELDS.values()) if key in closest]
+    used = [key for key in (*BUDGETED_OF_LAYERS, *of_frames, *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
     frames = {key: checked[key] for key in of_frames if key in checked}
     shares = {name: {RPS_SHARE: of[RPS_SHARE]} for name, of in layers.items() if RPS_SHARE in of}

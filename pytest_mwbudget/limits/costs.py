@@ -6,44 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
-from ..model.results import COUNTED, Count, Counts, Quantity, Result
+from ..model.results import Count, Counts, Quantity, Result
 
 # The figures of a row that are known.
-Figures: TypeAlias = Mapping[Quantity, "Count | Estimate"]
+Figures: TypeAlias = Mapping[str, "Count | Estimate"]
 
 
 def counts_of(result: Result, row: str) -> Counts | None:
     """Return the counts of a row by its name, None if it has none."""
-    ledger = result.ledger
-    if ledger is not None and row in (OUTSIDE, ENDPOINT, TOTAL):
-        return {OUTSIDE: ledger.outside, ENDPOINT: ledger.endpoint, TOTAL: ledger.total}[row]
-    return next((report.counts for report in result.layers if report.name == row), None)
+    return next((one.counts for one in result.rows() if one.name == row), None)
 
 
 def figures(result: Result) -> dict[str, Figures]:
-    """Return the known figures of each row by its name."""
-    books = result.books
+    """Return the known figures of each row by its name. The parts of the endpoint have no limits."""
     found: dict[str, Figures] = {
-        OUTSIDE: _figures(counts_of(result, OUTSIDE), books.outside if books else None),
-        ENDPOINT: _figures(counts_of(result, ENDPOINT), books.endpoint if books else None),
-        TOTAL: _figures(counts_of(result, TOTAL), books.total if books else None),
+        row.name: {**row.counted, **{name: us for name, us in row.estimates.items() if us.bounded}}
+        for row in result.rows()
     }
-    for report in result.layers:
-        busy = report.occupation.busy if report.occupation else None
-        each = report.messages.us_per_message if report.messages else None
-        found[report.name] = _figures(report.counts, report.us, busy, each)
     return {row: known for row, known in found.items() if known}
-
-
-def _figures(
-    counts: Counts | None, us: Estimate | None, busy: Estimate | None = None, each: Estimate | None = None
-) -> Figures:
-    times: dict[Quantity, Estimate | None] = {"us": us, "busy_us": busy, "us_per_message": each}
-    known: dict[Quantity, Count | Estimate] = {q: time for q, time in times.items() if time and time.bounded}
-    found = {quantity: counts.of(quantity) if counts else None for quantity in COUNTED}
-    return known | {quantity: count for quantity, count in found.items() if count is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ..analysis.verdicts import judge
 from ..errors import tagged
-from ..model.changes import TOTAL
 from ..model.estimate import Estimate
 from ..model.results import COUNTED, Count, Quantity, Recorded, RecordedLimit, Result, worst
+from ..model.stack import TOTAL
 from .costs import Figures, counts_of, figures
 from .file import Limit, Place
 from .sections import Surroundings, python_of

@@ -12,9 +12,9 @@ from functools import reduce
 from typing import Literal
 
 from ..analysis.verdicts import fails_above
-from ..model.changes import ENDPOINT, OUTSIDE, TOTAL
 from ..model.request_keys import RequestKey
 from ..model.results import COUNTED, Quantity, Result
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from .costs import Cost, costs, room_us
 from .file import Limit, LimitsFile, Place
 from .sections import Surroundings, chosen
@@ -36,15 +36,9 @@ class Measured:
     @classmethod
     def of(cls, result: Result, quantities: Collection[Quantity]) -> Measured:
         """Return what a result says, of these quantities."""
-        ceilings = {(one.name, quantity): j.bound for one in result.layers for quantity, j in one.judged.items()}
-        if result.total_budget_us is not None:
-            ceilings[TOTAL, "us"] = result.total_budget_us
-        if result.outside is not None:
-            ceilings[OUTSIDE, "us"] = result.outside.bound
-        if result.endpoint is not None and result.endpoint.judged is not None:
-            ceilings[ENDPOINT, "us"] = result.endpoint.judged.bound
-        rows = frozenset({OUTSIDE, ENDPOINT, TOTAL, *(one.name for one in result.layers)})
-        return cls(rows, costs(result, quantities), ceilings)
+        ceilings = {(row.name, quantity): j.bound for row in result.rows() for quantity, j in row.judged.items()}
+        names = frozenset({OUTSIDE, ENDPOINT, TOTAL, *(row.name for row in result.rows())})
+        return cls(names, costs(result, quantities), ceilings)
 
     def without_counts(self) -> Measured:
         """Return the same without the costs that are counts."""

@@ -12,7 +12,7 @@ from ..analysis import load as analysis
 from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
-from ..config.budgets import RPS_SHARE, assign
+from ..config.budgets import assign
 from ..config.settings import Settings, Under
 from ..errors import MeasurementError, MwBudgetError, ResponseError, tagged
 from ..interpreter.clocks import Clock
@@ -20,7 +20,7 @@ from ..model.estimate import Estimate, Microseconds, Nanoseconds
 from ..model.judged import Judged, worst
 from ..model.load import LayerLoad, Load, Wait
 from ..model.remedies import MAX_TIME
-from ..model.results import LayerReport, Result
+from ..model.results import RPS_SHARE, LayerReport, Quantity, Result
 from ..model.stack import EntryIndex, RowIndex, parts_of
 from ..timing.host_speed import reference_ns, waited_ns
 from ..timing.run import Environment
@@ -56,12 +56,13 @@ async def under_load(
     on = replace(chosen, server=None) if stack.threads else chosen
     clock = environment.clock
     begin_ns = clock()
-    trampolines = Trampolines(stack, clock)
+    past = ways_past(stack, caller.template.line.method)
+    trampolines = Trampolines(stack, past.found, clock)
     with collecting(clock) as garbage, pinned(on.server), trampolines.installed():
         async with _driver(caller, settings, environment, garbage, trampolines, on) as driver:
             await driver.warm(begin_ns)
             waits = await driver.waits()
-            ways, why_not = ways_worth(ways_past(stack, caller.template.line.method), result, driver.working_ns / 1000)
+            ways, why_not = ways_worth(past, result, driver.working_ns / 1000)
             ways = [way for way in ways if not await _dishonest(way, caller, settings, trampolines, why_not)]
             found = await driver.rounds(ways, begin_ns)
     why_not |= found.refused
@@ -105,7 +106,7 @@ async def _dishonest(
     why_not: dict[RowIndex, str],
 ) -> bool:
     """Return whether the app answers otherwise without a layer; then note why in `why_not`."""
-    with trampolines.bypassed(way):
+    with trampolines.without(way.entry):
         why = await _why_dishonest(caller, settings)
     if why is not None:
         why_not[way.layer] = why
@@ -234,7 +235,7 @@ class _Driver:
         requests = requests_of(self.request_ns, self.under.clients, end_ns - self.clock())
 
         async def burst(arm: Arm) -> Burst:
-            with self.trampolines.bypassed(by_layer[arm] if arm is not None else None):
+            with self.trampolines.without(None if arm is None else by_layer[arm].entry):
                 return await self.burst(requests, bypassing=arm is not None)
 
         def progress() -> None:
@@ -341,6 +342,7 @@ class _Told:
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
             endpoint=self._endpoint_wait(),
             judged=None if limit_ms is None else analysis.judge_p99(p99_ms, limit_ms, self.conditions),
+            slowdown=self.conditions.slowdown,
         )
         load = replace(load, notes=tuple(self._notes(load)))
         layers = tuple(self._layer(report, load, bounds.get(report.layer.index, {}), alpha) for report in reports)
@@ -357,7 +359,7 @@ class _Told:
         crowded = self.environment.turn.crowded
         return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
 
-    def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Any, float], alpha: float) -> LayerReport:
+    def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> LayerReport:
         index = report.layer.index
         pairs = self.bursts.pairs(index)
         share, added = analysis.share_of(pairs, alpha), analysis.added_us(pairs, alpha)

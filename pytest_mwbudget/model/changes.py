@@ -14,16 +14,15 @@ ChangeWord: TypeAlias = Literal[
     "slower", "faster", "more", "fewer", "same", "unclear", "not comparable", "new", "gone", "not measured"
 ]
 CHANGE_WORDS: tuple[ChangeWord, ...] = get_args(ChangeWord)
-OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 WORSE: tuple[ChangeWord, ...] = ("slower", "more")
 BETTER: tuple[ChangeWord, ...] = ("faster", "fewer")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of a row in two runs, in microseconds or as a count.
+    """A figure of a row in two runs: a time, a count, or under load a rate or a share.
 
-    `row` is the name of a row, `quantity` one of `results.QUANTITIES`. `before` and `after` are the figures with the
+    `row` is the key of a row, `quantity` one of `results.FIGURES`. `before` and `after` are the figures with the
     intervals or ranges of their own runs. `change` is their difference; its interval also contains what figures differ
     by from run to run. `reason` explains what is not comparable or not measured.
     """

@@ -57,6 +57,7 @@ class Load:
     share of the time in which the thread of the event loop worked, None if unknown. `rounds` is the number of rounds of
     bursts, one past each layer and one past none, and `quiet` how many had only quiet moments. `requests` and `seconds`
     are the size of it all. `endpoint` says how long requests are in the endpoint. `judged` is the budget of `p99_ms`.
+    `slowdown` is how many times slower than at its best the machine ran meanwhile, 1 if below 1.1.
     """
 
     clients: int
@@ -72,6 +73,7 @@ class Load:
     endpoint: Wait | None = None
     judged: Judged | None = None
     notes: tuple[str, ...] = ()
+    slowdown: float = 1.0
 
     @property
     def request_us(self) -> Microseconds:

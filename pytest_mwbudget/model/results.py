@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -16,7 +16,7 @@ from .load import LayerLoad, Load
 from .messages import Messages
 from .remedies import BudgetPlace
 from .saves import Saves
-from .stack import Layer
+from .stack import ENDPOINT, OUTSIDE, TOTAL, Kind, Layer
 from .tails import Tails
 from .trend import Trend
 
@@ -33,7 +33,7 @@ Method: TypeAlias = Literal["split", "bypass"]
 CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
-Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message", "p95_us", "p99_us"] | CountedQuantity
+Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message", "p95_us", "p99_us", "rps_share"] | CountedQuantity
 # The rows that are no layers, which can have a budget of time.
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: tuple[Frame, ...] = get_args(Frame)
@@ -42,8 +42,17 @@ COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
 QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
 # The percentiles, each with the share of requests that are above it.
 TAILS: Mapping[Quantity, float] = {"p95_us": 0.05, "p99_us": 0.01}
-# Quantities that a layer can have a budget for.
+# Quantities that a layer can have a budget for; BUDGETED_OF_PARTS are those of a part of the endpoint.
 BUDGETED: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *TAILS, *COUNTED)
+# The share of the requests per second that goes with a layer, which is known only under load.
+RPS_SHARE: Quantity = "rps_share"
+BUDGETED_OF_LAYERS: tuple[Quantity, ...] = (*BUDGETED, RPS_SHARE)
+# A part of an endpoint is judged for each request as a whole, and alone.
+BUDGETED_OF_PARTS: tuple[Quantity, ...] = tuple(quantity for quantity in BUDGETED if quantity != "us_per_message")
+# Figures of the app and of layers that are known only under load.
+UNDER_LOAD: tuple[str, ...] = ("rps", "p50_ms", "p99_ms", RPS_SHARE)
+# All figures of a row that are compared, by quantity or column. Those after QUANTITIES are measured for some readers.
+FIGURES: tuple[str, ...] = (*QUANTITIES, *TAILS, "saves_us", "first_byte_us", *UNDER_LOAD)
 # Quantities that are counted in requests of their own.
 EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
 # Quantities that any code can change which runs in the process.
@@ -203,6 +212,63 @@ class LayerReport:
     def budget_us(self) -> Microseconds | None:
         """The budget of the layer's self time, None without one."""
         return self.judged["us"].bound if "us" in self.judged else None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """A row of a result: a layer or a part of the endpoint, which has a `report`, or one of the others.
+
+    `us` and `counts` are None if unknown. `judged` are the budgets with their verdicts, without those under load.
+    `load` are the figures of the whole app under load, which only the whole request can have.
+    """
+
+    name: str
+    us: Estimate | None
+    counts: Counts | None
+    judged: Mapping[Quantity, Judged]
+    report: LayerReport | None = None
+    load: Load | None = None
+
+    @classmethod
+    def of(cls, report: LayerReport) -> ResultRow:
+        """Return the row of a layer or a part."""
+        return cls(report.name, report.us, report.counts, report.judged, report)
+
+    @property
+    def kind(self) -> Kind | Literal["frame"]:
+        """The kind of the layer; `frame` if the row is none."""
+        return self.report.layer.kind if self.report else "frame"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the row is a part of the endpoint."""
+        return self.kind in ("part", "dependency")
+
+    @property
+    def key(self) -> str:
+        """The name, for a part after that of the endpoint: no two rows of a result have the same key."""
+        return f"{ENDPOINT} {self.name}" if self.is_part else self.name
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """The known times and, under load, rates, by quantity or column. Ends of their intervals may be infinite."""
+        found = {"us": self.us}
+        if (report := self.report) is not None:
+            found["busy_us"] = report.occupation.busy if report.occupation else None
+            found["us_per_message"] = report.messages.us_per_message if report.messages else None
+            found["first_byte_us"] = report.messages.first_byte if report.messages else None
+            found |= {quantity: getattr(report.tails, quantity) for quantity in TAILS} if report.tails else {}
+            found["saves_us"] = report.saves.us if report.saves else None
+            found["rps_share"] = report.load.share if report.load else None
+        if (load := self.load) is not None:
+            found |= {"rps": load.rps, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms}
+        return {name: one for name, one in found.items() if one is not None}
+
+    @property
+    def counted(self) -> dict[str, Count]:
+        """The known counts by quantity."""
+        known = {quantity: self.counts.of(quantity) for quantity in COUNTED} if self.counts else {}
+        return {quantity: count for quantity, count in known.items() if count is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +450,24 @@ class Result:
         """The method with the route, or with the URL; and the status unless it is 200, or 101 of a WebSocket."""
         place = f"{self.request.method} {self.route or self.request.url}"
         return place if self.status in (200, 101) else f"{place} {self.status}"
+
+    def rows(self, *, parts: bool = False) -> Iterator[ResultRow]:
+        """Yield the rows, outermost first and the whole request last; if asked, with the parts of the endpoint."""
+        books, ledger, inside = self.books, self.ledger, self.endpoint
+        outside: dict[Quantity, Judged] = {"us": self.outside} if self.outside else {}
+        yield ResultRow(OUTSIDE, books.outside if books else None, ledger.outside if ledger else None, outside)
+        yield from map(ResultRow.of, self.layers)
+        us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
+        endpoint: dict[Quantity, Judged] = {"us": inside.judged} if inside and inside.judged else {}
+        if us or counts or endpoint:
+            yield ResultRow(ENDPOINT, us, counts, endpoint)
+        if parts and inside is not None:
+            yield from map(ResultRow.of, inside.parts)
+        total: dict[Quantity, Judged] = {}
+        if self.total_verdict is not None and self.total_budget_us is not None:
+            total["us"] = Judged(self.total_budget_us, self.total_verdict, self.total_reason)
+        us, counts = books.total if books else None, ledger.total if ledger else None
+        yield ResultRow(TOTAL, us, counts, total, load=self.load)
 
     @property
     def verdicts(self) -> tuple[Verdict | None, ...]:

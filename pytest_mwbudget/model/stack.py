@@ -21,6 +21,9 @@ Owner = NewType("Owner", int)
 
 OUTERMOST = EntryIndex(0)
 
+# The names of the rows that are no layers.
+OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
+
 HARNESS = Owner(0)  # the server side, outside the app
 SUSPENDED = Owner(-1)  # between a suspension and the next resumption, which determines the owner
 
@@ -119,7 +122,7 @@ def nearest_probed(
     entries: Sequence[Boundary], index: EntryIndex | None, probed: Collection[EntryIndex]
 ) -> EntryIndex | None:
     """Return the entry if it has a probe, else the nearest one outside of it that has one; None for the server side."""
-    return next((one for one in _outwards(entries, index) if one in probed), None)
+    return next((one for one in outwards(entries, index) if one in probed), None)
 
 
 def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Collection[EntryIndex]) -> Counter[Owner]:
@@ -132,12 +135,12 @@ def probed_parent(
 ) -> tuple[Owner, bool, bool]:
     """Return the next probed owner outside an entry, and whether both have the same `send` and the same `receive`."""
     outer = nearest_probed(entries, entries[index].parent, probed)
-    inside = [entries[one] for one in takewhile(lambda one: one != outer, _outwards(entries, index))]
+    inside = [entries[one] for one in takewhile(lambda one: one != outer, outwards(entries, index))]
     same_send, same_receive = (all(getattr(one, same) for one in inside) for same in ("same_send", "same_receive"))
     return _owner(outer), outer is not None and same_send, outer is not None and same_receive
 
 
-def _outwards(entries: Sequence[Boundary], index: EntryIndex | None) -> Iterator[EntryIndex]:
+def outwards(entries: Sequence[Boundary], index: EntryIndex | None) -> Iterator[EntryIndex]:
     """Yield the entry, the one that calls it, and so on."""
     while index is not None:
         yield index

@@ -25,7 +25,7 @@ from ..interpreter.code_patching import PROBE_FILE
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Microseconds, Seconds
 from ..model.results import Result
-from ..model.stack import HARNESS, Owner, first_part, owner_of, probed_parent
+from ..model.stack import ENDPOINT, HARNESS, OUTSIDE, Owner, first_part, owner_of, probed_parent
 from ..timing.schedule import Schedule
 from .attribution import OwnerMarkers
 
@@ -39,7 +39,7 @@ MACHINERY = (str(Path(__file__).parents[1]) + os.sep, PROBE_FILE)
 # A sample takes some tens of microseconds, more in a deep stack.
 INTERVAL_S: Seconds = 0.0005
 NS_PER_S, US_PER_S = 1e9, 1e6
-OUTSIDE, ENDPOINT, ELSEWHERE = "(outside)", "(endpoint)", "(other tasks)"
+ELSEWHERE = "(other tasks)"
 
 
 @dataclass(frozen=True, slots=True)

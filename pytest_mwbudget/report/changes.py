@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..model.changes import BETTER, TOTAL, WORSE, Change, Since
-from ..model.results import COUNTED
-from .text import figure, size
+from ..comparison.figures import is_part
+from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.results import COUNTED, FIGURES, QUANTITIES, RPS_SHARE, UNDER_LOAD
+from ..model.stack import ENDPOINT, TOTAL
+from .text import figure, percent, rate, size
 
 # The most names that a sentence has.
 MOST_NAMES = 3
+# Times of a layer that are told only where they changed.
+FURTHER = tuple(quantity for quantity in FIGURES if quantity not in (*QUANTITIES, *UNDER_LOAD))
 
 
 def signed(change: Change, value: float) -> str:
@@ -18,10 +22,16 @@ def signed(change: Change, value: float) -> str:
 
 
 def _number(change: Change, value: float) -> str:
-    """Format a number of a change: microseconds and counts without a unit."""
-    if change.quantity == "bytes":
-        return size(value)
-    return f"{value:.0f}" if change.quantity in COUNTED else figure(value)
+    """Format a number of a change: times and counts without a unit."""
+    show = {"bytes": size, "rps": rate, RPS_SHARE: percent}.get(change.quantity, figure)
+    return f"{value:.0f}" if change.quantity in COUNTED and show is figure else show(value)
+
+
+def _unit(change: Change) -> str:
+    """Return the unit of a time, empty for what else can change."""
+    if change.quantity.endswith("_ms"):
+        return " ms"
+    return "" if change.quantity in (*COUNTED, *UNDER_LOAD) else " µs"
 
 
 def cell(change: Change) -> str:
@@ -50,8 +60,7 @@ def share(change: Change) -> str:
 def sentence(change: Change) -> str:
     """Say a change in words: row, quantity, both figures, the change with its share and its interval."""
     before, after = (_number(change, end.estimate) if end else "nothing" for end in (change.before, change.after))
-    unit = "" if change.quantity in COUNTED else " µs"
-    said = f"{change.row} {change.quantity} {before} → {after}{unit}"
+    said = f"{change.row} {change.quantity} {before} → {after}{_unit(change)}"
     if change.change is None:
         return f"{said}, {change.word}"
     interval = span(change) if change.change.low != change.change.high else ""
@@ -73,10 +82,9 @@ def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
 
 def _part(change: Change) -> str:
     """Say a change without its row: `objects 31 → 515 (+484)`; of a row that is new or gone `objects 31`."""
-    unit = "" if change.quantity in COUNTED else " µs"
     ends = [_number(change, end.estimate) for end in (change.before, change.after) if end]
     difference = "" if change.change is None else f" ({signed(change, change.change.estimate)})"
-    return f"{change.quantity} {' → '.join(ends)}{unit}{difference}"
+    return f"{change.quantity} {' → '.join(ends)}{_unit(change)}{difference}"
 
 
 def _nothing(change: Change) -> bool:
@@ -85,14 +93,22 @@ def _nothing(change: Change) -> bool:
 
 
 def told(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes without those that others say: of `busy_us` and of counts of the whole request."""
+    """Return the changes without those that others say: of `busy_us`, of counts of the whole request and endpoint.
+
+    Percentiles and further times of a layer are told where they changed and the typical time did not.
+    """
     words = {change.row: change.word for change in changes if change.quantity == "us"}
-    in_rows = {change.quantity for change in changes if change.row != TOTAL and change.changed}
+    changed = [change for change in changes if change.changed]
+    said = {
+        TOTAL: {change.quantity for change in changed if change.row != TOTAL},
+        ENDPOINT: {change.quantity for change in changed if is_part(change.row)},
+    }
     return [
         change
         for change in changes
-        if not (change.quantity == "busy_us" and change.word == words.get(change.row))
-        and not (change.row == TOTAL and change.quantity in COUNTED and change.quantity in in_rows)
+        if not (change.quantity in ("busy_us", *FURTHER) and change.word == words.get(change.row))
+        and not (change.quantity in FURTHER and not change.changed)
+        and not (change.quantity in COUNTED and change.quantity in said.get(change.row, ()))
     ]
 
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..comparison.figures import is_part
 from ..comparison.history import Past, Series
 from ..model.changes import BETTER, WORSE
 from ..model.estimate import Estimate
-from ..model.results import COUNTED
+from ..model.results import RPS_SHARE, UNDER_LOAD
 from ..model.runs import Run
 from .changes import cell
-from .table import COUNTS, US, Column
+from .table import BUSY, COUNTS, MESSAGES, SAVES, TAIL_COLUMNS, US, Column
+from .text import percent, rate
 
-COLUMNS = {column.key: column for column in (US, *COUNTS)}
+OF_LOAD = (
+    Column("rps", "requests/s", "answered under load", rate),
+    Column("p50_ms", "p50 ms", "of the latency under load"),
+    Column("p99_ms", "p99 ms", "of the latency under load"),
+    Column(RPS_SHARE, "share of requests/s", "what goes with the layer under load", percent),
+)
+COLUMNS = {column.key: column for column in (US, BUSY, SAVES, *MESSAGES, *TAIL_COLUMNS, *COUNTS, *OF_LOAD)}
 # A chart covers at least this share of the largest figure, so that noise does not fill it.
 LEAST_SPAN = 0.2
 # The share of the height that stays free above and below.
@@ -21,15 +29,19 @@ MARGIN = 0.12
 
 
 def charts(past: Past) -> dict[str, Any] | None:
-    """Draw the times of all rows and the counts that changed; None for a single run."""
+    """Draw the times of all layers and all that is known under load, else what changed; None for a single run."""
     if len(past.runs) < 2:
         return None
-    drawn = [one for one in past.series if one.quantity == "us" or (one.quantity in COUNTED and one.steps)]
+    drawn = [one for one in past.series if one.steps or _is_always_drawn(one)]
     first, last = past.runs[0], past.runs[-1]
     return {
         "about": f"{len(past.runs)} runs, from {name(first)} to {name(last)}.",
         "charts": [_chart(one, past.runs) for one in drawn],
     }
+
+
+def _is_always_drawn(series: Series) -> bool:
+    return series.quantity in UNDER_LOAD or (series.quantity == "us" and not is_part(series.row))
 
 
 def name(run: Run) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..errors import tagged
 from ..model.remedies import BudgetPlace
 from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Verdict, worst
+from ..model.stack import ENDPOINT, TOTAL
 from .table import Figure, Row
 from .text import amount, bound, figure
 
@@ -64,13 +65,13 @@ def exceeded(row: Row) -> Iterator[Finding]:
         limits = "limit" if len(row.over_limits) == 1 else "limits"
         yield Finding(_subject(row), f"is over its recorded {limits}: {excesses}.", "fail")
     # Of a row that is no layer, another row's sentence names them.
-    over = [*row.exceeded, *(limit.quantity for limit in row.over_limits if row.report or row.name == "(endpoint)")]
+    over = [*row.exceeded, *(limit.quantity for limit in row.over_limits if row.report or row.name == ENDPOINT)]
     if set(COUNTED).intersection(over):
         yield from _created(row)
 
 
 def _subject(row: Row) -> str:
-    return row.name if row.report or row.name != "(total)" else "The whole request"
+    return row.name if row.report or row.name != TOTAL else "The whole request"
 
 
 def _over_limit(limit: RecordedLimit) -> str:
@@ -201,7 +202,7 @@ def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) ->
     if row.report is None:
         key = f"{row.name.strip('()')}_us"
         intended = f"if the cost is intended, set {_set(key, _enough(row, 'us'), place)}."
-        if row.name != "(total)":
+        if row.name != TOTAL:
             return f"Next: {intended[0].upper()}{intended[1:]}"
         return f"Next: begin with the costliest row; {intended}"
     enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from ..comparison.figures import RequestFigures, RowFigures
+from ..comparison.figures import RequestFigures, RowFigures, UnderLoad
 from ..comparison.history import HistoryRequest, HistoryRun, history_run
 from ..model.estimate import Estimate
 from ..model.request_keys import RequestKey
+from ..model.results import RPS_SHARE
 from .json import encodable, measured, run_of
 
 SCHEMA = "pytest-mwbudget-history/1"
@@ -29,12 +31,18 @@ def _request(one: HistoryRequest) -> dict[str, Any]:
         name: {
             "method": row.method,
             "runs_task": row.runs_task,
-            **{key: [round(end, 3) for end in (us.estimate, us.low, us.high)] for key, us in row.figures.items()},
+            **{key: _rounded(key, us) for key, us in row.figures.items()},
         }
         for name, row in one.figures.rows.items()
     }
     speed = {"slowdown": one.figures.slowdown, "reference_ns": one.figures.reference_ns}
-    return {"nodeid": one.key.nodeid, "request": one.key.request, "loop": one.loop, **speed, "rows": rows}
+    load = one.figures.load and asdict(one.figures.load)
+    return {"nodeid": one.key.nodeid, "request": one.key.request, "loop": one.loop, **speed, "load": load, "rows": rows}
+
+
+def _rounded(key: str, found: Estimate) -> list[float]:
+    digits = 5 if key == RPS_SHARE else 3
+    return [round(end, digits) for end in (found.estimate, found.low, found.high)]
 
 
 def read(text: str) -> HistoryRun:
@@ -47,7 +55,8 @@ def read(text: str) -> HistoryRun:
 
 def _read_request(data: Mapping[str, Any]) -> HistoryRequest:
     rows = {name: _read_row(row) for name, row in data["rows"].items()}
-    figures = RequestFigures(rows, data["slowdown"], data["reference_ns"])
+    load = UnderLoad(**data["load"]) if data.get("load") else None
+    figures = RequestFigures(rows, data["slowdown"], data["reference_ns"], load)
     return HistoryRequest(RequestKey(data["nodeid"], data["request"]), data["loop"], figures)
 
 

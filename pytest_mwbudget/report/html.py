@@ -19,7 +19,8 @@ from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
 from ..model.changes import BETTER, WORSE, Change, Since
 from ..model.request_keys import keyed
-from ..model.results import Quantity, Verdict
+from ..model.results import UNDER_LOAD, Quantity, Verdict
+from ..model.stack import ENDPOINT
 from .changes import about, cell, span
 from .charts import charts
 from .findings import ACCEPT
@@ -176,7 +177,7 @@ def _missing(shown: View) -> dict[str, list[str]]:
             if key not in shown.uncounted.get(why, ()) and why != UNREAD:
                 reasons.setdefault(why, []).append(key)
         for why, keys in reasons.items():
-            nothing = not row.counted and "us" not in row.figures
+            nothing = not row.counts and "us" not in row.figures
             found.setdefault(why, []).append(f"{'all' if nothing else ', '.join(keys)} of {row.name}")
     return found
 
@@ -226,7 +227,7 @@ def _cell(row: Row, column: Column) -> _Cell:
     budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
         return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.key, ""))
-    change = row.changes.get(column.key) if column.counted else None
+    change = row.changes.get(column.key) if column != US else None
     certain = change is not None and change.changed
     return _Cell(
         found.with_half_width if column == SAVES else found.text,
@@ -258,9 +259,10 @@ def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
     `since` names the run that this one was compared with.
     """
     yield from _tables_of(shown, shown.rows, since)
-    whole = [row for row in shown.rows if row.name == "(endpoint)"]
+    whole = [row for row in shown.rows if row.name == ENDPOINT]
     if shown.parts:
-        for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), None):
+        compared = since if any(row.changes for row in shown.parts) else None
+        for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), compared):
             yield table | {"id": f"endpoint-{table['id']}", "title": f"{table['title']} inside the endpoint"}
 
 
@@ -305,14 +307,22 @@ def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
         ("method", "how it was measured", "ascending"),
     ]
     found = {row.name: row for row in load.rows}
-    lines = [(row, _load_cells(found[row.name])) for row in shown.layers if row.name in found]
-    lines.append((shown.total, _whole(load)))
+    lines = [(row, _load_cells(found[row.name], row)) for row in shown.layers if row.name in found]
+    change, tone = _certain_changes(shown.total)
+    lines.append((shown.total, [_Cell(load.brief, change=change, tone=tone), *[_Cell("")] * 6]))
     return {"id": "load", "title": load.title.capitalize(), "columns": columns, "lines": lines}
 
 
-def _load_cells(row: LoadRow) -> list[_Cell]:
+def _certain_changes(row: Row) -> tuple[str, str]:
+    """Return which figures under load certainly changed, and the tone of the first change."""
+    found = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
+    return ", ".join(f"{one.quantity} {cell(one)}" for one in found), _tone(found[0] if found else None)
+
+
+def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
+    change, tone = _certain_changes(whole)
     return [
-        _Cell(row.share, row.value, verdict=row.verdict, why=row.why),
+        _Cell(row.share, row.value, verdict=row.verdict, why=row.why, change=change, tone=tone),
         _Cell(row.span or "–", row.value),
         _Cell(row.budget, row.budget),
         _Cell(row.verdict or "", row.verdict, verdict=row.verdict),
@@ -320,10 +330,6 @@ def _load_cells(row: LoadRow) -> list[_Cell]:
         _Cell(row.waits or "–", row.all_us),
         _Cell(row.how, row.how),
     ]
-
-
-def _whole(load: LoadView) -> list[_Cell]:
-    return [_Cell(load.brief), *[_Cell("")] * 6]
 
 
 def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column], *, since: bool) -> Iterator[_Cell]:

@@ -1,6 +1,7 @@
 """The results of a test as properties of its testcase in JUnit XML, listed in docs/how-to/ci-reports.md.
 
-The worst request is the slowest of those with the worst verdict. The worst layer is `View.first`.
+The worst request is the slowest of those with the worst verdict. The worst layer is `View.first`, under load the one
+with the largest share of the requests per second of those with the worst verdict.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ..model.results import COUNTED, RecordedLimit, Result
-from .table import Row
+from .load import LoadView
+from .table import MESSAGES, SAVES, TAIL_COLUMNS, TREND_COLUMNS, Row
 from .text import amount, printable
 from .view import GRAVITY, View, view
 
@@ -43,8 +45,11 @@ def _of_request(shown: View, prefix: str) -> Iterator[Property]:
     total_us = _us(shown.total)
     if total_us is not None:
         yield f"{prefix}total_us", total_us
-    if shown.first is not None:
-        yield from _of_layer(shown.first, f"{prefix}worst_layer")
+    for row, name in ((shown.first, "worst_layer"), (shown.first_part, "worst_part")):
+        if row is not None:
+            yield from _of_row(row, f"{prefix}{name}")
+    if shown.load is not None:
+        yield from _of_load(shown.load, f"{prefix}load_")
 
 
 def _over(limit: RecordedLimit) -> str:
@@ -52,7 +57,7 @@ def _over(limit: RecordedLimit) -> str:
     return f"{limit.row}: {value}, limit {most}"
 
 
-def _of_layer(row: Row, prefix: str) -> Iterator[Property]:
+def _of_row(row: Row, prefix: str) -> Iterator[Property]:
     yield prefix, printable(row.name)
     us = _us(row)
     if us is not None:
@@ -60,6 +65,19 @@ def _of_layer(row: Row, prefix: str) -> Iterator[Property]:
     for quantity in COUNTED:
         if quantity in row.figures:
             yield f"{prefix}_{quantity}", row.figures[quantity].value
+    for column in (SAVES, *MESSAGES, *TAIL_COLUMNS, *TREND_COLUMNS):
+        if column.key in row.figures:
+            yield f"{prefix}_{column.key}", round(row.figures[column.key].value, 3)
+
+
+def _of_load(load: LoadView, prefix: str) -> Iterator[Property]:
+    for key, value in load.figures.items():
+        yield f"{prefix}{key}", round(value, 3)
+    known = [(GRAVITY[row.verdict], row.value, row.name) for row in load.rows if row.value is not None]
+    if known:
+        _, share, name = max(known)
+        yield f"{prefix}worst_layer", printable(name)
+        yield f"{prefix}worst_layer_rps_share", round(share, 4)
 
 
 def _us(row: Row) -> float | None:

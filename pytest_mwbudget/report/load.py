@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import tagged
@@ -11,8 +10,9 @@ from ..model.estimate import Estimate
 from ..model.judged import Judged, Verdict
 from ..model.load import LayerLoad, Load
 from ..model.results import LayerReport, Result
+from ..model.stack import ENDPOINT
 from .findings import Finding
-from .text import figure
+from .text import figure, percent, rate
 
 MS_IN_US = 1000.0
 # Waits shorter than this are not worth a word.
@@ -45,14 +45,15 @@ class LoadRow:
 class LoadView:
     """An app under load as text.
 
-    `summary` has requests per second and latencies, `brief` the same without intervals. `effects` has a sentence for
-    each effect of concurrency, `findings` the budgets that are exceeded or undecided, `effort` the size of the
-    measurement.
+    `summary` has requests per second and latencies, `brief` the same without intervals, `figures` the same as numbers.
+    `effects` has a sentence for each effect of concurrency, `findings` the budgets that are exceeded or undecided,
+    `effort` the size of the measurement.
     """
 
     title: str
     summary: str
     brief: str
+    figures: Mapping[str, float]
     rows: tuple[LoadRow, ...]
     effects: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -76,6 +77,7 @@ def load_view(result: Result) -> LoadView | None:
         title=f"under load, {clients(load)}",
         summary=summary(load),
         brief=f"{rate(load.rps.estimate)} requests/s, p99 {figure(load.p99_ms.estimate)} ms",
+        figures={"clients": load.clients, **{key: getattr(load, key).estimate for key in ("rps", "p50_ms", "p99_ms")}},
         rows=tuple(_row(report, found) for report, found in measured),
         effects=tuple(_effects(load, measured)),
         findings=tuple(_findings(load, measured)),
@@ -101,18 +103,6 @@ def summary(load: Load) -> str:
         p99 += f", budget {figure(load.judged.bound)} ms, {load.judged.verdict}"
     rps = f"{rate(load.rps.estimate)} requests/s ({rate(load.rps.low)} … {rate(load.rps.high)})"
     return f"{rps}, p50 {_ms(load.p50_ms)}, {p99}{busy}"
-
-
-def rate(value: float) -> str:
-    """Format requests per second; `?` if unknown."""
-    if not math.isfinite(value) or value <= 0:
-        return "?"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def percent(value: float) -> str:
-    """Format a share; `?` if it is infinite."""
-    return f"{value:z.1%}" if math.isfinite(value) else "?"
 
 
 def _ms(found: Estimate) -> str:
@@ -144,7 +134,7 @@ def duration(us: float) -> str:
 
 def _effects(load: Load, measured: Sequence[tuple[LayerReport, LayerLoad]]) -> Iterator[str]:
     waits = [(report.name, found.wait) for report, found in measured]
-    for name, wait in [*waits, ("(endpoint)", load.endpoint)]:
+    for name, wait in [*waits, (ENDPOINT, load.endpoint)]:
         if wait is not None and wait.serialises:
             yield tagged(
                 f"{name} serialises requests: one is in it for {duration(wait.one_us)} with 1 client and for"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +16,7 @@ from .json import compared, left_out, measured, surveyed
 from .load import LoadView
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
-from .table import SAVES, Row
+from .table import MESSAGES, SAVES, Column, Row
 from .tails import percentiles
 from .text import amount, figure, printable
 from .view import View, view
@@ -164,9 +165,11 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     verdict = "" if shown.verdict is None else f": {shown.verdict}"
     yield f"### {code(nodeid)} {code(shown.request)}{verdict}"
     yield ""
-    further = []
-    if any(SAVES.key in row.figures for row in shown.rows):
-        further.append((SAVES.title, "--:", _saved))
+    further: list[tuple[str, str, Callable[[Row], str]]] = [
+        (column.title, "--:", partial(_with_interval, column=column))
+        for column in (SAVES, *MESSAGES)
+        if any(column.key in row.figures for row in shown.lines())
+    ]
     if any(row.changes for row in shown.rows):
         further.append((CHANGE, "---", _change))
     yield _line((*COLUMNS, *(title for title, _, _ in further)))
@@ -214,9 +217,9 @@ def _cells(row: Row) -> Sequence[str]:
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
 
 
-def _saved(row: Row) -> str:
-    """Return what leaving a layer out saves, with its interval."""
-    found = row.figures.get(SAVES.key)
+def _with_interval(row: Row, column: Column) -> str:
+    """Return a time of a layer with its interval."""
+    found = row.figures.get(column.key)
     if found is None:
         return UNKNOWN if row.report and not row.is_part else ""
     return f"{found.text} ({found.span})"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ..model.results import Result
+from ..model.stack import ENDPOINT, TOTAL
 from .table import COUNTS, US, Column, Figure, Row
 from .view import View, view
 
@@ -16,7 +17,6 @@ Key: TypeAlias = tuple[str, str]
 # Why a cell has no figure.
 Missing: TypeAlias = Literal["", "not entered", "measured with another layer", "not in this stack", "unknown"]
 
-OUTSIDE, ENDPOINT, TOTAL = ("(outside)", "(outside)"), ("(endpoint)", "(endpoint)"), ("(total)", "(total)")
 OBJECTS = next(column for column in COUNTS if column.key == "objects")
 
 
@@ -160,7 +160,7 @@ def _merged(stacks: Sequence[Mapping[Key, Row]]) -> list[Key]:
             else:
                 merged.insert(place, key)
                 place += 1
-    frame = [key for key in (ENDPOINT, TOTAL) if key in merged]
+    frame = [key for key in ((ENDPOINT, ENDPOINT), (TOTAL, TOTAL)) if key in merged]
     return [*(key for key in merged if key not in frame), *frame]
 
 

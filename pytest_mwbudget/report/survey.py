@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median, median_low
 
 from ..model.results import RequestLine, Result, SurveyRun
+from ..model.stack import ENDPOINT
 from .findings import Finding
 from .table import US, Figure, Row
 from .view import View, view
@@ -97,7 +98,7 @@ def _total(shown: View) -> float:
 
 
 def _route(number: int, place: int, title: str, shown: View) -> RouteCost:
-    endpoint = next((row.figures.get("us") for row in shown.rows if row.name == "(endpoint)"), None)
+    endpoint = next((row.figures.get("us") for row in shown.rows if row.name == ENDPOINT), None)
     total = shown.total.figures.get("us")
     known = [row.figures["us"].value for row in shown.layers if "us" in row.figures]
     share = sum(known) / total.value if total and total.value > 0 and known else None

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ..model.changes import Change
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import (
     COUNTED,
-    Counts,
-    Judged,
     LayerReport,
-    Occupation,
     Quantity,
     RecordedLimit,
     Result,
+    ResultRow,
     Verdict,
     worst,
 )
 from ..model.stack import Origin
-from ..model.tails import Tails
-from ..model.trend import Trend
 from .text import figure, size
 
 
@@ -126,25 +122,20 @@ class Figure:
     @property
     def with_half_width(self) -> str:
         """The number and its distance from the farther end of its interval, for a narrow column."""
-        ends = [end for end in (self.low, self.high) if end is not None]
-        return f"{self.text} ± {self.column.show(max(abs(end - self.value) for end in ends)) if ends else '?'}"
+        if self.low is None or self.high is None:
+            return f"{self.text} ± ?"
+        return f"{self.text} ± {self.column.show(max(self.high - self.value, self.value - self.low))}"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row: a layer, a part of the endpoint, or `(outside)`, `(endpoint)` or `(total)`, which have no `report`.
+class Row(ResultRow):
+    """A row with what reports show of it.
 
-    `figures` has the known figures by the key of their column. `counted` says whether the row has counts. `why` has the
-    reason for each figure that is null in the JSON. `changes` has what figures changed by, and `limits` the recorded
-    limits, by quantity.
+    `figures` has the known figures by the key of their column. `why` has the reason for each figure that is null in the
+    JSON. `changes` has what figures changed by, and `limits` the recorded limits, by quantity.
     """
 
-    name: str
-    figures: Mapping[str, Figure]
-    judged: Mapping[Quantity, Judged]
-    counted: bool
-    report: LayerReport | None = None
-    own_types: tuple[str, ...] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
     limits: Mapping[Quantity, RecordedLimit] = field(default_factory=dict)
@@ -166,14 +157,9 @@ class Row:
         return found
 
     @property
-    def kind(self) -> str:
-        """The kind of the layer; `frame` if the row is not a layer."""
-        return self.report.layer.kind if self.report else "frame"
-
-    @property
-    def is_part(self) -> bool:
-        """Whether the row is a part of the endpoint."""
-        return self.kind in ("part", "dependency")
+    def own_types(self) -> tuple[str, ...]:
+        """The types of objects that no other row created."""
+        return self.counts.own_types if self.counts else ()
 
     @property
     def qualname(self) -> str:
@@ -239,102 +225,51 @@ class Row:
 
 
 def rows(result: Result) -> Iterator[Row]:
-    """Yield the rows of a result with their limits and changes, outermost first; the last one is `(total)`."""
-    books, ledger, total = result.books, result.ledger, result.total_verdict
-    judged: dict[Quantity, Judged] = {}
-    if total is not None and result.total_budget_us is not None:
-        judged["us"] = Judged(result.total_budget_us, total, result.total_reason)
-    bounded: dict[Quantity, Judged] = {"us": result.outside} if result.outside else {}
-    yield _row(result, "(outside)", books.outside if books else None, None, ledger.outside if ledger else None, bounded)
-    for report in result.layers:
-        yield _row(result, report.name, report.us, report.occupation, report.counts, report.judged, report)
-    us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
-    whole = result.endpoint.judged if result.endpoint else None
-    if us or counts or whole:
-        yield _row(result, "(endpoint)", us, None, counts, {"us": whole} if whole else {})
-    yield _row(result, "(total)", books.total if books else None, None, ledger.total if ledger else None, judged)
+    """Yield the rows of a result with their limits and changes, outermost first; the last one is `(total)`.
 
-
-def part_rows(result: Result) -> Iterator[Row]:
-    """Yield the rows of the parts of the endpoint, which add up to `(endpoint)`."""
-    for part in result.endpoint.parts if result.endpoint else ():
-        yield _row(result, part.name, part.us, part.occupation, part.counts, part.judged, part)
-
-
-def _row(
-    result: Result,
-    name: str,
-    us: Estimate | None,
-    occupation: Occupation | None,
-    counts: Counts | None,
-    judged: Mapping[Quantity, Judged] | None = None,
-    report: LayerReport | None = None,
-) -> Row:
-    known = (
-        *_figures(us, occupation, counts),
-        *_saves(report),
-        *_message_figures(report),
-        *_of_tails(report.tails if report else None),
-        *_of_trend(report.trend if report else None),
-    )
-    figures = {found.column.key: found for found in known if math.isfinite(found.value)}
+    Those of the parts of the endpoint, which add up to `(endpoint)`, follow it.
+    """
     recorded = result.recorded.limits if result.recorded else ()
-    return Row(
-        name,
-        figures,
-        judged or {},
-        counted=counts is not None,
-        report=report,
-        own_types=counts.own_types if counts else (),
-        why=_why(report, figures, result) if report else {},
-        changes={change.quantity: change for change in result.changes if change.row == name},
-        limits={limit.quantity: limit for limit in recorded if limit.row == name},
-    )
+    for row in result.rows(parts=True):
+        known = (*_times(row), *_counts(row))
+        figures = {found.column.key: found for found in known if math.isfinite(found.value)}
+        yield Row(
+            **{one.name: getattr(row, one.name) for one in fields(ResultRow)},
+            figures=figures,
+            why=_why(row.report, figures, result) if row.report else {},
+            changes={change.quantity: change for change in result.changes if change.row == row.key},
+            limits={} if row.is_part else {limit.quantity: limit for limit in recorded if limit.row == row.name},
+        )
 
 
-def _figures(us: Estimate | None, occupation: Occupation | None, counts: Counts | None) -> Iterator[Figure]:
-    if us is not None and math.isfinite(us.half_width):
-        yield Figure(US, us.estimate, us.low, us.high)
-    if occupation is not None:
-        busy = occupation.busy
-        low, high = (end if math.isfinite(end) else None for end in (busy.low, busy.high))
-        yield Figure(BUSY, busy.estimate, low, high)
-        yield Figure(WAIT, occupation.wait_us)
-        if occupation.cpu_us is not None:
-            yield Figure(CPU, occupation.cpu_us)
-    for column in COUNTS if counts else ():
-        count = getattr(counts, column.key)
+def _times(row: ResultRow) -> Iterator[Figure]:
+    estimates = row.estimates
+    for column in (US, BUSY, SAVES, *MESSAGES, *TAIL_COLUMNS):
+        us = estimates.get(column.key)
+        if us is not None and (us.bounded or column != US):
+            yield _figure(column, us)
+    if row.report is not None and (spent := row.report.occupation) is not None:
+        yield Figure(WAIT, spent.wait_us)
+        if spent.cpu_us is not None:
+            yield Figure(CPU, spent.cpu_us)
+    if row.report is not None and (trend := row.report.trend) is not None:
+        us_column, objects_column = TREND_COLUMNS
+        if trend.us_per_1000 is not None:
+            yield _figure(us_column, trend.us_per_1000)
+        if trend.objects is not None:
+            yield Figure(objects_column, trend.objects)
+
+
+def _figure(column: Column, us: Estimate) -> Figure:
+    low, high = (end if math.isfinite(end) else None for end in (us.low, us.high))
+    return Figure(column, us.estimate, low, high)
+
+
+def _counts(row: ResultRow) -> Iterator[Figure]:
+    for column in COUNTS if row.counts else ():
+        count = getattr(row.counts, column.key)
         if count is not None:
             yield Figure(column, count.count, count.low, count.high, count.kinds)
-
-
-def _saves(report: LayerReport | None) -> Iterator[Figure]:
-    if report is not None and report.saves is not None and report.saves.us is not None:
-        us = report.saves.us
-        yield Figure(SAVES, us.estimate, us.low, us.high)
-
-
-def _message_figures(report: LayerReport | None) -> Iterator[Figure]:
-    messages = report.messages if report else None
-    if messages is not None:
-        for column, us in ((PER_MESSAGE, messages.us_per_message), (FIRST_BYTE, messages.first_byte)):
-            if us is not None:
-                yield Figure(column, us.estimate, us.low, us.high)
-
-
-def _of_tails(tails: Tails | None) -> Iterator[Figure]:
-    for column in TAIL_COLUMNS if tails else ():
-        us = getattr(tails, column.key)
-        if us is not None:
-            yield Figure(column, us.estimate, us.low, us.high)
-
-
-def _of_trend(trend: Trend | None) -> Iterator[Figure]:
-    us, objects = TREND_COLUMNS
-    if trend is not None and trend.us_per_1000 is not None:
-        yield Figure(us, trend.us_per_1000.estimate, trend.us_per_1000.low, trend.us_per_1000.high)
-    if trend is not None and trend.objects is not None:
-        yield Figure(objects, trend.objects)
 
 
 # The keys of a layer in the JSON that are null if unknown.

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.results import RequestLine, Result, Verdict, worst
+from ..model.stack import ENDPOINT
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .load import LoadRow, LoadView
@@ -305,7 +306,7 @@ def _cell(row: Row, column: Column) -> str:
     if found is not None:
         change = row.changes.get(column.key)
         return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
-    return ("?" if row.counted else "-") if column.counted else ""
+    return ("?" if row.counts else "-") if column.counted else ""
 
 
 def _shows(column: Column, shown: View, verbose: bool) -> bool:
@@ -337,7 +338,7 @@ def _name(row: Row) -> str:
 
 def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
     """Say more of a row: why the endpoint is not opened, what the handler is, or the origin of a layer."""
-    if row.name == "(endpoint)" and shown.closed is not None:
+    if row.name == ENDPOINT and shown.closed is not None:
         yield from (f"  {line}" for line in wrapped(f"not opened: {shown.closed}", width - 2))
     elif not row.is_part:
         yield from _origin(row, width, timed=timed)

@@ -32,6 +32,18 @@ def bound(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
+def rate(value: float) -> str:
+    """Format requests per second; `?` if unknown."""
+    if not math.isfinite(value) or value <= 0:
+        return "?"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def percent(value: float) -> str:
+    """Format a share; `?` if it is infinite."""
+    return f"{value:z.1%}" if math.isfinite(value) else "?"
+
+
 def size(number: float) -> str:
     """Format a number of bytes with a binary unit."""
     if number < 1024:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ..errors import tagged
 from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
-from ..model.stack import Origin
+from ..model.stack import ENDPOINT, Origin
 from .advice import advise
 from .changes import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
 from .load import LoadView, load_view
-from .table import Row, part_rows, rows
+from .table import Row, rows
 from .text import figure, has_id
 from .trend import growing
 
@@ -69,7 +69,7 @@ class View:
     def lines(self, *, every_part: bool = True) -> list[Row]:
         """The rows with those of the parts below `(endpoint)`, or only parts that are not within their budgets."""
         parts = [row for row in self.parts if every_part or GRAVITY[row.verdict]]
-        return [line for row in self.rows for line in (row, *(parts if row.name == "(endpoint)" else ()))]
+        return [line for row in self.rows for line in (row, *(parts if row.name == ENDPOINT else ()))]
 
     @property
     def layers(self) -> list[Row]:
@@ -80,6 +80,11 @@ class View:
     def total(self) -> Row:
         """The whole request."""
         return self.rows[-1]
+
+    @property
+    def first_part(self) -> Row | None:
+        """The part of the endpoint to look at first, None as for `first`."""
+        return _first(self.parts)
 
     @property
     def undecided(self) -> list[Finding]:
@@ -124,11 +129,10 @@ class View:
 
 def view(result: Result) -> View:
     """Derive the view of a result."""
-    found, parts = tuple(rows(result)), tuple(part_rows(result))
+    every = [*rows(result)]
+    found, parts = (tuple(row for row in every if row.is_part is inside) for inside in (False, True))
     layers = [row for row in found if row.report]
-    timed = [row for row in layers if "us" in row.figures]
-    known = [row for row in layers if row in timed or GRAVITY[row.verdict]]
-    first = max(known, key=_badness, default=None)
+    first = _first(layers)
     uncounted: dict[str, list[str]] = {}
     for quantity, why in result.ledger.why.items() if result.ledger else ():
         uncounted.setdefault(why, []).append(quantity)
@@ -140,7 +144,7 @@ def view(result: Result) -> View:
         verdict=result.verdict,
         rows=found,
         first=first,
-        costliest=max(timed, key=_us, default=None),
+        costliest=max((row for row in layers if "us" in row.figures), key=_us, default=None),
         detection_limit=f"{figure(result.floor_us)} µs" if result.books else None,
         unattributed=_unattributed(result),
         effort=result.effort,
@@ -199,6 +203,12 @@ def _other_versions(result: Result) -> Iterator[str]:
 
 def _us(row: Row) -> float:
     return row.figures["us"].value if "us" in row.figures else 0.0
+
+
+def _first(rows: Sequence[Row]) -> Row | None:
+    """Return the row to look at first, None if none was timed and all budgets are kept."""
+    known = [row for row in rows if "us" in row.figures or GRAVITY[row.verdict]]
+    return max(known, key=_badness, default=None)
 
 
 def _badness(row: Row) -> tuple[int, float, float]:

@@ -10,13 +10,12 @@ from ..asgi import loops
 from ..asgi.app import ASGIApp, NamedApp, checked_app
 from ..asgi.request import build_request
 from ..asgi.websocket import build_connection
-from ..config.budgets import RPS_SHARE
 from ..config.checks import check, status_code
 from ..config.checks import clients as number_of_clients
 from ..config.settings import CLIENTS, Settings, Under
 from ..engine import Opening, Publish, measure, send_once
 from ..errors import MeasurementError, tagged
-from ..model.results import Measurement
+from ..model.results import RPS_SHARE, Measurement
 from ..timing.run import Environment
 from .measured import MeasuredRequests
 

@@ -255,10 +255,10 @@ def _broken(result: Result) -> Iterator[tuple[str, Quantity, float]]:
             yield one.row, one.quantity, one.value
 
 
-def _counts_of_layers(result: Result) -> set[tuple[str, Quantity, float]]:
+def _counts_of_layers(result: Result) -> set[tuple[str, str, float]]:
     """Return the counts of layers, which are the same work in many tests, unlike those of the endpoint."""
-    counts = ((report.name, quantity, report.counts) for report in result.layers for quantity in COUNTED)
-    return {(row, q, count.count) for row, q, own in counts if own is not None and (count := own.of(q)) is not None}
+    layers = (row for row in result.rows() if row.report is not None)
+    return {(row.name, quantity, count.count) for row in layers for quantity, count in row.counted.items()}
 
 
 def installed(result: Result) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 Every layer that can be left out is entered through a trampoline, in all requests. It calls the layer's own code, or in
 the layer's place the one ASGI callable inside it. Both calls are made in the same way, so that the trampoline costs the
-same in requests with the layer and in requests without it.
+same in requests with the layer and in requests without it. The code of the functions stays the same in all of them, so
+CPython keeps its specialised code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,22 +64,24 @@ class _Site:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The two targets of a layer: its own code, and the ASGI callable inside it."""
+    """The two targets of a layer: its own code, and the ASGI callable inside it, None if it is never bypassed."""
 
     site: _Site
     key: Key
     own: Target
-    inner: Target
+    inner: Target | None
 
 
 class Bypasses:
-    """The trampolines of layers, each with the only ASGI callable inside it: `inner_apps`."""
+    """The trampolines of layers, each with the only ASGI callable inside it: `inner_apps`; and of `further` ones."""
 
-    def __init__(self, stack: Stack, inner_apps: Mapping[EntryIndex, EntryIndex]) -> None:
+    def __init__(
+        self, stack: Stack, inner_apps: Mapping[EntryIndex, EntryIndex], further: Iterable[EntryIndex] = ()
+    ) -> None:
         self.stack = stack
         self._sites: dict[int, _Site] = {}  # by the identity of the function
-        entries = stack.entries
-        self._choices = {index: self._choice(entries[index], entries[inner]) for index, inner in inner_apps.items()}
+        inside = {**dict.fromkeys(further), **inner_apps}
+        self._choices = {index: self._choice(index, inner) for index, inner in inside.items()}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -94,26 +97,41 @@ class Bypasses:
     @contextmanager
     def without(self, index: EntryIndex | None) -> Iterator[None]:
         """Send requests past a layer; None sends them through every layer."""
-        if index is None:
+        inner = None if index is None else self._choices[index].inner
+        with self.targeted({} if index is None or inner is None else {index: inner}):
             yield
-            return
-        choice = self._choices[index]
-        choice.site.targets[choice.key] = choice.inner
+
+    @contextmanager
+    def targeted(self, targets: Mapping[EntryIndex, Target]) -> Iterator[None]:
+        """Call other targets in place of layers."""
+        choices = [self._choices[index] for index in targets]
+        for choice, target in zip(choices, targets.values(), strict=True):
+            choice.site.targets[choice.key] = target
         try:
             yield
         finally:
-            choice.site.targets[choice.key] = choice.own
+            for choice in choices:
+                choice.site.targets[choice.key] = choice.own
 
-    def _choice(self, layer: Entry, inner: Entry) -> _Choice:
-        site, function, call, inner_call = self._site(layer), inner.function, layer.call, inner.call
-        assert function is not None
+    def own(self, index: EntryIndex) -> Target:
+        """Return the target with which a request passes through a layer."""
+        return self._choices[index].own
+
+    def _choice(self, index: EntryIndex, inside: EntryIndex | None) -> _Choice:
+        layer = self.stack.entries[index]
+        inner = None if inside is None else self.stack.entries[inside]
+        site, call = self._site(layer), layer.call
         assert isinstance(call, Call)
-        assert isinstance(inner_call, Call)
+        own, past = _bound(site.twin, call), _bound
         if not layer.ordinary:
-            return _Choice(site, layer.key, _remade(site.twin), _remade_from(function, inner_call))
-        if not inner.ordinary:
-            return _Choice(site, layer.key, _called(site.twin, call), _called(function, inner_call))
-        return _Choice(site, layer.key, _bound(site.twin, call), _bound(function, inner_call))
+            own, past = _remade(site.twin), _remade_from
+        elif inner is not None and not inner.ordinary:
+            own, past = _called(site.twin, call), _called
+        if inner is None:
+            return _Choice(site, layer.key, own, None)
+        assert inner.function is not None
+        assert isinstance(inner.call, Call)
+        return _Choice(site, layer.key, own, past(inner.function, inner.call))
 
     def _site(self, layer: Entry) -> _Site:
         function, reader = layer.function, layer.reader
@@ -210,11 +228,11 @@ def _remade(function: Function) -> Target:
     return target
 
 
-def _remade_from(function: Function, own: Call) -> Target:
+def _remade_from(function: Function, call: Call) -> Target:
     """Return a function that makes its own call with the scope, receive and send of the call that it is given."""
 
-    def target(call: Call) -> Any:
-        positional, named = own.replaced(call.scope, call.receive, call.send)
+    def target(given: Call) -> Any:
+        positional, named = call.replaced(given.scope, given.receive, given.send)
         return function(*positional, **named)
 
     return target

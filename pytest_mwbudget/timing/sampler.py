@@ -24,7 +24,7 @@ from ..errors import of_the_app
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Nanoseconds
-from ..model.stack import HARNESS, EntryIndex, owner_of
+from ..model.stack import HARNESS, EntryIndex, outwards, owner_of
 from .host_speed import Pieces, reference_ns, work_ns
 from .null_layers import random_blanks
 from .probes import Probes, TaskLayer
@@ -263,12 +263,8 @@ class Sampler:
 
     def _bypassable_outside(self, index: EntryIndex) -> int:
         """Return the number of bypassable layers outside an entry."""
-        bypassable = {layer.index for layer in self.bypassable}
-        found, parent = 0, self.probes.stack.entries[index].parent
-        while parent is not None:
-            found += parent in bypassable
-            parent = self.probes.stack.entries[parent].parent
-        return found
+        bypassable, entries = {layer.index for layer in self.bypassable}, self.probes.stack.entries
+        return sum(outer in bypassable for outer in outwards(entries, entries[index].parent))
 
     async def _split_request(self, probes: Probes, null: Null, split: Split, *, all_layers: bool) -> None:
         samples = self.samples
