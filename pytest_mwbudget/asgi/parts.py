@@ -18,7 +18,7 @@ from .calls import FrameworkCall
 from .frameworks import reading
 from .frameworks.gates import hook
 from .frameworks.seam import FrameworkLayer, Hook
-from .naming import numbered
+from .naming import numbered, type_name
 from .opening import UNREADABLE, Opening, Step
 from .origins import origin_of, origin_of_class
 from .stack import Entry, Stack
@@ -79,7 +79,15 @@ def _opened(
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
     rows = tuple(_rows(entries, endpoint))
     repeated = dict(_repeated(rows, sites, len(stack.entries), opening))
-    observed = Observed(opening.converts(), repeated, opening.overrides, opening.rebuilt)
+    observed = Observed(
+        converts=opening.converts(),
+        calls=repeated,
+        overrides=len(opening.stand_ins),
+        rebuilt=opening.rebuilt,
+        stand_ins=tuple(_stand_ins(rows, entries, opening)),
+        models=tuple(map(type_name, opening.models)),
+        returned=opening.validated_again(),
+    )
     return replace(stack, entries=tuple(entries), parts=rows, observed=observed)
 
 
@@ -93,6 +101,13 @@ def _repeated(
             assert site.hook.layer is not None
             if (calls := opening.calls_of(site.hook.layer.callee, site.steps)) > 1:
                 yield layer.name, calls
+
+
+def _stand_ins(rows: Iterable[tuple[EntryIndex, Layer]], entries: Sequence[Entry], opening: Opening) -> Iterator[str]:
+    """Yield the dependencies that overrides put in place of others."""
+    for index, layer in rows:
+        if layer.kind == "dependency" and any(entries[index].callee is one for one in opening.stand_ins):
+            yield layer.name
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:
@@ -139,7 +154,9 @@ def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening
     """Return the hook of the part that a step enters, None for a step that enters none."""
     if step.hook is not None:
         layer = step.hook.layer
-        stale = layer is not None and layer.name == HANDLER and opening.route == "starlette"
+        if layer is None:  # a validator of a model
+            return None
+        stale = layer.name == HANDLER and opening.route == "starlette"
         return None if stale and step.hook not in opening.handler else step.hook
     call = calls.get(step.frame)
     if call is None or call.function is None:

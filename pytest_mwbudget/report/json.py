@@ -340,7 +340,8 @@ def from_json(data: Mapping[str, Any]) -> Result:
 def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
     parts = tuple(_read_layer(part, why) for part in data["parts"])
     judged = Judged(**data["judged"]) if data["judged"] else None
-    observed = Observed(**data["observed"]) if data["observed"] else None
+    known = {key: tuple(found) if isinstance(found, list) else found for key, found in (data["observed"] or {}).items()}
+    observed = Observed(**known) if known else None
     return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]), observed)
 
 
