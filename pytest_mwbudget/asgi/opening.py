@@ -22,7 +22,6 @@ from .calls import Call
 from .frameworks import fastapi, reading, starlette
 from .frameworks.gates import INSIDE
 from .frameworks.seam import FrameworkLayer, Hook
-from .naming import type_name
 
 UNREADABLE = "its parts could not be read ({}: {})"
 
@@ -198,10 +197,10 @@ class Opening:
         gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
         return any(self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ())))
 
-    def validated_again(self) -> dict[str, int]:
+    def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
         called = Counter(step.hook.function for step in self.steps if step.hook is not None and step.hook.layer is None)
-        return {type_name(model): sum(called[one] for one in functions) for model, functions in self.returned.items()}
+        return {model: sum(called[one] for one in functions) for model, functions in self.returned.items()}
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
         """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.

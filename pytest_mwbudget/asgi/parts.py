@@ -85,8 +85,8 @@ def _opened(
         overrides=len(opening.stand_ins),
         rebuilt=opening.rebuilt,
         stand_ins=tuple(_stand_ins(rows, entries, opening)),
-        models=tuple(map(type_name, opening.models)),
-        returned=opening.validated_again(),
+        models=tuple(dict.fromkeys(map(type_name, opening.models))),
+        returned={type_name(model): calls for model, calls in opening.validated_again().items()},
     )
     return replace(stack, entries=tuple(entries), parts=rows, observed=observed)
 

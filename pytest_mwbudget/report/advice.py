@@ -299,10 +299,10 @@ def _inside(result: Result, report: LayerReport) -> Counts | None:
 def _frames(result: Result) -> Iterator[LayerReport]:
     """Yield what is outside all layers, and the endpoint if it has no parts, as if they were layers."""
     books, ledger = result.books, result.ledger
-    rows = {"(outside)": (books and books.outside, ledger and ledger.outside)}
+    rows = [("(outside)", books.outside if books else None, ledger.outside if ledger else None)]
     if result.endpoint is None or not result.endpoint.parts:
-        rows["(endpoint)"] = (books and books.endpoint, ledger and ledger.endpoint)
-    for name, (us, counts) in rows.items():
+        rows += [("(endpoint)", books.endpoint if books else None, ledger.endpoint if ledger else None)]
+    for name, us, counts in rows:
         yield LayerReport(Layer(RowIndex(-1), name, name, "part"), us=us, counts=counts)
 
 
