@@ -60,7 +60,8 @@ class Opening:
     route, and `handler` are its hooks, empty for a route of FastAPI. `solved` are the dependencies that FastAPI solved.
     `stand_ins` are the values in `dependency_overrides`, and `rebuilt` says how often FastAPI rebuilt a dependency
     because of them. `models` are the models in the type of the response, and `returned` those of them that the handler
-    returned, each with the functions that validate it. `error` says why the parts could not be read.
+    returned, each with the functions that validate it. `validated` counts the calls of these functions. `error` says
+    why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -74,6 +75,7 @@ class Opening:
     rebuilt: int = 0
     models: list[type] = field(default_factory=list)
     returned: dict[type, set[Function]] = field(default_factory=dict)
+    validated: Counter[Function] = field(default_factory=Counter)
     error: str | None = None
 
     def begin(self) -> None:
@@ -97,7 +99,9 @@ class Opening:
         except Exception as error:
             self._note_error(error)
             return
-        if hook is not None and frame not in self.step_of:
+        if hook is not None and hook.layer is None:
+            self.validated[hook.function] += 1
+        elif hook is not None and frame not in self.step_of:
             self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
             if hook.layer is not None and hook.layer.name == VALIDATE:
                 self._read_dependency(frame)
@@ -199,8 +203,7 @@ class Opening:
 
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
-        called = Counter(step.hook.function for step in self.steps if step.hook is not None and step.hook.layer is None)
-        return {model: sum(called[one] for one in functions) for model, functions in self.returned.items()}
+        return {model: sum(self.validated[one] for one in functions) for model, functions in self.returned.items()}
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
         """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.

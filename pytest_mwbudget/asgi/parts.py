@@ -154,9 +154,7 @@ def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening
     """Return the hook of the part that a step enters, None for a step that enters none."""
     if step.hook is not None:
         layer = step.hook.layer
-        if layer is None:  # a validator of a model
-            return None
-        stale = layer.name == HANDLER and opening.route == "starlette"
+        stale = layer is not None and layer.name == HANDLER and opening.route == "starlette"
         return None if stale and step.hook not in opening.handler else step.hook
     call = calls.get(step.frame)
     if call is None or call.function is None:
