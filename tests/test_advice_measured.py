@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import Depends, FastAPI
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from pytest_mwbudget.model.endpoint import Observed
 from pytest_mwbudget.report import advice
@@ -228,10 +228,6 @@ class Before(Tea):
         return value
 
 
-class Anew(Tea):
-    model_config = ConfigDict(revalidate_instances="always")
-
-
 TEA = {"name": "assam"}
 NAME = f"{__name__}."
 
@@ -290,7 +286,7 @@ from time import perf_counter_ns
 from typing import Annotated
 
 from fastapi import Depends, FastAPI
-from pydantic import BaseModel, field_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, field_serializer, model_validator
 
 SPIN_US = 0
 
@@ -314,6 +310,10 @@ class Checked(Tea):
     @model_validator(mode="after")
     def check(self):
         return self
+
+
+class Anew(Tea):
+    model_config = ConfigDict(revalidate_instances="always")
 
 
 async def user():
@@ -354,6 +354,11 @@ async def model() -> Tea:
 @app.get("/checked")
 async def checked() -> Checked:
     return Checked(name="assam")
+
+
+@app.get("/anew")
+async def anew() -> Anew:
+    return Anew(name="assam")
 """
 TESTS = """
 import pytest
@@ -366,7 +371,7 @@ def mw_budget_app():
 
 
 @pytest.mark.mw_budget(us=100_000)
-@pytest.mark.parametrize("url", ["/twice", "/shared", "/search", "/dumped", "/model", "/checked"])
+@pytest.mark.parametrize("url", ["/twice", "/shared", "/search", "/dumped", "/model", "/checked", "/anew"])
 def test_plain(mw_budget, url):
     mw_budget.get(url)
 
@@ -382,12 +387,14 @@ FOUND = {
     "test_plain[/dumped]": "validated-again" if OBJECTS else "serialization",
     "test_plain[/model]": "serialization",
     "test_plain[/checked]": "validated-again",
+    "test_plain[/anew]": "validated-again" if OBJECTS else "serialization",
     "test_overridden": "overrides",
 }
 TEXTS = {
     "test_plain[/twice]": " µs per request in 2 calls: ",
     "test_plain[/dumped]": "makes 1 shop.Tea from what the handler" if OBJECTS else "ready Response",
     "test_plain[/checked]": "calls validators of shop.Checked once, though",
+    "test_plain[/anew]": "itself; return a ready Response" if OBJECTS else "ready Response",
     "test_overridden": "has 1 entry, so FastAPI rebuilds a dependency once in",
 }
 
@@ -398,7 +405,7 @@ def advised(pytester: pytest.Pytester, spin_us: int = 0, **schedule: float) -> d
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "--mw-budget-json=mw.json")
     changes: dict[str, Any] = FAST | {"savings_share": 0.0, "parts_time_s": 0.05, "precision_time_s": 0.05} | schedule
     result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**changes)])
-    result.assert_outcomes(passed=7)
+    result.assert_outcomes(passed=8)
     document: Any = json.loads((pytester.path / "mw.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
     return {
