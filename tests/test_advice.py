@@ -25,6 +25,7 @@ from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Led
 from pytest_mwbudget.model.stack import Layer, Origin
 from pytest_mwbudget.report.advice import MANY_MESSAGES, RULES, STREAMED, advise
 from pytest_mwbudget.report.json import from_json, to_json
+from pytest_mwbudget.report.shareable import SHAREABLE
 
 from .apps import measured
 
@@ -374,6 +375,133 @@ def test_no_advice_on_a_part_that_may_need_its_thread(found: Result) -> None:
     assert advised(found) == {}
 
 
+# ---- client-per-request -----------------------------------------------------------------------------------------
+
+CLIENT = {"httpx.AsyncClient": 1, "httpx.AsyncHTTPTransport": 1, "ssl.SSLContext": 1, "builtins.dict": 90}
+
+
+def making(kinds: Mapping[str, int], estimate: Estimate | None = None, origin: Origin | None = None) -> LayerReport:
+    """Build the record of a layer or part that creates these objects."""
+    found = counts(objects=same(sum(kinds.values()), kinds))
+    return LayerReport(Layer(0, "Verify", "shop.Verify", "middleware", origin=origin), us=estimate, counts=found)
+
+
+def test_a_layer_that_makes_a_client_in_each_request() -> None:
+    assert advised(result(making(CLIENT, us(8412)))) == {
+        "client-per-request": "Verify takes 8412 µs and makes 1 httpx.AsyncClient and 1 ssl.SSLContext in each request:"
+        " make them once, for example in the lifespan, and share them"
+    }
+
+
+def test_what_comes_with_a_client_of_another_class_is_named_instead() -> None:
+    kinds = {"shop.ApiClient": 2, "httpx.AsyncHTTPTransport": 2, "sqlalchemy.engine.base.Engine": 1}
+    text = advised(result(making(kinds | {"ssl.SSLContext": 2})))["client-per-request"]
+    assert text.startswith(
+        "Verify makes 2 httpx.AsyncHTTPTransport, 1 sqlalchemy.engine.base.Engine and 2 ssl.SSLContext in each request:"
+    )
+
+
+def test_no_time_is_told_that_is_not_known() -> None:
+    unknown = Estimate(8412, float("-inf"), float("inf"))
+    assert advised(result(making(CLIENT, unknown)))["client-per-request"].startswith("Verify makes 1 httpx.AsyncClient")
+
+
+def test_the_author_of_a_package_has_to_share_its_client() -> None:
+    text = advised(result(making({"ssl.SSLContext": 1}, us(900), Origin("auth-kit"))))["client-per-request"]
+    assert text.endswith("in each request: it comes from auth-kit, so look for a setting with which it shares it")
+
+
+def test_parts_and_the_rows_without_parts_get_it_too() -> None:
+    part = making({"ssl.SSLContext": 1})
+    assert "client-per-request" in advised(opened(part, Observed()))
+    assert part.counts is not None
+    closed = replace(result(endpoint=part.counts), endpoint=EndpointReport(closed="it has another framework"))
+    (advice,) = advise(closed)
+    assert (advice.layer, advice.rule) == ("(endpoint)", "client-per-request")
+    assert advice.text.startswith("(endpoint) takes 40.0 µs and makes 1 ssl.SSLContext in each request")
+    outside = replace(closed, ledger=Ledger(part.counts, counts(), counts(), 21))
+    assert [one.layer for one in advise(outside)] == ["(outside)"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        result(making({"httpx.AsyncClient": 1, "httpx.ASGITransport": 1})),  # has connections of its own no more
+        result(making({"sqlalchemy.orm.session.Session": 1, "redis.asyncio.client.Pipeline": 1})),
+        result(row(us=us(8412), counts=counts())),  # objects are not counted
+        result(row(us=us(8412))),
+        opened(making({"ssl.SSLContext": 1}), Observed(stand_ins=("Verify",))),
+    ],
+)
+def test_no_advice_where_nothing_is_made_that_could_be_shared(found: Result) -> None:
+    assert advised(found) == {}
+
+
+def test_the_page_says_for_each_type_where_its_library_says_so() -> None:
+    listed = re.findall(r"^\| .*? \| (`.*?`) \| <https://\S+> \|$", PAGE, re.MULTILINE)
+    assert [*re.findall(r"`(.*?)`", " ".join(listed))] == [*SHAREABLE]
+
+
+# ---- stand-ins --------------------------------------------------------------------------------------------------
+
+
+def test_no_advice_on_a_dependency_that_the_test_put_in_place_of_another_one() -> None:
+    found = sync_part(us(96.1))
+    assert found.endpoint is not None
+    stand_ins = Observed(stand_ins=(found.endpoint.parts[0].name,))
+    assert advised(replace(found, endpoint=replace(found.endpoint, observed=stand_ins))) == {}
+
+
+# ---- validated-again --------------------------------------------------------------------------------------------
+
+ITEM = "shop.Item"
+
+
+def revalidated(made: int, again: int, returned: Mapping[str, int], estimate: Estimate | None = None) -> Result:
+    """Build the record of an endpoint whose handler and whose serialisation create this many models."""
+    handler, serialize = (
+        row(name=name, us=us(640.2), counts=counts(objects=same(number, {ITEM: number} if number else {})))
+        for name, number in (("handler", made), ("serialize", again))
+    )
+    seen = Observed(converts=True, models=("shop.Page", ITEM), returned=returned)
+    books = Books(us(1500), us(10), estimate or us(1400, 20), 1.0)
+    return replace(result(), books=books, endpoint=EndpointReport((handler, serialize), observed=seen))
+
+
+def test_models_that_the_handler_makes_and_fastapi_makes_again() -> None:
+    assert advised(revalidated(100, 100, {})) == {
+        "validated-again": "serialize takes 640.2 of the 1400 µs of the endpoint per request: FastAPI makes 100"
+        " shop.Item from what the handler returns, and the handler makes 100 itself; return those, or a ready Response"
+    }
+    # The model is set to validate its instances again.
+    assert advised(revalidated(100, 100, {ITEM: 0}))["validated-again"].endswith("itself; return a ready Response")
+
+
+def test_models_whose_validators_run_again() -> None:
+    assert advised(revalidated(100, 0, {ITEM: 100})) == {
+        "validated-again": "serialize takes 640.2 of the 1400 µs of the endpoint per request: FastAPI calls validators"
+        " of shop.Item 100 times, though the handler returns shop.Item already; a ready Response that the handler"
+        " returns does without"
+    }
+    assert "of shop.Item once, though" in advised(revalidated(0, 0, {ITEM: 1}))["validated-again"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        revalidated(0, 100, {}),  # the handler has no models
+        revalidated(1, 100, {}),  # the handler's model is another one
+        revalidated(100, 0, {ITEM: 0}),  # returned as they are
+    ],
+)
+def test_what_is_validated_once_only_takes_long_to_serialize(found: Result) -> None:
+    assert [*advised(found)] == ["serialization"]
+
+
+def test_no_advice_on_validation_that_costs_little() -> None:
+    assert advised(revalidated(100, 100, {ITEM: 100}, us(9000))) == {}
+
+
 # ---- solved-again -----------------------------------------------------------------------------------------------
 
 TWICE = Observed(calls={"shop.auth:user": 2})
@@ -447,6 +575,8 @@ def test_the_record_that_was_written_gives_the_same_advice() -> None:
         opened(serialize(us(640.2)), CONVERTS),
         opened(row(name="shop.auth:user", us=us(412)), TWICE),
         opened(row(name="validate", us=us(310.4)), OVERRIDDEN),
+        result(making(CLIENT, us(8412))),
+        revalidated(100, 0, {ITEM: 100}),
     ):
         assert list(advise(from_json(to_json(found, "test_x")))) == list(advise(found)) != []
 

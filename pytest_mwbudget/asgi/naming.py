@@ -33,7 +33,12 @@ def qualname_of(callee: object) -> str:
         return f"{callee.__globals__.get('__name__', '?')}.{name_of_code(callee.__code__)}"
     if type(callee) is CodeType:
         return f"{callee.co_filename}.{name_of_code(callee)}"
-    return f"{type(callee).__module__}.{type(callee).__qualname__}"
+    return type_name(type(callee))
+
+
+def type_name(kind: type) -> str:
+    """Return `module.qualname` of a class, as counts have it."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def display_name(callee: object) -> str:

@@ -7,17 +7,20 @@ of ASGI callables are the *steps* of the request, each inside another one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import CodeType, FrameType
 
 from ..interpreter import internals
+from ..interpreter.code_patching import Function
 from ..model.endpoint import SERIALIZE, VALIDATE
 from .callables import functions_called
 from .calls import Call
 from .frameworks import fastapi, reading, starlette
+from .frameworks.gates import INSIDE
 from .frameworks.seam import FrameworkLayer, Hook
 
 UNREADABLE = "its parts could not be read ({}: {})"
@@ -55,8 +58,10 @@ class Opening:
 
     `route` is the framework of the route, None if the request came to no route. `endpoint` is the callable of the
     route, and `handler` are its hooks, empty for a route of FastAPI. `solved` are the dependencies that FastAPI solved.
-    `overrides` is the number of entries in `dependency_overrides`, and `rebuilt` says how often FastAPI rebuilt a
-    dependency because of them. `error` says why the parts could not be read.
+    `stand_ins` are the values in `dependency_overrides`, and `rebuilt` says how often FastAPI rebuilt a dependency
+    because of them. `models` are the models in the type of the response, and `returned` those of them that the handler
+    returned, each with the functions that validate it. `validated` counts the calls of these functions. `error` says
+    why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -66,8 +71,11 @@ class Opening:
     endpoint: object = None
     handler: list[Hook] = field(default_factory=list)
     solved: list[object] = field(default_factory=list)
-    overrides: int = 0
+    stand_ins: Sequence[object] = ()
     rebuilt: int = 0
+    models: list[type] = field(default_factory=list)
+    returned: dict[type, set[Function]] = field(default_factory=dict)
+    validated: Counter[Function] = field(default_factory=Counter)
     error: str | None = None
 
     def begin(self) -> None:
@@ -91,19 +99,31 @@ class Opening:
         except Exception as error:
             self._note_error(error)
             return
-        if hook is not None and frame not in self.step_of:
+        if hook is not None and hook.layer is None:
+            self.validated[hook.function] += 1
+        elif hook is not None and frame not in self.step_of:
             self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
             if hook.layer is not None and hook.layer.name == VALIDATE:
                 self._read_dependency(frame)
+            elif hook.layer is not None and hook.layer.name == SERIALIZE:
+                self._guarded(self._read_response(frame))
 
     def _read_dependency(self, frame: FrameType) -> None:
         """Watch the callable for which FastAPI solves dependencies, which is the handler in the outermost call."""
         outer = self.step_of[frame].outer_steps()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
             found = self._guarded(fastapi.dependency_hooks(frame.f_locals))
-            self.overrides = fastapi.overrides(frame.f_locals)
-            self.rebuilt += bool(self.overrides)
+            self.stand_ins = fastapi.stand_ins(frame.f_locals)
+            self.rebuilt += bool(self.stand_ins)
             self.solved += [hook.layer.callee for hook in found[:1] if hook.layer is not None]
+
+    def _read_response(self, frame: FrameType) -> Iterator[Hook]:
+        """Note the models of a response, and yield hooks of the validators of those that the handler returned."""
+        for model in fastapi.response_models(frame.f_locals):
+            self.models.append(model)
+            if fastapi.returns(frame.f_locals, model):
+                self.returned[model] = set(fastapi.validators(model))
+                yield from (Hook(function, None, None, INSIDE, part=True) for function in self.returned[model])
 
     def entered_asgi(self, frame: FrameType, call: Call, task: object, *, elsewhere: bool) -> None:
         """Note the call of an ASGI callable, and watch the callable of the route if the router has found it."""
@@ -182,6 +202,10 @@ class Opening:
         """Return whether FastAPI turned what the handler returned into a response."""
         gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
         return any(self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ())))
+
+    def validated_again(self) -> dict[type, int]:
+        """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
+        return {model: sum(self.validated[one] for one in functions) for model, functions in self.returned.items()}
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
         """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.

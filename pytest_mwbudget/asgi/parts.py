@@ -18,7 +18,7 @@ from .calls import FrameworkCall
 from .frameworks import reading
 from .frameworks.gates import hook
 from .frameworks.seam import FrameworkLayer, Hook
-from .naming import numbered
+from .naming import numbered, type_name
 from .opening import UNREADABLE, Opening, Step
 from .origins import origin_of, origin_of_class
 from .stack import Entry, Stack
@@ -79,7 +79,15 @@ def _opened(
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
     rows = tuple(_rows(entries, endpoint))
     repeated = dict(_repeated(rows, sites, len(stack.entries), opening))
-    observed = Observed(opening.converts(), repeated, opening.overrides, opening.rebuilt)
+    observed = Observed(
+        converts=opening.converts(),
+        calls=repeated,
+        overrides=len(opening.stand_ins),
+        rebuilt=opening.rebuilt,
+        stand_ins=tuple(_stand_ins(rows, entries, opening)),
+        models=tuple(dict.fromkeys(map(type_name, opening.models))),
+        returned={type_name(model): calls for model, calls in opening.validated_again().items()},
+    )
     return replace(stack, entries=tuple(entries), parts=rows, observed=observed)
 
 
@@ -93,6 +101,13 @@ def _repeated(
             assert site.hook.layer is not None
             if (calls := opening.calls_of(site.hook.layer.callee, site.steps)) > 1:
                 yield layer.name, calls
+
+
+def _stand_ins(rows: Iterable[tuple[EntryIndex, Layer]], entries: Sequence[Entry], opening: Opening) -> Iterator[str]:
+    """Yield the dependencies that overrides put in place of others."""
+    for index, layer in rows:
+        if layer.kind == "dependency" and any(entries[index].callee is one for one in opening.stand_ins):
+            yield layer.name
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:

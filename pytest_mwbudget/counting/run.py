@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..asgi.loops import Library
+from ..asgi.naming import type_name
 from ..asgi.stack import Stack
 from ..errors import tagged
 from ..interpreter.clocks import Clock
@@ -136,8 +137,3 @@ class CountingRun:
             types[owner][names[id(kind)]] += number
         spawned, messages = self.charging.spawning.take(), self.charging.messages()
         return RequestCharges(tallies, dict(types), *spawned, *messages, self._others())
-
-
-def type_name(kind: type) -> str:
-    """Return `module.qualname` of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -31,12 +31,19 @@ class Observed:
     - `calls`: the dependencies that FastAPI called more than once, with the number of calls
     - `overrides`: the entries of `dependency_overrides`
     - `rebuilt`: how often FastAPI rebuilt a dependency in the request, because there are such entries
+    - `stand_ins`: the rows of dependencies that such entries put in place of others
+    - `models`: the models of Pydantic in the type of the response
+    - `returned`: those of them that the handler returned instances of, each with the number of calls of their model
+      validators by FastAPI
     """
 
     converts: bool = False
     calls: Mapping[str, int] = field(default_factory=dict)
     overrides: int = 0
     rebuilt: int = 0
+    stand_ins: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    returned: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

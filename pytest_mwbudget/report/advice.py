@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..errors import explain_command
-from ..model.endpoint import SERIALIZE, VALIDATE
-from ..model.estimate import Estimate
+from ..model.endpoint import HANDLER, SERIALIZE, VALIDATE
 from ..model.results import Advice, Counts, LayerReport, Result
+from ..model.stack import Layer, RowIndex
+from . import shareable
 from .text import figure
 
 Rule: TypeAlias = Callable[[Result, LayerReport], str | None]
@@ -37,9 +38,15 @@ MOST_OBJECTS_SHARE = 0.75
 
 
 def advise(result: Result) -> Iterator[Advice]:
-    """Yield the advice for each layer, outermost first, then for each part: at most one sentence for each rule."""
-    parts = result.endpoint.parts if result.endpoint else ()
-    for rows, rules in ((result.layers, RULES_OF_LAYERS), (parts, RULES_OF_PARTS)):
+    """Yield the advice for each row, outermost first, then for each part: at most one sentence for each rule.
+
+    A dependency that the test put in place of another one gets none: what it costs is no cost of the app.
+    """
+    observed = result.endpoint.observed if result.endpoint else None
+    stand_ins = observed.stand_ins if observed else ()
+    parts = [part for part in result.endpoint.parts if part.name not in stand_ins] if result.endpoint else []
+    frames = list(_frames(result))
+    for rows, rules in ((result.layers, RULES_OF_LAYERS), (frames, RULES_OF_FRAMES), (parts, RULES_OF_PARTS)):
         for report in rows:
             for name, rule in rules.items():
                 text = rule(result, report)
@@ -157,22 +164,64 @@ def per_message(result: Result, report: LayerReport) -> str | None:
     )
 
 
+# ---- rules of every row ---------------------------------------------------------------------------------------------
+
+
+def client_per_request(result: Result, report: LayerReport) -> str | None:
+    """Find a row that makes a client, an engine or a pool in each request."""
+    counts, us, origin = report.counts, report.us, report.layer.origin
+    made = shareable.made(counts.objects.kinds) if counts and counts.objects else {}
+    if not made:
+        return None
+    *first, last = (f"{number} {kind}" for kind, number in made.items())
+    listed = f"{', '.join(first)} and {last}" if first else last
+    took = f"takes {figure(us.estimate)} µs and " if us and math.isfinite(us.half_width) else ""
+    what = "it" if sum(made.values()) == 1 else "them"
+    remedy = (
+        f"make {what} once, for example in the lifespan, and share {what}"
+        if origin is None or origin.own
+        else f"it comes from {origin.distribution}, so look for a setting with which it shares {what}"
+    )
+    return f"{report.name} {took}makes {listed} in each request: {remedy}"
+
+
 # ---- rules of parts of the endpoint -----------------------------------------------------------------------------
 
 
 def serialization(result: Result, report: LayerReport) -> str | None:
     """Find an endpoint that spends much of its time on what FastAPI does with the value that the handler returns."""
     observed = result.endpoint.observed if result.endpoint else None
-    whole = result.books.endpoint if result.books else None
-    if report.name != SERIALIZE or observed is None or not observed.converts or not _is_large(report.us, whole):
+    share = _large_share(result, report, SERIALIZE)
+    if share is None or observed is None or not observed.converts or validated_again(result, report) is not None:
         return None
-    assert report.us is not None
-    assert whole is not None
     return (
-        f"{SERIALIZE} takes {figure(report.us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per"
-        " request: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
+        f"{share}: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
         " without"
     )
+
+
+def validated_again(result: Result, report: LayerReport) -> str | None:
+    """Find an endpoint for which FastAPI validates models that the handler has made already."""
+    observed = result.endpoint.observed if result.endpoint else None
+    share = _large_share(result, report, SERIALIZE)
+    if share is None or observed is None:
+        return None
+    for model in observed.models:
+        first, again = (_created(result, part, model) for part in (HANDLER, SERIALIZE))
+        calls = observed.returned.get(model, 0)
+        if 0 < again <= first:
+            instead = "a ready Response" if model in observed.returned else "those, or a ready Response"
+            return (
+                f"{share}: FastAPI makes {again} {model} from what the handler returns, and the handler makes {first}"
+                f" itself; return {instead}"
+            )
+        if calls:
+            times = "once" if calls == 1 else f"{calls} times"
+            return (
+                f"{share}: FastAPI calls validators of {model} {times}, though the handler returns {model} already; a"
+                " ready Response that the handler returns does without"
+            )
+    return None
 
 
 def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
@@ -203,16 +252,13 @@ def solved_again(result: Result, report: LayerReport) -> str | None:
 def overrides(result: Result, report: LayerReport) -> str | None:
     """Find an endpoint that is much slower than in production, because the test overrides dependencies."""
     observed = result.endpoint.observed if result.endpoint else None
-    whole = result.books.endpoint if result.books else None
-    if report.name != VALIDATE or observed is None or not observed.rebuilt or not _is_large(report.us, whole):
+    share = _large_share(result, report, VALIDATE)
+    if share is None or observed is None or not observed.rebuilt:
         return None
-    assert report.us is not None
-    assert whole is not None
     entries = "1 entry" if observed.overrides == 1 else f"{observed.overrides} entries"
     times = "once" if observed.rebuilt == 1 else f"{observed.rebuilt} times"
     return (
-        f"{VALIDATE} takes {figure(report.us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per request:"
-        f" dependency_overrides has {entries}, so FastAPI rebuilds a dependency {times} in each request; both"
+        f"{share}: dependency_overrides has {entries}, so FastAPI rebuilds a dependency {times} in each request; both"
         " figures are those of this test, and larger than in production"
     )
 
@@ -224,9 +270,14 @@ RULES_OF_LAYERS: Mapping[str, Rule] = {
     "waiting": waiting,
     "thread-hops": thread_hops,
     "per-message": per_message,
+    "client-per-request": client_per_request,
 }
+# Of the rows that are neither layers nor parts.
+RULES_OF_FRAMES: Mapping[str, Rule] = {"client-per-request": client_per_request}
 RULES_OF_PARTS: Mapping[str, Rule] = {
+    "client-per-request": client_per_request,
     "serialization": serialization,
+    "validated-again": validated_again,
     "thread-hops": thread_hops_of_part,
     "solved-again": solved_again,
     "overrides": overrides,
@@ -245,9 +296,28 @@ def _inside(result: Result, report: LayerReport) -> Counts | None:
     return result.ledger.endpoint if result.ledger else None
 
 
-def _is_large(us: Estimate | None, whole: Estimate | None) -> bool:
-    """Return whether a part certainly takes much time and a large share of the endpoint's."""
-    return us is not None and whole is not None and us.low >= max(LARGE_US, LARGE_SHARE * whole.high)
+def _frames(result: Result) -> Iterator[LayerReport]:
+    """Yield what is outside all layers, and the endpoint if it has no parts, as if they were layers."""
+    books, ledger = result.books, result.ledger
+    rows = [("(outside)", books.outside if books else None, ledger.outside if ledger else None)]
+    if result.endpoint is None or not result.endpoint.parts:
+        rows += [("(endpoint)", books.endpoint if books else None, ledger.endpoint if ledger else None)]
+    for name, us, counts in rows:
+        yield LayerReport(Layer(RowIndex(-1), name, name, "part"), us=us, counts=counts)
+
+
+def _large_share(result: Result, report: LayerReport, name: str) -> str | None:
+    """Say what the part of this name takes of the endpoint; None unless that is certainly much, and a large share."""
+    us, whole = report.us, result.books.endpoint if result.books else None
+    if report.name != name or us is None or whole is None or not us.low >= max(LARGE_US, LARGE_SHARE * whole.high):
+        return None
+    return f"{name} takes {figure(us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per request"
+
+
+def _created(result: Result, part: str, kind: str) -> int:
+    """Return how many objects of a type a part of the endpoint creates, 0 if they were not counted."""
+    counted = (one.counts for one in result.endpoint.parts if one.name == part) if result.endpoint else ()
+    return sum(counts.objects.kinds.get(kind, 0) for counts in counted if counts and counts.objects)
 
 
 def _multiples(kinds: Mapping[str, int], messages: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, cast
@@ -340,8 +340,14 @@ def from_json(data: Mapping[str, Any]) -> Result:
 def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
     parts = tuple(_read_layer(part, why) for part in data["parts"])
     judged = Judged(**data["judged"]) if data["judged"] else None
-    observed = Observed(**data["observed"]) if data["observed"] else None
-    return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]), observed)
+    return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]), _read_observed(data["observed"]))
+
+
+def _read_observed(data: Mapping[str, Any] | None) -> Observed | None:
+    if data is None:
+        return None
+    observed = Observed(**data)
+    return replace(observed, stand_ins=tuple(observed.stand_ins), models=tuple(observed.models))
 
 
 def _read_change(data: Mapping[str, Any]) -> Change:
