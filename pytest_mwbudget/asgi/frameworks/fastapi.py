@@ -15,7 +15,7 @@ from .reading import is_a, read
 from .seam import FrameworkLayer, Hook
 
 GATES = (
-    Gate(VALIDATE, "fastapi.dependencies.utils", ("solve_dependencies",), needed=True),
+    Gate(VALIDATE, "fastapi.dependencies.utils", ("solve_dependencies",), needed=True, after=()),
     Gate(HANDLER, "fastapi.routing", ("run_endpoint_function",), needed=True),
     Gate(SERIALIZE, "fastapi.routing", ("serialize_response",), needed=True),
 )
