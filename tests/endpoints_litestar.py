@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Litestar would have to evaluate the annotations.
 
+import asyncio
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +127,25 @@ async def beside(base: Number, sync: Number) -> None:
     cost("handler")
 
 
+async def waits() -> int:
+    loop = asyncio.get_running_loop()
+    answer = loop.create_future()
+
+    def over() -> None:
+        cost("waits")
+        answer.set_result(1)
+
+    loop.call_soon(loop.call_soon, over)
+    return await answer
+
+
+@get(
+    "/waiting",
+    dependencies={"base": Provide(base), "sync": Provide(sync, sync_to_thread=False), "waits": Provide(waits)},
+)
+async def waiting(base: Number, sync: Number, waits: Number) -> None: ...
+
+
 @get(
     "/twice",
     dependencies={"first": Provide(sync_generator), "inline": Provide(base), "generator": Provide(generator)},
@@ -169,5 +189,5 @@ async def mounted(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-HANDLERS = [handler, in_thread, beside, twice, create, stream, Views, mounted]
+HANDLERS = [handler, in_thread, beside, waiting, twice, create, stream, Views, mounted]
 app = Litestar(HANDLERS, openapi_config=None)

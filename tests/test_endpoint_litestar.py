@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.asgi.frameworks.gates import Gate
 from pytest_mwbudget.asgi.opening import GATES
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.model.endpoint import HANDLER, RESPOND, SERIALIZE
 from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Measurement
+from pytest_mwbudget.model.stack import owner_of, parts_of
+from pytest_mwbudget.timing.probes import Probes
 
-from .apps import Noop, measured, needs, stack_of
+from .apps import Noop, caller, discovered, measured, needs, stack_of
 from .conftest import needs as needs_package
 from .endpoints import costs, spin, work
 from .test_endpoint import number, rows
@@ -195,6 +199,25 @@ def more_ticks(url: str) -> dict[str, float]:
 def test_every_part_has_its_own_calls_by_the_clock() -> None:
     added = more_ticks("/async")
     assert added == pytest.approx({**dict.fromkeys(added, 0), **MORE, "generator": 26}, abs=0.2)
+
+
+def test_a_wait_beside_other_dependencies_is_that_of_the_one_that_waits() -> None:
+    now_ns = [0]
+
+    def advance(ns: int) -> None:
+        now_ns[0] += ns
+
+    async def main() -> dict[str, int]:
+        call = await caller(app, url="/waiting")
+        stack = (await discovered(call)).inside
+        probes = Probes(stack, lambda: now_ns[0], suspending=True)
+        with probes.installed(probes.probed), costs(advance, {"waits": 1000}):
+            await call(probes.watch)
+        used = spent(probes.read(), probes.owners)
+        rows = {layer.name.rpartition(":")[2]: entry for entry, layer in stack.layers if entry is not None}
+        return {name: sum(used.ns[owner_of(i)] for i in parts_of(stack.entries, row)) for name, row in rows.items()}
+
+    assert {name: ns for name, ns in asyncio.run(main()).items() if ns} == {"waits": 1000}
 
 
 @pytest.mark.live

@@ -160,7 +160,7 @@ class Probes:
         """The site's probe, which also steps the tasks that its layers begin."""
         probe = self._probe(site)
         if any(entry.own_task for entry in self.stack.entries if entry.function is site.function):
-            return stepping_probe(probe, self.log, self.clock, self._steppers, site.outer_owners)
+            return stepping_probe(probe, self.log, self.clock, self._steppers, site.outer_owners, beside=site.is_part)
         return probe
 
     def _inside_of(self, site: _Site) -> Collection[Owner] | None:
