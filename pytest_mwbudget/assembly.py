@@ -182,7 +182,7 @@ def counted(
     }
     found[OUTSIDE] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
     if stack.endpoint is not None:
-        found[ENDPOINT] = row((*parts(stack.endpoint), *map(owner_of, stack.part_entries)))
+        found[ENDPOINT] = row({*parts(stack.endpoint), *map(owner_of, stack.part_entries)})
     outermost = row([owner_of(OUTERMOST)])
     total = row(map(Owner, range(len(stack.entries) + 1)))
     total = replace(total, received=outermost.received, sent=outermost.sent)

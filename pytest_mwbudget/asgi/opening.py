@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -16,14 +16,16 @@ from types import CodeType, FrameType
 
 from ..interpreter import internals
 from ..interpreter.code_patching import Function
-from ..model.endpoint import SERIALIZE, VALIDATE
+from ..model.endpoint import ROUTING, SERIALIZE, VALIDATE
 from .callables import functions_called
 from .calls import Call
-from .frameworks import fastapi, reading, starlette
+from .frameworks import django, fastapi, litestar, reading, starlette
 from .frameworks.gates import INSIDE
 from .frameworks.seam import FrameworkLayer, Hook
 
 UNREADABLE = "its parts could not be read ({}: {})"
+# By package, the functions that enter parts. An endpoint of FastAPI has those of Starlette too.
+GATES = {"starlette": starlette.GATES, "fastapi": fastapi.GATES, "litestar": litestar.GATES, "django": django.GATES}
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +58,12 @@ _current: ContextVar[Step | None] = ContextVar("pytest_mwbudget_step", default=N
 class Opening:
     """The steps of one request, in order, and what its route is.
 
-    `route` is the framework of the route, None if the request came to no route. `endpoint` is the callable of the
-    route, and `handler` are its hooks, empty for a route of FastAPI. `solved` are the dependencies that FastAPI solved.
-    `stand_ins` are the values in `dependency_overrides`, and `rebuilt` says how often FastAPI rebuilt a dependency
-    because of them. `models` are the models in the type of the response, and `returned` those of them that the handler
-    returned, each with the functions that validate it. `validated` counts the calls of these functions. `error` says
-    why the parts could not be read.
+    `route` is the framework of the route, None if the request came to no route. `endpoint` is what the framework has
+    for the route: the callable, or Litestar's handler. `handler` are the hooks of the callable, empty for a route of
+    FastAPI. `solved` are the dependencies that FastAPI solved. `stand_ins` are the values in `dependency_overrides`,
+    and `rebuilt` says how often FastAPI rebuilt a dependency because of them. `models` are the models in the type of
+    the response, and `returned_models` those of them that the handler returned, each with the functions that validate
+    it. `validated` counts the calls of these functions. `error` says why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -74,15 +76,16 @@ class Opening:
     stand_ins: Sequence[object] = ()
     rebuilt: int = 0
     models: list[type] = field(default_factory=list)
-    returned: dict[type, set[Function]] = field(default_factory=dict)
+    returned_models: dict[type, set[Function]] = field(default_factory=dict)
     validated: Counter[Function] = field(default_factory=Counter)
     error: str | None = None
 
     def begin(self) -> None:
         """Watch the functions of the frameworks that are imported."""
-        for package, gates in (("starlette", starlette.GATES), ("fastapi", fastapi.GATES)):
+        for package, gates in GATES.items():
             for gate in gates if package in sys.modules else ():
-                self._watch(gate.hooks(FrameworkLayer(None, (), name=gate.part)))
+                if not gate.of_each:
+                    self._watch(gate.hooks(FrameworkLayer(None, (), name=gate.part)))
 
     def _watch(self, hooks: Iterable[Hook]) -> None:
         for hook in hooks:
@@ -104,12 +107,15 @@ class Opening:
         elif hook is not None and frame not in self.step_of:
             self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
             if hook.layer is not None and hook.layer.name == VALIDATE:
-                self._read_dependency(frame)
+                self._read_dependencies(frame)
             elif hook.layer is not None and hook.layer.name == SERIALIZE:
                 self._guarded(self._read_response(frame))
 
-    def _read_dependency(self, frame: FrameType) -> None:
+    def _read_dependencies(self, frame: FrameType) -> None:
         """Watch the callable for which FastAPI solves dependencies, which is the handler in the outermost call."""
+        if self.route == "litestar":
+            self._guarded(litestar.dependency_hooks(frame.f_locals))
+            return
         outer = self.step_of[frame].outer_steps()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
             found = self._guarded(fastapi.dependency_hooks(frame.f_locals))
@@ -122,15 +128,21 @@ class Opening:
         for model in fastapi.response_models(frame.f_locals):
             self.models.append(model)
             if fastapi.returns(frame.f_locals, model):
-                self.returned[model] = set(fastapi.validators(model))
-                yield from (Hook(function, None, None, INSIDE, part=True) for function in self.returned[model])
+                self.returned_models[model] = set(fastapi.validators(model))
+                yield from (Hook(function, None, None, INSIDE, part=True) for function in self.returned_models[model])
 
     def entered_asgi(self, frame: FrameType, call: Call, task: object, *, elsewhere: bool) -> None:
         """Note the call of an ASGI callable, and watch the callable of the route if the router has found it."""
-        if frame not in self.step_of:  # a mounted app, which is the handler
-            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
+        self.entered_layer(frame, task, elsewhere=elsewhere)  # perhaps a mounted app, which is the handler
         scope = call.scope
-        if "endpoint" in scope and scope["endpoint"] is not self.endpoint:
+        if django.is_handler(call.lead):
+            self.route, self.endpoint, self.handler = "django", None, []
+        elif litestar.is_route(handler := scope.get("route_handler")):
+            if handler is not self.endpoint:
+                self.route, self.endpoint = "litestar", handler
+                self.handler = self._guarded(litestar.handler_hooks(handler))
+                self._guarded(litestar.hooks_beside(handler))
+        elif "endpoint" in scope and scope["endpoint"] is not self.endpoint:
             self.endpoint, self.handler = scope["endpoint"], []
             if fastapi.is_route(scope.get("route")):
                 self.route = "fastapi"
@@ -139,6 +151,20 @@ class Opening:
             # FastAPI calls the handler of a WebSocket itself, past the function for those of requests.
             if self.route == "starlette" or scope.get("type") == "websocket":
                 self.handler = self._guarded(starlette.handler_hooks(scope))
+
+    def entered_layer(self, frame: FrameType, task: object, *, elsewhere: bool) -> None:
+        """Note a call that is traced as that of a layer or of the endpoint, unless it enters a part."""
+        if frame not in self.step_of:
+            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
+
+    def returned(self, frame: FrameType, answer: object) -> None:
+        """Note that a step is over, and watch the view that Django's routing returned."""
+        step = self.step_of[frame]
+        step.over = True
+        routed = step.hook is not None and step.hook.layer is not None and step.hook.layer.name == ROUTING
+        if routed and answer is not None:
+            self.route, self.endpoint = "django", answer
+            self.handler = self._guarded(django.view_hooks(answer))
 
     def _guarded(self, hooks: Iterator[Hook]) -> list[Hook]:
         """Watch and return the hooks; none if they cannot be read."""
@@ -160,14 +186,17 @@ class Opening:
 
     def _outer(self, frame: FrameType, *, elsewhere: bool) -> Step | None:
         """Return the step inside which a frame runs: on its own stack, or else where its task or work was made."""
-        outer = frame.f_back
-        while outer is not None:
-            if outer in self.step_of:
-                return self.step_of[outer]
-            outer = outer.f_back
         inherited = _current.get()
         if inherited is not None and inherited.over:
             inherited = next((step for step in inherited.outer_steps() if not step.over), None)
+        outer = frame.f_back
+        while outer is not None:
+            if outer in self.step_of:
+                below = self.step_of[outer]
+                # A thread that waits for the event loop may do work for it meanwhile, as asgiref's do.
+                for_loop = elsewhere and inherited in self.steps and below in inherited.outer_steps()
+                return inherited if for_loop else below
+            outer = outer.f_back
         if inherited is None and elsewhere:
             inherited = next((step for step in reversed(self.steps) if not step.over), None)
         return inherited if inherited in self.steps else None
@@ -183,19 +212,19 @@ class Opening:
 
     # ---- the result -------------------------------------------------------------------------------------------------
 
-    def why_moved(self) -> str | None:
+    def why_moved(self, entered: Collection[object]) -> str | None:
         """Return which function of the route's framework is missing or was not called, None if all is as it should be.
 
-        A handler that is not called, because the request was refused, moves nothing.
+        `entered` are the parts that the request entered. A handler that is not called, because the request was refused,
+        moves nothing.
         """
-        if self.route != "fastapi":
-            return None
-        for gate in fastapi.GATES:
-            hooks = list(gate.hooks(FrameworkLayer(None, ())))
-            if gate.needed and not hooks:
-                return f"{_release('fastapi')} has no function {gate.name}"
-            if gate.part == VALIDATE and not any(self._is_step_of(hook) for hook in hooks):
-                return f"{_release('fastapi')} did not call {gate.name}"
+        assert self.route is not None
+        for gate in GATES[self.route]:
+            if gate.needed and gate.function is None:
+                return f"{_release(self.route)} has no function {gate.name}"
+            called = any(map(self._is_step_of, gate.hooks(FrameworkLayer(None, ()))))
+            if gate.after is not None and all(part in entered for part in gate.after) and not called:
+                return f"{_release(self.route)} did not call {gate.name}"
         return None
 
     def converts(self) -> bool:
@@ -205,7 +234,9 @@ class Opening:
 
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
-        return {model: sum(self.validated[one] for one in functions) for model, functions in self.returned.items()}
+        return {
+            model: sum(self.validated[one] for one in functions) for model, functions in self.returned_models.items()
+        }
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
         """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.

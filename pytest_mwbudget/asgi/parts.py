@@ -27,9 +27,11 @@ from .tracing import Trace, TracedCall
 # What tells the entries of parts apart: the function, its first argument, and the part.
 Key: TypeAlias = tuple[int, int, object]
 
-NO_ROUTE = "the request came to no route of FastAPI or Starlette"
+NO_ROUTE = "the request came to no route of Django, FastAPI, Litestar or Starlette"
 NO_HANDLER = "its handler is not entered through a Python function"
 SYNC = "it is not async, so the framework calls it in a thread"
+# The frameworks that call every callable in a thread that is not async.
+HAND_ON_SYNC = ("fastapi", "starlette")
 ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 TOGETHER = "it is measured together with {}: {}"
 
@@ -76,8 +78,9 @@ def _opened(
     if why is not None:
         return replace(stack, closed=tagged(why, "endpoint-closed"))
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
-    entries = [*stack.entries, *_entries(sites, len(stack.entries), around, opening)]
-    rows = tuple(_rows(entries, endpoint))
+    own = _own_part(stack.entries[endpoint], sites)
+    entries = [*stack.entries, *_entries(sites, len(stack.entries), around, {own: endpoint}, opening)]
+    rows = tuple(_rows(entries, endpoint, own, opening))
     repeated = dict(_repeated(rows, sites, len(stack.entries), opening))
     observed = Observed(
         converts=opening.converts(),
@@ -113,11 +116,14 @@ def _stand_ins(rows: Iterable[tuple[EntryIndex, Layer]], entries: Sequence[Entry
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:
     if endpoint.function is None or opening.route is None:
         return NO_ROUTE
-    if (moved := opening.why_moved()) is not None:
+    entered = {site.part for site in sites}
+    if (moved := opening.why_moved(entered)) is not None:
         return moved
-    if opening.route == "starlette" and not any(site.part == HANDLER for site in sites):
-        return NO_HANDLER
-    return None
+    if opening.route == "starlette":
+        missing = HANDLER not in entered
+    else:
+        missing = opening.route != "fastapi" and opening.endpoint is not None and not opening.handler
+    return NO_HANDLER if missing else None
 
 
 # ---- which functions enter parts ------------------------------------------------------------------------------------
@@ -131,8 +137,10 @@ def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
     found: dict[Key, _Site] = {}
     innermost = _innermost(stack, endpoint)
     for step in opening.steps:
-        outer = [calls[one.frame] for one in step.outer_steps() if one.frame in calls]
-        if not any(call.callee is own.callee and call.function is own.function for call in outer):
+        outer = (calls[one.frame] for one in step.outer_steps() if one.frame in calls)
+        # Some methods of Django's middlewares are called inside the endpoint. What they call belongs to them.
+        around = next((call for call in outer if _enters(call, own) or (call.hook and call.hook.layer)), None)
+        if around is None or not _enters(around, own):
             continue
         entered = _hook_of(step, calls, opening, innermost)
         if entered is not None:
@@ -145,6 +153,10 @@ def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
             yield site
 
 
+def _enters(call: TracedCall, entry: Entry) -> bool:
+    return call.callee is entry.callee and call.function is entry.function
+
+
 def _inside_its_own(site: _Site, step: Step, by_step: Mapping[Step, _Site]) -> bool:
     outer = next((by_step[one] for one in step.outer_steps() if one in by_step), None)
     return outer is not None and outer is not site and outer.part == site.part
@@ -154,7 +166,7 @@ def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening
     """Return the hook of the part that a step enters, None for a step that enters none."""
     if step.hook is not None:
         layer = step.hook.layer
-        stale = layer is not None and layer.name == HANDLER and opening.route == "starlette"
+        stale = layer is not None and layer.name == HANDLER and opening.route != "fastapi"
         return None if stale and step.hook not in opening.handler else step.hook
     call = calls.get(step.frame)
     if call is None or call.function is None:
@@ -180,12 +192,25 @@ def _key(site: _Site) -> Key:
 # ---- entries --------------------------------------------------------------------------------------------------------
 
 
+def _own_part(endpoint: Entry, sites: Iterable[_Site]) -> str:
+    """Return the part to which belongs what is in no other part."""
+    # A route with a layer of its own has no router inside that layer.
+    return ROUTING if endpoint.kind == "routing" or any(site.part == FRAMEWORK for site in sites) else FRAMEWORK
+
+
 def _entries(
-    sites: Sequence[_Site], number_of_first: int, around: Mapping[Step, EntryIndex], opening: Opening
+    sites: Sequence[_Site],
+    number_of_first: int,
+    around: Mapping[Step, EntryIndex],
+    known: Mapping[object, EntryIndex],
+    opening: Opening,
 ) -> Iterator[Entry]:
-    """Yield the entries of the parts; `around` has the steps that enter the endpoint."""
+    """Yield the entries of the parts.
+
+    `around` has the steps that enter the endpoint, and `known` the part whose first entry is the endpoint's.
+    """
     steps = dict(around)
-    first: dict[object, EntryIndex] = {}
+    first = dict(known)
     for number, site in enumerate(sites, number_of_first):
         steps |= dict.fromkeys(site.steps, EntryIndex(number))
     for number, site in enumerate(sites, number_of_first):
@@ -222,9 +247,11 @@ def _callee(site: _Site, opening: Opening) -> object:
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(entries: Sequence[Entry], endpoint: EntryIndex) -> Iterator[tuple[EntryIndex, Layer]]:
+def _rows(
+    entries: Sequence[Entry], endpoint: EntryIndex, own: str, opening: Opening
+) -> Iterator[tuple[EntryIndex, Layer]]:
     """Yield the rows of the parts: those with names of their own in the order of PARTS, dependencies as called."""
-    reserved: dict[str, EntryIndex] = {}
+    reserved = {own: endpoint}
     dependencies: list[EntryIndex] = []
     for number, entry in enumerate(entries):
         layer = entry.hook.layer if entry.is_part and entry.hook else None
@@ -234,19 +261,16 @@ def _rows(entries: Sequence[Entry], endpoint: EntryIndex) -> Iterator[tuple[Entr
             dependencies.append(EntryIndex(number))
         else:
             reserved[layer.name] = EntryIndex(number)
-    # A route with a layer of its own has no router inside that layer.
-    own = ROUTING if entries[endpoint].kind == "routing" or FRAMEWORK in reserved else FRAMEWORK
-    reserved[own] = endpoint
     names = numbered([name_of(entries[index].callee) for index in dependencies])
     rows: list[tuple[EntryIndex, str]] = []
     for name in PARTS:
         rows += [(reserved[name], name)] if name in reserved else []
         rows += zip(dependencies, names, strict=True) if name == VALIDATE else []
     for place, (index, name) in enumerate(rows):
-        yield index, _row(RowIndex(place), name, entries[index], named=name not in PARTS)
+        yield index, _row(RowIndex(place), name, entries[index], opening, named=name not in PARTS)
 
 
-def _row(place: RowIndex, name: str, entry: Entry, *, named: bool) -> Layer:
+def _row(place: RowIndex, name: str, entry: Entry, opening: Opening, *, named: bool) -> Layer:
     shown = named or name == HANDLER
     qualname = name_of(entry.callee)
     origin = origin_of_class(entry.callee) if isinstance(entry.callee, type) else origin_of(entry.callee)
@@ -258,8 +282,15 @@ def _row(place: RowIndex, name: str, entry: Entry, *, named: bool) -> Layer:
         # A dependency may be named like a part: `validate` names the part.
         aliases=frozenset({name.partition("#")[0], qualname.rpartition(":")[2]} - PARTS.keys() if named else ()),
         origin=origin if shown else None,
-        adapts=SYNC if shown and _is_sync(entry.callee) else None,
+        adapts=_adapts(entry, opening) if shown else None,
     )
+
+
+def _adapts(entry: Entry, opening: Opening) -> str | None:
+    """Return why the framework calls a handler or a dependency in a thread, None if it does not."""
+    if opening.route in HAND_ON_SYNC:
+        return SYNC if _is_sync(entry.callee) else None
+    return entry.hook.layer.adapts if entry.hook and entry.hook.layer else None
 
 
 def _is_sync(callee: object) -> bool:

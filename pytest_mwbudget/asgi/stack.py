@@ -51,6 +51,11 @@ class Entry(Boundary):
         return self.hook is not None and self.hook.part
 
     @property
+    def is_layer(self) -> bool:
+        """Whether a framework enters a layer through it."""
+        return self.hook is not None and self.hook.layer is not None and not self.hook.part
+
+    @property
     def ordinary(self) -> bool:
         """Whether its function takes ASGI's arguments last, as most do."""
         return self.function is not None and self.reader.ordinary
@@ -112,19 +117,37 @@ class Stack:
     @property
     def opened(self) -> Stack:
         """The same stack with probes at the parts too."""
-        return replace(self, probeable=(*self.probeable, *self.part_entries))
+        return replace(self, entries=self._told_apart, probeable=(*self.probeable, *self.part_entries))
 
     @property
     def inside(self) -> Stack:
-        """The endpoint as a stack of its own, whose layers are the parts. What is outside has no probe."""
+        """The endpoint as a stack of its own, whose layers are the parts. What is outside has no probe.
+
+        A method of a middleware that is called inside the endpoint has a probe and no row: its time is in no part.
+        """
         assert self.endpoint is not None
+        methods = (i for i in self.probeable if self.entries[i].is_layer and self.entries[i].parent == self.endpoint)
+        parts = [self.entries[index] for index in self.part_entries]
         return replace(
             self,
-            probeable=(self.endpoint, *self.part_entries),
+            entries=self._told_apart,
+            probeable=(self.endpoint, *self.part_entries, *methods),
             endpoint=None,
             outside=False,
             layers=self.parts,
-            threads=self.threads or any(self.entries[index].elsewhere for index in self.part_entries),
+            tasks=self.tasks or any(entry.own_task for entry in parts),
+            threads=self.threads or any(entry.elsewhere for entry in parts),
+        )
+
+    @property
+    def _told_apart(self) -> tuple[Entry, ...]:
+        """The entries, where a layer that shares its function with a part is told from others as the part is."""
+        told = {id(entry.function): entry.hook.told for entry in self.entries if entry.hook and entry.is_part}
+        return tuple(
+            replace(entry, hook=replace(entry.hook, told=told[id(entry.function)]))
+            if entry.hook and entry.is_layer and id(entry.function) in told
+            else entry
+            for entry in self.entries
         )
 
     @property

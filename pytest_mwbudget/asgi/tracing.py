@@ -170,7 +170,9 @@ class Trace:
             return
         hook = self._hook_entered(frame, hooks) if hooks else None
         if hook is not None:
-            self._note(TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook))
+            call = TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook)
+            self._note(call)
+            self.opening.entered_layer(frame, call.task, elsewhere=call.elsewhere)
         if hook is not None or parameters is None:
             return
         optional = [name for name in (parameters.starred, parameters.double_starred) if name]
@@ -282,7 +284,7 @@ class Trace:
         if ended == "suspended":
             return
         if frame in self.opening.step_of:
-            self.opening.step_of[frame].over = True
+            self.opening.returned(frame, answer)
         call, makers = self._call_of.get(frame), self._makers_of.get(frame, [])
         for finished in (*makers, call):
             if finished is not None:

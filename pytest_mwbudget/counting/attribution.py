@@ -40,7 +40,6 @@ class _Site:
     function: Function
     reader: Reader | FrameworkReader
     owners: dict[Key, Owner] = field(default_factory=dict)
-    is_part: bool = False
 
 
 def owner_count(stack: Stack) -> int:
@@ -62,8 +61,8 @@ class Charging:
         self.background = Owner(owner_count(stack) - 2)
         self.aside = Owner(owner_count(stack) - 1)
         # The owners inside which the boundaries of parts are.
-        inside = () if stack.endpoint is None else (stack.endpoint, *stack.part_entries)
-        self.inside = frozenset(map(owner_of, inside))
+        self.parts = frozenset(map(owner_of, stack.part_entries))
+        self.inside = self.parts if stack.endpoint is None else self.parts | {owner_of(stack.endpoint)}
         self.spawning = Spawning(core, self.background, self.aside)
         # Lists, because threads may append at the same time.
         self.received: list[Owner] = []
@@ -104,7 +103,7 @@ class Charging:
         for index in self.stack.probeable:
             entry = self.stack.entries[index]
             assert entry.function is not None
-            site = sites.setdefault(id(entry.function), _Site(entry.function, entry.reader, is_part=entry.is_part))
+            site = sites.setdefault(id(entry.function), _Site(entry.function, entry.reader))
             site.owners[entry.key] = owner_of(index)
         return list(sites.values())
 
@@ -123,7 +122,7 @@ class Charging:
                 core.discount(caller, container)
             call = reader.read(positional, named)
             owner = None if call is None else site.owners.get(call.key)
-            if call is None or owner is None or (site.is_part and caller not in self.inside):
+            if call is None or owner is None or (owner in self.parts and caller not in self.inside):
                 return core.run(caller, original, *positional, **named)
             if isinstance(call, ASGICall):
                 receive = self._stand_in(caller, call.receive, _receiving, lambda: self.received.append(owner))

@@ -409,8 +409,12 @@ class Steppers:
     on: bool
 
 
-def stepping_probe(probe: Probe, timeline: Log, clock: Clock, steppers: Steppers, outer: dict[Owner, Owner]) -> Probe:
+def stepping_probe(
+    probe: Probe, timeline: Log, clock: Clock, steppers: Steppers, outer: dict[Owner, Owner], *, beside: bool = False
+) -> Probe:
     """Return a probe that steps the task a layer begins, with the owners outside such layers in `outer`.
+
+    `beside` means that such tasks run side by side: when one is over, another one may be what the request waits for.
 
     Takes no `Probes`, which would keep itself alive: it holds the code that holds this function, and the garbage
     collector does not look into code.
@@ -418,7 +422,11 @@ def stepping_probe(probe: Probe, timeline: Log, clock: Clock, steppers: Steppers
 
     async def first_of_its_task(outside: Owner, awaitable: Awaitable[Any]) -> Any:
         timeline.extend((outside, clock()))
-        return await stepped(awaitable, timeline, clock)
+        try:
+            return await stepped(awaitable, timeline, clock)
+        finally:
+            if beside:
+                timeline.extend((SUSPENDED, clock()))
 
     def enter(hit: Target, /, *arguments: Any, **named: Any) -> Any:
         answer = probe(hit, *arguments, **named)

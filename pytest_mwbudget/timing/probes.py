@@ -94,7 +94,8 @@ class Probes:
         # The entries whose blank layers can wrap `send`.
         self.wrappable = frozenset(i for i in self.probed if stack.entries[i].ordinary)
         # The owners inside which the boundaries of parts are.
-        self._inside = frozenset((*map(owner_of, self.probed), self.null_owner))
+        around = (owner_of(index) for index in self.probed if not stack.entries[index].is_layer)
+        self._inside = frozenset((*around, self.null_owner))
         self._steppers = Steppers(on=self.steppable)
         self._search = ArgumentSearch(Owner(self.null_owner + 1), self.log, clock)
         self._sites: dict[int, _Site] = {}  # by the identity of the function
@@ -150,9 +151,9 @@ class Probes:
         assert function is not None
         site = self._sites.get(id(function))
         if site is None:
-            site = self._sites[id(function)] = _Site(
-                function, twin(function, function.__code__), entry.reader, entry.is_part
-            )
+            probed = map(self.stack.entries.__getitem__, self.probed)
+            is_part = any(one.is_part for one in probed if one.function is function)
+            site = self._sites[id(function)] = _Site(function, twin(function, function.__code__), entry.reader, is_part)
             probe = self._outer_probe(site)
             site.code = probe_trampoline(
                 site.reader, probe, site.targets, site.twin, self._search, self._inside_of(site)
@@ -165,7 +166,7 @@ class Probes:
         """The site's probe, which also steps the tasks that its layers begin."""
         probe = self._probe(site)
         if any(entry.own_task for entry in self.stack.entries if entry.function is site.function):
-            return stepping_probe(probe, self.log, self.clock, self._steppers, site.outer_owners)
+            return stepping_probe(probe, self.log, self.clock, self._steppers, site.outer_owners, beside=site.is_part)
         return probe
 
     def _inside_of(self, site: _Site) -> Collection[Owner] | None:

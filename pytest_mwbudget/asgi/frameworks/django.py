@@ -9,22 +9,27 @@ the response, signals and sending are not layers.
 
 A middleware that can only be sync makes Django run the middlewares outside it in sync mode too. So the adapter in front
 of them belongs to that middleware.
+
+The parts of the endpoint are entered through functions of Django. What `resolve_request` returns holds the view. Django
+calls an async view itself. For a sync view, and to render a response, it makes an adapter for each request.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ...errors import AppError
+from ...model.endpoint import FRAMEWORK, HANDLER, READ, RESPOND, ROUTING, SERIALIZE
 from ..callables import held_values
+from .gates import Gate, hooks_of_call
 from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, mapped, read
 from .route import Route, parametrised, why_not
-from .seam import Seam
+from .seam import FrameworkLayer, Hook, Seam, framework_app
 
 # The lists of the handler with the methods that Django calls inside the endpoint.
 _LISTS = {
@@ -40,6 +45,28 @@ _MIXED_IN = ("process_request", "process_response")
 _MOST_HELD = 200
 # What makes a regular expression of a path.
 _SPECIAL = re.compile(r"[()\[\]*+?|\\^$]")
+
+IN_THREAD = "it is not async, so Django calls it in a thread"
+_ADAPTER = Gate(HANDLER, "asgiref.sync", ("SyncToAsync", "__call__"), needed=True, of_each=True)
+_RENDER = Gate(SERIALIZE, "django.template.response", ("SimpleTemplateResponse", "render"))
+GATES = (
+    _ADAPTER,
+    _RENDER,
+    # Without middlewares, and where the app is mounted in another one.
+    Gate(FRAMEWORK, "django.core.handlers.asgi", ("ASGIHandler", "__call__")),
+    Gate(READ, "django.core.handlers.asgi", ("ASGIHandler", "read_body")),
+    Gate(READ, "django.http.request", ("HttpRequest", "body", "fget")),
+    Gate(READ, "django.http.request", ("HttpRequest", "_load_post_and_files")),
+    Gate(ROUTING, "django.core.handlers.base", ("BaseHandler", "resolve_request"), needed=True, after=()),
+    Gate(SERIALIZE, "django.shortcuts", ("render",)),
+    Gate(SERIALIZE, "django.http.response", ("HttpResponse", "__init__")),
+    Gate(SERIALIZE, "django.http.response", ("JsonResponse", "__init__")),
+    Gate(SERIALIZE, "django.http.response", ("StreamingHttpResponse", "__init__")),
+    Gate(SERIALIZE, "django.http.response", ("FileResponse", "__init__")),
+    Gate(SERIALIZE, "django.template.response", ("SimpleTemplateResponse", "__init__")),
+    Gate(SERIALIZE, "django.template.response", ("TemplateResponse", "__init__")),
+    Gate(RESPOND, "django.core.handlers.asgi", ("ASGIHandler", "send_response")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +150,45 @@ def _why_not(path: str, view: object) -> str | None:
     if str(getattr(view, "__module__", None)).startswith("django.contrib."):
         return "of django itself"
     return why_not(path, ())
+
+
+# ---- the parts of the endpoint --------------------------------------------------------------------------------------
+
+
+def is_handler(app: object) -> bool:
+    """Return whether this is the handler of a project, or stands for it."""
+    app = framework_app(app)
+    kind = defined("django.core.handlers.base", "BaseHandler")
+    return isinstance(kind, type) and is_a(app, kind)
+
+
+def view_hooks(match: object) -> Iterator[Hook]:
+    """Yield the hooks of the view that `resolve_request` has found, and of what Django adapts for each request."""
+    view, render = read(match, "func"), _RENDER.function
+    layer = FrameworkLayer(read(view, "view_class") or view, (), name=HANDLER)
+    told = _told_by(view, render)
+    yield from hooks_of_call(view, layer)
+    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, told)
+    if render is not None:
+        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, told)
+
+
+def _told_by(view: object, render: object) -> Callable[[Any], object]:
+    """Return what tells the adapters that Django makes for each request apart: the view, or `render`.
+
+    Any other adapter is of a middleware, and is told by itself. This runs in timed requests.
+    """
+
+    def told(adapter: Any) -> object:
+        adapted = adapter.func
+        if type(adapted) is MethodType and adapted.__func__ is render:
+            return render
+        # With ATOMIC_REQUESTS, a function for each database is round the view.
+        while adapted is not view and type(adapted) is FunctionType:
+            adapted = adapted.__dict__.get("__wrapped__")
+        return view if adapted is view else adapter
+
+    return told
 
 
 # ---- the chain ------------------------------------------------------------------------------------------------------

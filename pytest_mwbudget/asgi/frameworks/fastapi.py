@@ -21,7 +21,7 @@ from .seam import FrameworkLayer, Hook
 DECORATORS = "__pydantic_decorators__"
 
 GATES = (
-    Gate(VALIDATE, "fastapi.dependencies.utils", ("solve_dependencies",), needed=True),
+    Gate(VALIDATE, "fastapi.dependencies.utils", ("solve_dependencies",), needed=True, after=()),
     Gate(HANDLER, "fastapi.routing", ("run_endpoint_function",), needed=True),
     Gate(SERIALIZE, "fastapi.routing", ("serialize_response",), needed=True),
 )

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..callables import functions_called, is_function
@@ -21,23 +21,39 @@ GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A function or method of a framework whose call enters a part. `needed` means that no release here lacks it."""
+    """A function or method of a framework whose call enters a part.
+
+    `needed` means that no release here lacks it. Each request that enters all of the parts `after` calls it, None if
+    such a request need not. `of_each` means that its calls enter parts of the app's own; its hooks are made when these
+    are known.
+    """
 
     part: str
     module: str
     path: tuple[str, ...]
     needed: bool = False
+    after: tuple[str, ...] | None = None
+    of_each: bool = False
 
     @property
     def name(self) -> str:
         """The full name of the function."""
         return ".".join((self.module, *self.path))
 
-    def hooks(self, layer: FrameworkLayer) -> Iterator[Hook]:
-        """Yield the hook of the function, none if the framework does not have it."""
+    @property
+    def function(self) -> FunctionType | None:
+        """The function, None if the framework does not have it."""
         found = defined(self.module, *self.path)
-        if type(found) is FunctionType:
-            yield hook(found, None, layer)
+        if type(found) is classmethod:
+            found = found.__func__
+        return found if type(found) is FunctionType else None
+
+    def hooks(
+        self, layer: FrameworkLayer, instance: object = None, told: Callable[[Any], object] | None = None
+    ) -> Iterator[Hook]:
+        """Yield the hook of the function, none if the framework does not have it."""
+        if (function := self.function) is not None:
+            yield hook(function, instance, layer, told)
 
 
 def hook(function: Any, instance: object, layer: FrameworkLayer, told: Callable[[Any], object] | None = None) -> Hook:
@@ -51,17 +67,29 @@ def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
     The way to the thread and back belongs to the callable that needs it. A generator function is entered at its first
     and at its second step, through the context manager that the framework makes of it.
     """
-    one = entered(call)
-    function = next(functions_called(one), None)
-    if function is not None and function.__code__.co_flags & GENERATORS:
+    code = generator_of(call)
+    if code is not None:
         for name in ("__aenter__", "__aexit__"):
             if type(step := defined(contextlib.__name__, "_AsyncGeneratorContextManager", name)) is FunctionType:
-                yield hook(step, function.__code__, layer, generator_code)
+                yield hook(step, code, layer, generator_code)
         return
+    yield from hooks_of_call(call, layer)
+    yield from in_thread(call, layer)
+
+
+def generator_of(call: object) -> CodeType | None:
+    """Return the code of a generator function, None for any other callable."""
+    function = next(functions_called(entered(call)), None)
+    return function.__code__ if function is not None and function.__code__.co_flags & GENERATORS else None
+
+
+def hooks_of_call(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
+    """Yield the hook of a callable that a framework calls itself."""
+    one = entered(call)
+    function = next(functions_called(one), None)
     if function is not None:
         instance = one.__self__ if type(one) is MethodType else one
         yield hook(function, None if is_function(one) else instance, layer)
-    yield from in_thread(call, layer)
 
 
 def in_thread(call: object, layer: FrameworkLayer) -> Iterator[Hook]:

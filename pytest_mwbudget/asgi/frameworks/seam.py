@@ -116,12 +116,17 @@ def stands_for_app(callee: object) -> bool:
     return static(callee, STANDS_FOR) is not MISSING
 
 
+def framework_app(callee: object) -> object:
+    """Return the app that an ASGI callable stands for, or the callable itself."""
+    return static(callee, STANDS_FOR) if stands_for_app(callee) else callee
+
+
 def seam_of(app: object) -> Seam | None:
     """Return where an app that has started can be cut, None if its type is of no framework known here.
 
     An object that stands for an app has it in the attribute STANDS_FOR.
     """
-    app = static(app, STANDS_FOR) if stands_for_app(app) else app
+    app = framework_app(app)
     of: SeamOf | None = getattr(_framework_of(app), "seam", None)
     return None if of is None else of(app)
 
