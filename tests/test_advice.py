@@ -392,6 +392,10 @@ def test_a_layer_that_makes_a_client_in_each_request() -> None:
     }
 
 
+def test_what_a_base_http_middleware_costs_is_not_its_base_class_if_it_makes_a_client() -> None:
+    assert [*advised(base_http(objects=same(512, CLIENT)))] == ["client-per-request"]
+
+
 def test_what_comes_with_a_client_of_another_class_is_named_instead() -> None:
     kinds = {"shop.ApiClient": 2, "httpx.AsyncHTTPTransport": 2, "sqlalchemy.engine.base.Engine": 1}
     text = advised(result(making(kinds | {"ssl.SSLContext": 2})))["client-per-request"]
