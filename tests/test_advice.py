@@ -307,8 +307,11 @@ def test_no_advice_where_the_messages_may_not_be_the_reason(found: Result) -> No
 def opened(part: LayerReport, observed: Observed | None, whole: Estimate | None = None) -> Result:
     """Build the record of a request whose endpoint has one part that matters."""
     books = Books(us(800), us(10), whole or us(745.9, 20), 1.0)
-    part = replace(part, layer=replace(part.layer, kind="part"))
-    return replace(result(), books=books, endpoint=EndpointReport((part,), observed=observed))
+    return replace(result(), books=books, endpoint=EndpointReport((as_part(part),), observed=observed))
+
+
+def as_part(report: LayerReport) -> LayerReport:
+    return replace(report, layer=replace(report.layer, kind="part"))
 
 
 CONVERTS = Observed(converts=True)
@@ -393,6 +396,10 @@ def test_a_layer_that_makes_a_client_in_each_request() -> None:
     }
 
 
+def test_what_a_base_http_middleware_costs_is_not_its_base_class_if_it_makes_a_client() -> None:
+    assert [*advised(base_http(objects=same(512, CLIENT)))] == ["client-per-request"]
+
+
 def test_what_comes_with_a_client_of_another_class_is_named_instead() -> None:
     kinds = {"shop.ApiClient": 2, "httpx.AsyncHTTPTransport": 2, "sqlalchemy.engine.base.Engine": 1}
     text = advised(result(making(kinds | {"ssl.SSLContext": 2})))["client-per-request"]
@@ -465,7 +472,9 @@ def revalidated(made: int, again: int, returned: Mapping[str, int], estimate: Es
     )
     seen = Observed(converts=True, models=("shop.Page", ITEM), returned=returned)
     books = Books(us(1500), us(10), estimate or us(1400, 20), 1.0)
-    return replace(result(), books=books, endpoint=EndpointReport((handler, serialize), observed=seen))
+    return replace(
+        result(), books=books, endpoint=EndpointReport((as_part(handler), as_part(serialize)), observed=seen)
+    )
 
 
 def test_models_that_the_handler_makes_and_fastapi_makes_again() -> None:

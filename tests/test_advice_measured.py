@@ -282,6 +282,7 @@ def test_models_in_the_type_of_the_response(annotation: Any, models: list[str]) 
 # ---- in whole pytest runs ---------------------------------------------------------------------------------------
 
 SHOP = """
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from time import perf_counter_ns
 from typing import Annotated
 
@@ -326,7 +327,15 @@ async def owner(user: Annotated[object, Depends(user)]): ...
 async def search(name: str = "", page: int = 1): ...
 
 
+async def context():
+    return SSLContext(PROTOCOL_TLS_CLIENT)
+
+
 app = FastAPI()
+
+
+@app.get("/context")
+async def tls(context: Annotated[object, Depends(context)]): ...
 
 
 @app.get("/twice")
@@ -371,7 +380,7 @@ def mw_budget_app():
 
 
 @pytest.mark.mw_budget(us=100_000)
-@pytest.mark.parametrize("url", ["/twice", "/shared", "/search", "/dumped", "/model", "/checked", "/anew"])
+@pytest.mark.parametrize("url", ["/context", "/twice", "/shared", "/search", "/dumped", "/model", "/checked", "/anew"])
 def test_plain(mw_budget, url):
     mw_budget.get(url)
 
@@ -383,6 +392,7 @@ def test_overridden(mw_budget, monkeypatch):
 """
 OBJECTS = not needs("objects").args[0]
 FOUND = {
+    **({"test_plain[/context]": "client-per-request"} if OBJECTS else {}),
     "test_plain[/twice]": "solved-again",
     "test_plain[/dumped]": "validated-again" if OBJECTS else "serialization",
     "test_plain[/model]": "serialization",
@@ -402,12 +412,14 @@ TEXTS = {
 def advised(pytester: pytest.Pytester, spin_us: int = 0, **schedule: float) -> dict[str, dict[str, str]]:
     """Return the texts of the advice by rule, for each test of an inner run."""
     pytester.makepyfile(shop=SHOP.replace("SPIN_US = 0", f"SPIN_US = {spin_us}"), test_shop=TESTS)
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "--mw-budget-json=mw.json")
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "-v", "--mw-budget-json=mw.json")
     changes: dict[str, Any] = FAST | {"savings_share": 0.0, "parts_time_s": 0.05, "precision_time_s": 0.05} | schedule
     result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**changes)])
-    result.assert_outcomes(passed=8)
+    result.assert_outcomes(passed=9)
     document: Any = json.loads((pytester.path / "mw.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
+    output = " ".join(result.stdout.str().split())
+    assert all(f"advice: {given['text']} (" in output for one in document["measurements"] for given in one["advice"])
     return {
         one["nodeid"].partition("::")[2]: {advice["rule"]: advice["text"] for advice in one["advice"]}
         for one in document["measurements"]

@@ -69,6 +69,8 @@ def pass_through(result: Result, report: LayerReport) -> str | None:
     busy_us = report.occupation.busy.estimate if report.occupation else 0.0
     if not tasks or (created is not None and created.count > most) or busy_us > most:
         return None
+    if client_per_request(result, report) is not None:  # which costs more, and remains in a pure ASGI class
+        return None
     task, own = ("1 task", "the task") if tasks == 1 else (f"{tasks} tasks", "the tasks")
     what = "objects" if counts.objects else "allocations"
     seen, theirs = (
