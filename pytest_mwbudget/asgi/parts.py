@@ -215,12 +215,15 @@ def _entries(
         steps |= dict.fromkeys(site.steps, EntryIndex(number))
     for number, site in enumerate(sites, number_of_first):
         enclosing = [next(one for one in step.outer_steps() if one in steps) for step in site.steps]
-        begin, outer, function = site.steps[0], enclosing[0], site.hook.function
+        function = site.hook.function
         hands_on = site.part in (FRAMEWORK, RESPOND)
         yield Entry(
-            parent=steps[outer],
+            parent=steps[enclosing[0]],
             parents=tuple(steps[one] for one in enclosing),
-            own_task=begin.task is not outer.task and not begin.elsewhere,
+            own_task=all(
+                step.task is not outer.task and not step.elsewhere
+                for step, outer in zip(site.steps, enclosing, strict=True)
+            ),
             same_send=hands_on,
             same_receive=hands_on,
             plain=is_plain(function),
@@ -230,7 +233,7 @@ def _entries(
             call=FrameworkCall(site.hook.instance),
             telling=frozenset(),
             kind="part",
-            elsewhere=begin.elsewhere,
+            elsewhere=site.steps[0].elsewhere,
             hook=site.hook,
             seam=None,
         )
