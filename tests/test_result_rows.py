@@ -29,12 +29,13 @@ from pytest_mwbudget.report.changes import of_rows, told
 from pytest_mwbudget.report.charts import COLUMNS, charts
 from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.junit import properties
 from pytest_mwbudget.report.markdown import render
 from pytest_mwbudget.report.view import view
 
 from .test_comparison import RUN, about, counts, layer, result
+from .test_report_schema import misfits, written
 
 
 def part(name: str, us: float | None = 20.0, **said: Any) -> LayerReport:
@@ -325,6 +326,16 @@ def test_junit_has_the_figures_under_load_and_the_layer_over_its_share() -> None
         "mw_budget.load_worst_layer": "Over",
         "mw_budget.load_worst_layer_rps_share": 0.05,
     }
+
+
+def test_the_json_of_every_figure_keeps_the_schema_and_is_read_again() -> None:
+    before, after = loaded(share(0.05), slowdown=1.2), loaded(share(0.2), rps=about(2000.0))
+    found = replace(after, layers=(*after.layers, STREAM), endpoint=EndpointReport((part("serialize"),)))
+    found = replace(found, changes=(*changed(before, after).values(),))
+    assert misfits(written(found)) == []
+    again = from_json(to_json(found, "t"))
+    assert (again.load, again.layers[1].trend) == (found.load, STREAM.trend)
+    assert [row.estimates for row in again.rows(parts=True)] == [row.estimates for row in found.rows(parts=True)]
 
 
 def test_markdown_has_columns_by_message_only_where_messages_pass() -> None:
