@@ -40,6 +40,7 @@ step() { # name, command …: prints the last line of its output; if the command
         tail -n 300 "$log"
         return 1
     fi
+    grep '^repeated: ' "$log" || true  # tests that a disturbance made repeat
     tail -n 1 "$log"
     timings+=("$(printf '%5d s  %s' $((SECONDS - begin)) "$name")")
 }
@@ -113,19 +114,15 @@ copy() { # name: copies the tree without anything that was installed in it
     tar --create --exclude=./.venv --exclude='*.so' --exclude=./build . | tar --extract --directory="$work/tree-$1"
 }
 
-tests_on() { # python, name, marks: installs, and runs the tests with these marks
-    local venv="$work/venv-$2"
-    (cd "$work/tree-$2" &&
+tests_on() ( # python, name, marks …: installs, and runs the tests with each of these marks
+    venv="$work/venv-$2"
+    cd "$work/tree-$2" &&
         "$1" -m venv --upgrade-deps "$venv" &&
-        install "$venv/bin/python" --editable . --group test &&
-        touch "$venv/installed" &&
-        "$venv/bin/python" -m pytest -m "$3")
-}
-
-live_tests_on() { # name: runs the live tests in what tests_on has installed in the background
-    until [[ -e $work/venv-$1/installed ]] || ! jobs -r | grep --quiet .; do sleep 1; done
-    (cd "$work/tree-$1" && "$work/venv-$1/bin/python" -m pytest -m live)
-}
+        install "$venv/bin/python" --editable . --group test || exit
+    for marks in "${@:3}"; do
+        "$venv/bin/python" -m pytest -m "$marks" || exit
+    done
+)
 
 oldest() { # python: prints the oldest dependencies, from [testenv:oldest] in tox.ini
     "$1" - <<'END'

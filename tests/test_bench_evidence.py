@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parent.parent
 
 # Two stand-ins for the scripts of bench/: GOOD writes its `--json` file, BAD fails.

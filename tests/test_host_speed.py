@@ -23,6 +23,7 @@ from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind,
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, LEAN, SPIN, Noop, Scheduled, hello, measured
+from .readings import readings
 
 
 class Spin(Noop):
@@ -176,7 +177,7 @@ def test_it(mw_budget):
     mw_budget.get('/')
 """
 COUNTED = TIMED.replace("'Spin': 30", "'Spin': {'tasks': 0}")
-QUICK = ["--mw-budget", "--mw-budget-max-time=0.4", "--mw-budget-flamegraph=never"]
+QUICK = ["--mw-budget", "--mw-budget-max-time=1.5", "--mw-budget-flamegraph=never"]
 # The warning filters of the outer run would turn the warning into an error.
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
 
@@ -218,7 +219,7 @@ def test_a_run_leaves_the_speed_that_it_saw(project: pytest.Pytester) -> None:
     assert name == kind()
     ((best_ns, watched_s),) = speeds
     assert 100 < best_ns < 1_000_000
-    # Two tests of 0.4 s each; on a busy machine the last look may take longer.
+    # Two tests of 1 s each; on a busy machine the last look may take longer.
     assert 0.8 <= watched_s < 80
 
 
@@ -251,6 +252,7 @@ def test_another_kind_of_machine_says_nothing_of_this_one(project: pytest.Pytest
     assert len(kept(project)[kind()]) == 1
 
 
+@readings
 def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs(project: pytest.Pytester) -> None:
     believed = int(KEPT_RUNS * BELIEVED_SHARE)
     quick, slow = [1.0, 60.0], [1e9, 60.0]
@@ -293,7 +295,8 @@ def test_the_seconds_for_which_runs_have_watched_the_machine_add_up() -> None:
 
 
 def test_a_run_without_hops_leaves_no_time_of_a_hop(project: pytest.Pytester) -> None:
-    run(project).assert_outcomes(failed=1)
+    run(project)
+    assert kept(project)
     assert not (project.path / ".pytest_cache" / "v" / HOPS_KEY).exists()
 
 

@@ -37,6 +37,8 @@ from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.model.results import Verdict
 from pytest_mwbudget.timing.schedule import Schedule
 
+pytestmark = pytest.mark.once
+
 # A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
 

@@ -17,6 +17,8 @@ from pytest_mwbudget import __main__, errors
 from pytest_mwbudget.messages import pages
 from pytest_mwbudget.report.advice import RULES
 
+pytestmark = pytest.mark.once
+
 PACKAGE = Path(pytest_mwbudget.__file__).parent
 # Functions that take the id of a message, with the position of this argument.
 TAKERS = {"tagged": 1, "more_about": 0}

@@ -12,6 +12,7 @@ import pytest
 from pytest_mwbudget.report.json import compared
 
 from .apps import FAST, LEAN, Scheduled
+from .readings import readings
 from .test_plugin import APP, CONFTEST, no_github  # noqa: F401
 from .test_report_schema import misfits
 
@@ -110,16 +111,17 @@ def run_apart(shop: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return shop.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
 
 
-def test_a_time_that_halved_is_faster_in_the_table(shop: pytest.Pytester) -> None:
+@readings
+def test_a_time_that_fell_is_faster_in_the_table(shop: pytest.Pytester) -> None:
     def slower(document: Any) -> None:
-        spin_of(document)["us"] = {"estimate": 3000.0, "low": 2990.0, "high": 3010.0}
+        spin_of(document)["us"] = {"estimate": 30000.0, "low": 29900.0, "high": 30100.0}
 
     shop.makepyfile(test_shop=TIMED)
     saved(shop, slower)
     result = run(shop, "--mw-budget", "--mw-budget-compare=main", "--mw-budget-markdown=mw.md")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["layer *change  budget  verdict", "Spin * -* faster *5000  pass"])
-    result.stdout.fnmatch_lines(["changed: Spin: us 3000 → * µs (-*"])
+    result.stdout.fnmatch_lines(["changed: Spin: us 30000 → * µs (-*"])
 
 
 def test_of_another_processor_only_counts_are_compared_and_that_is_said(shop: pytest.Pytester) -> None:

@@ -12,6 +12,7 @@ from pytest_mwbudget.session.gate import SCHEDULE
 from pytest_mwbudget.session.one_side import OneSide
 
 from .apps import FAST, LEAN, Scheduled
+from .readings import readings
 from .test_report_schema import misfits
 
 APP = """
@@ -81,6 +82,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess(*options, plugins=[SCHEDULED])
 
 
+@readings
 def test_with_v_and_json_a_layer_that_is_needed_has_the_reason(shop: pytest.Pytester) -> None:
     result = run(shop, "--mw-budget", "-v", "--mw-budget-json=mw.json")
     result.assert_outcomes(passed=1)

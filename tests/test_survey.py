@@ -662,7 +662,7 @@ def test_third(client):
 """
     )
     options = (*LEAN, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
-    result = suite.runpytest_subprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=1")
+    result = suite.runpytest_subprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=5")
     result.assert_outcomes(passed=2, failed=1)
     assert routes(suite) == ["GET /health 200", "GET /orders/{id} 404"]
     assert list(left_out(suite)) == ["POST /orders"]

@@ -24,6 +24,8 @@ from .projects import Project, app, heeds_interrupts, shop
 from .readings import never, readings
 from .test_pairs import KEY
 
+pytestmark = pytest.mark.once
+
 # The plugins of this environment only make each process start more slowly.
 LEAN = ["--", "-p", "pytest_mwbudget.plugin"]
 Run = Callable[..., tuple[int, str, str]]
@@ -154,7 +156,6 @@ def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: i
 
 
 @pytest.mark.live
-@pytest.mark.once
 @readings
 def test_a_layer_that_takes_longer_fails(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app(spin_us=500))
@@ -164,7 +165,6 @@ def test_a_layer_that_takes_longer_fails(project: Project, versus: Run) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.once
 @readings
 def test_a_layer_that_stays_as_it_is_passes(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app() + "\n# a comment\n")
@@ -174,7 +174,6 @@ def test_a_layer_that_stays_as_it_is_passes(project: Project, versus: Run) -> No
 
 
 @pytest.mark.live
-@pytest.mark.once
 def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) -> None:
     pytest.importorskip("xdist")
     project.put("src/shop/app.py", app(tasks=2))

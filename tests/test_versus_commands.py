@@ -11,7 +11,7 @@ import pytest
 from pytest_mwbudget.interpreter.clocks import perf_counter
 from pytest_mwbudget.versus.commands import TimeOverError, run_to_the_end
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")
+pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")]
 
 # Starts a server that has its output, writes the server's id to a file, and ends or stays.
 STARTS = """

@@ -20,6 +20,8 @@ from pytest_mwbudget.versus.processes import Ran, Side
 
 from .test_pairs import KEY, result
 
+pytestmark = pytest.mark.once
+
 PLACE = Path()
 BASE, HEAD = (Side(name, PLACE, PLACE, PLACE, []) for name in ("base", "HEAD"))
 TOLD = Told(own=["app.py"], tests=["t::a"])

@@ -21,6 +21,8 @@ from pytest_mwbudget.versus.worktrees import worktrees
 
 from .projects import shop
 
+pytestmark = pytest.mark.once
+
 # Runs in a process of its own: enters a worktree, imports modules, prints where they are from.
 SCRIPT = f"""
 import importlib, importlib.util, json, sys, types

@@ -12,6 +12,8 @@ from pytest_mwbudget.versus.repository import Repository
 
 from .projects import Project
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:

@@ -16,6 +16,8 @@ from pytest_mwbudget.versus.worktrees import OfTests, Worktrees, worktrees
 
 from .projects import Project, shop
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
