@@ -327,7 +327,7 @@ def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
         _Cell(row.budget, row.budget),
         _Cell(row.verdict or "", row.verdict, verdict=row.verdict),
         _Cell(row.added or "–", row.added_us),
-        _Cell(row.waits or "–", row.all_us),
+        _Cell(", ".join(row.waits) or "–", row.all_us),
         _Cell(row.how, row.how),
     ]
 

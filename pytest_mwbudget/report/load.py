@@ -24,7 +24,8 @@ class LoadRow:
     """A layer as text: its share of the requests per second with interval, budget and verdict, and what it adds.
 
     `how` says how the share is known, `why` why it is not known by a bypass. `waits` is how long a request is in the
-    layer with one client and with all. `value`, `added_us` and `all_us` are the numbers behind the texts, for sorting.
+    layer with one client and with all, empty if unknown. `value`, `added_us` and `all_us` are the numbers behind the
+    texts, for sorting.
     """
 
     name: str
@@ -33,7 +34,7 @@ class LoadRow:
     budget: str
     verdict: Verdict | None
     added: str
-    waits: str
+    waits: tuple[str, ...]
     how: str
     why: str
     value: float | None
@@ -118,7 +119,7 @@ def _row(report: LayerReport, found: LayerLoad) -> LoadRow:
         budget="" if judged is None else percent(judged.bound),
         verdict=None if judged is None else judged.verdict,
         added="" if added is None else figure(added.estimate),
-        waits="" if wait is None else f"{duration(wait.one_us)}, {duration(wait.all_us)}",
+        waits=() if wait is None else (duration(wait.one_us), duration(wait.all_us)),
         how=found.method or "",
         why=found.why or "",
         value=None if share is None else share.estimate,

@@ -215,8 +215,12 @@ def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
 
 
 def _load_details(row: LoadRow) -> Iterator[str]:
-    parts = [row.how, f"adds {row.added} µs" if row.added else "", f"in it {row.waits}" if row.waits else "", row.why]
-    yield ", ".join(filter(None, parts))
+    if row.added:
+        yield f"adds {row.added} µs to a request"
+    if row.waits:
+        yield "a request is in it for {} with 1 client, for {} with all".format(*row.waits)
+    if row.why:
+        yield f"not bypassed: {row.why}"
 
 
 @dataclass(frozen=True, slots=True)
