@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..errors import explain_command
-from ..model.results import TAILS, Profile, RequestLine, Verdict
+from ..model.results import COUNTED, TAILS, Profile, Quantity, RequestLine, Verdict
 from .changes import about, cell, span
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
@@ -208,13 +208,19 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cells(row: Row) -> Sequence[str]:
     us, objects, tasks = (row.figures.get(key) for key in ("us", "objects", "tasks"))
-    budgets = ", ".join(amount(quantity, judged.bound) for quantity, judged in row.judged.items())
+    budgets = ", ".join(_budget(quantity, judged.bound) for quantity, judged in row.judged.items())
     verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
     name = code(row.name) if row.report else row.name
     name = f"{INDENT}{name}" if row.is_part else name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
+
+
+def _budget(quantity: Quantity, value: float) -> str:
+    """Write a budget, with its keyword if it is one of another time than that of the table."""
+    text = amount(quantity, value)
+    return text if quantity == "us" or quantity in COUNTED else f"{text} ({quantity})"
 
 
 def _with_interval(row: Row, column: Column) -> str:
