@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import operator
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.endpoints import HTTPEndpoint
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
@@ -35,7 +37,7 @@ from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
-from .endpoints import app, costs, nothing, spin, work
+from .endpoints import app, cost, costs, nothing, spin, work
 from .readings import near, readings
 from .test_truth_exact import calls
 
@@ -437,6 +439,47 @@ def test_every_part_has_its_own_calls_by_the_clock() -> None:
     names = {entry: layer.name.rpartition(":")[2] for entry, layer in stack_of(app, "/async").parts}
     added = {name: after.split[entry].estimate - before.split[entry].estimate for entry, name in names.items()}
     assert added == pytest.approx({**dict.fromkeys(added, 0), **MORE, "generator": 14}, abs=0.2)
+
+
+class Passing(BaseHTTPMiddleware):
+    """A layer that runs what is inside it in a task of its own."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+
+async def waits(request: Request) -> Response:
+    for _ in range(3):
+        cost("handler")
+        await asyncio.sleep(0)
+    return Response()
+
+
+async def streams(request: Request) -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            cost("respond")
+            await asyncio.sleep(0)
+            yield b"piece"
+
+    return StreamingResponse(pieces())
+
+
+@pytest.mark.parametrize(("handler", "part"), [(waits, "handler"), (streams, "respond")])
+def test_parts_that_wait_in_a_task_of_a_layer_outside_have_their_own_calls_by_the_clock(
+    handler: Any, part: str
+) -> None:
+    def parts_of(more: dict[str, int]) -> dict[str, float]:
+        with costs(work, more):
+            _, found = calls(app, "/", lambda stack: stack.inside)
+        return {layer.name: found.split[entry].estimate for entry, layer in stack_of(app).parts}
+
+    app = Starlette(routes=[Route("/", handler)], middleware=[Middleware(Passing)])
+    before, after = parts_of({}), parts_of({part: 40})
+    added = {name: after[name] - before[name] for name in before}
+    # Tasks of a stream take turns in one order or another, which takes some calls more or less.
+    assert added.pop(part) == pytest.approx(120, abs=9)
+    assert added == pytest.approx(dict.fromkeys(added, 0), abs=0.2)
 
 
 def test_the_messages_of_a_stream_cost_only_the_part_that_sends_or_receives_them() -> None:
