@@ -362,6 +362,16 @@ def test_a_sync_dependency_that_only_costs_the_thread() -> None:
     assert "with 2 thread hops" in advised(sync_part(us(590), 2))["thread-hops"]
 
 
+def test_a_sync_dependency_of_a_package() -> None:
+    found = sync_part(us(96.1))
+    assert found.endpoint is not None
+    (report,) = found.endpoint.parts
+    packaged = replace(report, layer=replace(report.layer, origin=Origin("fastapi-pagination")))
+    assert advised(opened(packaged, Observed()))["thread-hops"].endswith(
+        "it comes from fastapi-pagination, so set a budget that includes the thread, or leave it out"
+    )
+
+
 @pytest.mark.parametrize(
     "found",
     [
