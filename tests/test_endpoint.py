@@ -172,6 +172,23 @@ def test_the_parts_of_routes_of_starlette(url: str, method: str, parts: list[str
     assert (stack.closed, rows(stack)) == (None, parts)
 
 
+@pytest.mark.parametrize(
+    ("app", "url", "method", "status", "content", "parts"),
+    [
+        (app, "/items", "GET", 405, b"", ["routing"]),
+        (app, "/items", "POST", 422, b"{", ["routing", "framework", "read", "serialize", "respond"]),
+        (STARLETTE, "/coroutine", "POST", 405, b"", ["routing"]),
+        (STARLETTE, "/view", "DELETE", 405, b"", ["routing", "framework", "handler"]),
+    ],
+)
+def test_a_request_that_is_refused_before_its_handler_is_opened(
+    app: Any, url: str, method: str, status: int, content: bytes, parts: list[str]
+) -> None:
+    headers = {"content-type": "application/json"}
+    stack = stack_of(app, url, method, content=content, headers=headers, expect_status=status)
+    assert (stack.closed, rows(stack)) == (None, parts)
+
+
 # ---- closed endpoints -------------------------------------------------------------------------------------------
 
 MOVED = "[endpoint-closed]"

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 
 from ..interpreter import internals
 from ..interpreter.code_patching import Function
-from ..model.endpoint import ROUTING, SERIALIZE, VALIDATE
+from ..model.endpoint import HANDLER, ROUTING, SERIALIZE, VALIDATE
 from .callables import functions_called
 from .calls import Call
 from .frameworks import django, fastapi, litestar, reading, starlette
@@ -63,7 +63,8 @@ class Opening:
     FastAPI. `solved` are the dependencies that FastAPI solved. `stand_ins` are the values in `dependency_overrides`,
     and `rebuilt` says how often FastAPI rebuilt a dependency because of them. `models` are the models in the type of
     the response, and `returned_models` those of them that the handler returned, each with the functions that validate
-    it. `validated` counts the calls of these functions. `error` says why the parts could not be read.
+    it. `validated` counts the calls of these functions. `raised` means that a step raised an exception. `error` says
+    why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Opening:
     models: list[type] = field(default_factory=list)
     returned_models: dict[type, set[Function]] = field(default_factory=dict)
     validated: Counter[Function] = field(default_factory=Counter)
+    raised: bool = False
     error: str | None = None
 
     def begin(self) -> None:
@@ -157,10 +159,11 @@ class Opening:
         if frame not in self.step_of:
             self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
 
-    def returned(self, frame: FrameType, answer: object) -> None:
+    def returned(self, frame: FrameType, answer: object, *, raised: bool) -> None:
         """Note that a step is over, and watch the view that Django's routing returned."""
         step = self.step_of[frame]
         step.over = True
+        self.raised = self.raised or raised
         routed = step.hook is not None and step.hook.layer is not None and step.hook.layer.name == ROUTING
         if routed and answer is not None:
             self.route, self.endpoint = "django", answer
@@ -215,15 +218,15 @@ class Opening:
     def why_moved(self, entered: Collection[object]) -> str | None:
         """Return which function of the route's framework is missing or was not called, None if all is as it should be.
 
-        `entered` are the parts that the request entered. A handler that is not called, because the request was refused,
-        moves nothing.
+        `entered` are the parts that the request entered. A request that was refused before its handler moves nothing.
         """
         assert self.route is not None
+        refused = self.raised and HANDLER not in entered
         for gate in GATES[self.route]:
             if gate.needed and gate.function is None:
                 return f"{_release(self.route)} has no function {gate.name}"
             called = any(map(self._is_step_of, gate.hooks(FrameworkLayer(None, ()))))
-            if gate.after is not None and all(part in entered for part in gate.after) and not called:
+            if gate.after is not None and all(part in entered for part in gate.after) and not (called or refused):
                 return f"{_release(self.route)} did not call {gate.name}"
         return None
 

@@ -120,7 +120,7 @@ def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> st
     if (moved := opening.why_moved(entered)) is not None:
         return moved
     if opening.route == "starlette":
-        missing = HANDLER not in entered
+        missing = HANDLER not in entered and not (opening.raised and opening.handler)
     else:
         missing = opening.route != "fastapi" and opening.endpoint is not None and not opening.handler
     return NO_HANDLER if missing else None

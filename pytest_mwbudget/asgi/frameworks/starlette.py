@@ -34,7 +34,7 @@ def handler_hooks(scope: Mapping[str, object]) -> Iterator[Hook]:
         yield from hooks_of_callable(endpoint, FrameworkLayer(endpoint, (), name=HANDLER))
         return
     method = str(scope.get("method")).lower()
-    names = (method, "get") if method == "head" else (method,)
+    names = (method, *(("get",) if method == "head" else ()), "method_not_allowed")
     for name in names:
         function = static(endpoint, name)
         layer = FrameworkLayer(function, (), name=HANDLER)
