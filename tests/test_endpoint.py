@@ -337,6 +337,24 @@ def test_calls_by_the_app_itself_are_not_those_of_fastapi() -> None:
     assert calls_of(Depends(made), Depends(calling)) == []
 
 
+def test_a_route_that_is_entered_twice_solves_its_dependencies_twice() -> None:
+    class Twice(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def dropped(message: Any) -> None: ...
+
+            await self.app(dict(scope), receive, dropped)
+            await self.app(scope, receive, send)
+
+    made, app = of_kind("coroutine"), FastAPI()
+
+    @app.get("/", dependencies=[Depends(made)])
+    async def home() -> None: ...
+
+    observed = stack_of(Twice(app)).observed
+    assert observed is not None
+    assert observed.calls == {}
+
+
 def rebuilt(app: FastAPI) -> tuple[int, int, int]:
     """Return the number of overrides, how often a dependency is said to be rebuilt, and how often one was."""
     again: list[object] = []

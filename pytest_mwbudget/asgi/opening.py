@@ -242,18 +242,29 @@ class Opening:
         }
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
-        """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.
+        """Count the steps that are calls of a dependency by FastAPI for one route; 0 if they may be of another one.
 
-        Partials, and functions of one `def`, share their code.
+        Partials, and functions of one `def`, share their code. A request that enters several routes, or a route several
+        times, solves the dependencies of each.
         """
         code = _code_of(dependency)
         if code is not None and any(one is not dependency and _code_of(one) is code for one in self.solved):
             return 0
-        hooks = (step.parent.hook for step in steps if step.parent is not None)
-        return sum(hook is not None and hook.layer is not None and hook.layer.name == VALIDATE for hook in hooks)
+        solving = (_outermost_solving(step) for step in steps)
+        return max(Counter(one for one in solving if one is not None).values(), default=0)
 
     def _is_step_of(self, hook: Hook) -> bool:
         return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
+
+
+def _outermost_solving(step: Step) -> Step | None:
+    """Return the outermost of the calls of `solve_dependencies` directly round a step, None without one."""
+    found = None
+    for outer in step.outer_steps():
+        if outer.hook is None or outer.hook.layer is None or outer.hook.layer.name != VALIDATE:
+            break
+        found = outer
+    return found
 
 
 def _code_of(dependency: object) -> CodeType | None:
