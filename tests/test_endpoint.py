@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import wrapt
 from fastapi import Depends, FastAPI, Response
 from fastapi.dependencies import utils as dependencies
 from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -114,6 +115,64 @@ def test_handler_and_dependency_say_whose_they_are() -> None:
     assert layers["handler"].qualname == "tests.endpoints.handler"
     assert all(layers[name].origin for name in ("handler", "tests.endpoints:base"))
     assert layers["serialize"].origin is None
+
+
+def through(function: Any) -> Any:
+    """Decorate a function with one that is not async."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return wrapper
+
+
+def plain_one() -> int:
+    return 1
+
+
+async def async_one() -> int:
+    return 1
+
+
+class Settings:
+    @functools.cache  # noqa: B019
+    def read(self) -> int:
+        return 1
+
+
+class StandsFor:
+    """A decorator that is an object, which says for which function it stands."""
+
+    def __init__(self, function: Any) -> None:
+        functools.update_wrapper(self, function)
+
+    async def __call__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("dependency", "name", "sync"),
+    [
+        (functools.cache(plain_one), "plain_one", True),
+        (functools.partial(functools.cache(plain_one)), "plain_one", True),
+        (Settings().read, "Settings.read", True),
+        (StandsFor(plain_one), "plain_one", False),
+        (wrapt.FunctionWrapper(plain_one, lambda wrapped, *given: wrapped()), "plain_one", True),
+        (through(plain_one), "plain_one", True),
+        (through(async_one), "async_one", False),
+    ],
+)
+def test_a_decorated_dependency_has_the_name_of_its_function(dependency: Any, name: str, sync: bool) -> None:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(dependency)])
+    async def home() -> None: ...
+
+    (layer,) = [layer for _, layer in stack_of(app).parts if layer.kind == "dependency"]
+    assert (layer.name, layer.adapts is not None) == (f"{__name__}:{name}", sync)
+    assert layer.origin is not None
+    assert layer.origin.own
 
 
 # ---- Starlette --------------------------------------------------------------------------------------------------
