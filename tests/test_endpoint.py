@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI, Response
 from fastapi.dependencies import utils as dependencies
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.testclient import TestClient
+from jinja2 import DictLoader, Environment
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.endpoints import HTTPEndpoint
@@ -22,6 +23,7 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
+from starlette.templating import Jinja2Templates
 
 from pytest_mwbudget.asgi.frameworks import fastapi as fastapi_seams
 from pytest_mwbudget.asgi.frameworks.gates import Gate
@@ -504,6 +506,19 @@ def test_calls_in_threads_belong_to_their_part() -> None:
         # What a handler in a thread returns is validated in a thread.
         "serialize": 1,
     }
+
+
+@needs("py_calls")
+def test_a_template_is_rendered_in_the_part_that_serialises() -> None:
+    templates = Jinja2Templates(env=Environment(loader=DictLoader({"page": "{{ work(40) }}"}), autoescape=True))
+
+    async def page(request: Request) -> Response:
+        return templates.TemplateResponse(request, "page", {"work": work})
+
+    found = measured(Starlette(routes=[Route("/", page)]), inside=True, settings={"timed": False})
+    assert found.endpoint is not None
+    assert number(found.endpoint.part("handler").counts, "py_calls") < 40
+    assert number(found.endpoint.part("serialize").counts, "py_calls") > 40
 
 
 @needs("objects")

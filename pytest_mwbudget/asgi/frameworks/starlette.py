@@ -22,6 +22,7 @@ GATES = (
     Gate(SERIALIZE, "starlette.responses", ("Response", "__init__")),
     Gate(SERIALIZE, "starlette.responses", ("StreamingResponse", "__init__")),
     Gate(SERIALIZE, "starlette.responses", ("FileResponse", "__init__")),
+    Gate(SERIALIZE, "starlette.templating", ("_TemplateResponse", "__init__")),
     Gate(BACKGROUND, "starlette.background", ("BackgroundTask", "__call__")),
     Gate(BACKGROUND, "starlette.background", ("BackgroundTasks", "__call__")),
 )
