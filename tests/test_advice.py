@@ -326,6 +326,11 @@ def test_an_endpoint_that_mostly_serializes() -> None:
         "serialization": "serialize takes 640.2 of the 745.9 µs of the endpoint per request: FastAPI turns what the"
         " handler returns into JSON; a ready Response that the handler returns does without"
     }
+    hop = replace(serialize(us(640.2)), counts=replace(counts(), threads=same(1)))
+    assert (
+        "into JSON, and validates it in a thread, because the handler is not async; a ready"
+        in (advised(opened(hop, CONVERTS))["serialization"])
+    )
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,8 @@ def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("app", "url", "converts"), [(app, "/async", True), (app, "/ready", False), (STARLETTE, "/coroutine", False)]
+    ("app", "url", "converts"),
+    [(app, "/async", True), (app, "/ready", False), (app, "/page", False), (STARLETTE, "/coroutine", False)],
 )
 def test_what_the_handler_returns_is_converted_or_sent(app: Any, url: str, converts: bool) -> None:
     found = measured(app, inside=True, url=url, settings={"timed": False})

@@ -63,8 +63,8 @@ class Opening:
     FastAPI. `solved` are the dependencies that FastAPI solved. `stand_ins` are the values in `dependency_overrides`,
     and `rebuilt` says how often FastAPI rebuilt a dependency because of them. `models` are the models in the type of
     the response, and `returned_models` those of them that the handler returned, each with the functions that validate
-    it. `validated` counts the calls of these functions. `raised` means that a step raised an exception. `error` says
-    why the parts could not be read.
+    it. `validated` counts the calls of these functions. `text` means that the handler returned a str or bytes. `raised`
+    means that a step raised an exception. `error` says why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -79,6 +79,7 @@ class Opening:
     models: list[type] = field(default_factory=list)
     returned_models: dict[type, set[Function]] = field(default_factory=dict)
     validated: Counter[Function] = field(default_factory=Counter)
+    text: bool = False
     raised: bool = False
     error: str | None = None
 
@@ -127,6 +128,7 @@ class Opening:
 
     def _read_response(self, frame: FrameType) -> Iterator[Hook]:
         """Note the models of a response, and yield hooks of the validators of those that the handler returned."""
+        self.text = self.text or fastapi.returns_text(frame.f_locals)
         for model in fastapi.response_models(frame.f_locals):
             self.models.append(model)
             if fastapi.returns(frame.f_locals, model):
@@ -231,9 +233,11 @@ class Opening:
         return None
 
     def converts(self) -> bool:
-        """Return whether FastAPI turned what the handler returned into a response."""
+        """Return whether FastAPI turned what the handler returned into JSON."""
         gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
-        return any(self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ())))
+        return not self.text and any(
+            self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ()))
+        )
 
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""

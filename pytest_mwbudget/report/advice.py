@@ -190,9 +190,11 @@ def serialization(result: Result, report: LayerReport) -> str | None:
     share = _large_share(result, report, SERIALIZE)
     if share is None or observed is None or not observed.converts or validated_again(result, report) is not None:
         return None
+    hops = report.counts.threads.count if report.counts else 0
+    in_thread = ", and validates it in a thread, because the handler is not async" if hops else ""
     return (
-        f"{share}: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
-        " without"
+        f"{share}: FastAPI turns what the handler returns into JSON{in_thread}; a ready Response that the handler"
+        " returns does without"
     )
 
 
