@@ -200,6 +200,11 @@ class View(HTTPEndpoint):
         return JSONResponse({})
 
 
+class Answers:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({})(scope, receive, send)
+
+
 STARLETTE = Starlette(
     routes=[
         Route("/coroutine", coroutine),
@@ -209,6 +214,7 @@ STARLETTE = Starlette(
         Route("/partial", functools.partial(coroutine)),
         Mount("/mounted", routes=[Route("/inside", coroutine)]),
         Mount("/app", app=hello),
+        Route("/object", Noop(Answers())),
     ]
 )
 PLAIN = "starlette.responses.PlainTextResponse"
@@ -226,6 +232,7 @@ USUAL = ["routing", "framework", "handler", "serialize", "respond"]
         ("/partial", "GET", [*USUAL, "background"]),
         ("/mounted/inside", "GET", [*USUAL, "background"]),
         ("/app/", "GET", ["routing", "handler"]),
+        ("/object", "GET", ["handler", "serialize", "respond"]),
     ],
 )
 def test_the_parts_of_routes_of_starlette(url: str, method: str, parts: list[str]) -> None:

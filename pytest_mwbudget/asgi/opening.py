@@ -232,6 +232,11 @@ class Opening:
                 return f"{_release(self.route)} did not call {gate.name}"
         return None
 
+    @property
+    def handled(self) -> bool:
+        """Whether the request entered the callable of the route, where its hooks are known."""
+        return any(step.hook in self.handler for step in self.steps if step.hook is not None)
+
     def converts(self) -> bool:
         """Return whether FastAPI turned what the handler returned into JSON."""
         gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)

@@ -77,7 +77,7 @@ def _opened(
     if why is not None:
         return replace(stack, closed=tagged(why, "endpoint-closed"))
     around = {opening.step_of[call.frame]: endpoint for call in calls_of[endpoint] if call.frame in opening.step_of}
-    own = _own_part(stack.entries[endpoint], sites)
+    own = _own_part(stack.entries[endpoint], sites, opening)
     entries = [*stack.entries, *_entries(sites, len(stack.entries), around, {own: endpoint}, opening)]
     rows = tuple(_rows(entries, endpoint, own, opening))
     repeated = dict(_repeated(rows, sites, len(stack.entries), opening))
@@ -119,7 +119,7 @@ def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> st
     if (moved := opening.why_moved(entered)) is not None:
         return moved
     if opening.route == "starlette":
-        missing = HANDLER not in entered and not (opening.raised and opening.handler)
+        missing = HANDLER not in entered and not (opening.handled or (opening.raised and opening.handler))
     else:
         missing = opening.route != "fastapi" and opening.endpoint is not None and not opening.handler
     return NO_HANDLER if missing else None
@@ -191,8 +191,10 @@ def _key(site: _Site) -> Key:
 # ---- entries --------------------------------------------------------------------------------------------------------
 
 
-def _own_part(endpoint: Entry, sites: Iterable[_Site]) -> str:
+def _own_part(endpoint: Entry, sites: Sequence[_Site], opening: Opening) -> str:
     """Return the part to which belongs what is in no other part."""
+    if opening.handled and not any(site.part == HANDLER for site in sites):
+        return HANDLER  # the handler is a layer round the endpoint: an object that hands the request to another one
     # A route with a layer of its own has no router inside that layer.
     return ROUTING if endpoint.kind == "routing" or any(site.part == FRAMEWORK for site in sites) else FRAMEWORK
 
