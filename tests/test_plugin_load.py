@@ -188,6 +188,9 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(
         ["under load, 3 clients * share of req/s *", "*requests/s (*", "*rounds of bursts*uvicorn*"]
     )
+    below = ["adds * µs to a request", "a request is in it for * with 1 client, for * with all", "not bypassed: *"]
+    for line in below:
+        result.stdout.fnmatch_lines([f"  {line}"])
     document = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
     ((_, found),) = measured(document)
