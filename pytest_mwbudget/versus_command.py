@@ -1,4 +1,4 @@
-"""The command `mwbudget versus`: compare a change with what it changes, in fresh processes by turns."""
+"""The command `mwbudget versus`: compare HEAD with its base, or two apps, in fresh processes that take turns."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _apps(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Vers
     for name in ("base", "prepare"):
         if said[name]:
             raise SettingError(
-                f"--{name}={said[name]!r} is of commits, and --app-a names an app; leave out one of them"
+                f"--{name}={said[name]!r} is for comparing commits, --app-a for comparing apps; leave out one of them"
             )
     here = Path.cwd()
     requests = [f"--mw-budget-request={line}" for line in said["request"]]
@@ -86,7 +86,7 @@ def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[V
     """Compare HEAD, with the changes that are not committed, with its base."""
     if said["request"]:
         raise SettingError(
-            f"REQUEST {said['request'][0]!r} is for --app-a and --app-b; without them give arguments for pytest behind"
+            f"REQUEST {said['request'][0]!r} is for --app-a and --app-b; without them give arguments for pytest after"
             " --, such as -- tests/test_app.py"
         )
     repository = Repository(Path.cwd())

@@ -180,7 +180,7 @@ def test_other_methods_are_repeated_when_asked_for(method: str) -> None:
         assert asyncio.run(asked(one, echo, method, content=b"x")).content == b"x"
     assert wanted.lines == [f"{method} /"]
     assert not seen.requests
-    assert seen.reasons[0].startswith(f"a {method} request is not repeated by itself")
+    assert seen.reasons[0].startswith(f"a {method} request is not repeated automatically")
     assert f"repeat=[{method!r}]" in seen.reasons[0]
 
 
@@ -251,7 +251,7 @@ def test_a_websocket_is_left_out_unless_it_may_be_repeated() -> None:
     with recorded(seen.recorder), TestClient(app) as client, client.websocket_connect("/ws") as websocket:
         assert websocket.receive_text() == "hi"
     assert [line for line, _ in seen.left_out] == ["WS /ws"]
-    assert seen.reasons[0].startswith("a WS request is not repeated by itself; ")
+    assert seen.reasons[0].startswith("a WS request is not repeated automatically; ")
     assert "repeat=['WS']" in seen.reasons[0]
     assert seen.recorder.seen
 

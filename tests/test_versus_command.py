@@ -118,7 +118,7 @@ def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> N
         (["--fail", "us"], "--fail='us' has the part 'us'; write QUANTITY:GROWTH"),
         (["--max-time", "soon"], "--max-time is 'soon'"),
         (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
-        (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is of commits"),
+        (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is for comparing commits"),
         (["--markdown", "."], "--markdown='.' cannot be written"),
         (["/health"], "REQUEST '/health' is for --app-a and --app-b"),
     ],

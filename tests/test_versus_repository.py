@@ -89,9 +89,9 @@ def test_a_shallow_clone_names_the_remedy(project: Project, tmp_path: Path) -> N
 
 
 def test_an_unknown_base_is_an_error_with_the_remedy(project: Project) -> None:
-    with pytest.raises(VersusError, match=r"--base='nix' is no commit that is known here; `git log"):
+    with pytest.raises(VersusError, match=r"--base='nix' is not a commit that this clone knows; `git log"):
         Repository(project.root).base("nix", {})
-    with pytest.raises(VersusError, match=r"--base='--all' is no commit"):
+    with pytest.raises(VersusError, match=r"--base='--all' is not a commit"):
         Repository(project.root).base("--all", {})
 
 

@@ -122,7 +122,7 @@ def alpha_of(figures: int) -> float:
 
 
 def share_of(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
-    """Return the share of the requests per second that goes with a layer, None without a pair."""
+    """Return the share of the requests per second that a layer costs, None without a pair."""
     return _paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha)
 
 
@@ -279,8 +279,8 @@ class Conditions:
         """
         if self.shared_core:
             return tagged(
-                "the server and the load generator share the only core, so the figure is not what it is behind a"
-                " server with a core of its own; run it where there are two",
+                "the server and the load generator share the only core, so the figure differs from a server that"
+                " has its own core; run the test where it may use two cores",
                 "one-core",
             )
         if self.limited:

@@ -439,8 +439,8 @@ class _Told:
         if self.on.alone:
             notes.append(
                 tagged(
-                    "The server and the load generator share the only core, so the app is slower here than behind a"
-                    " server with a core of its own.",
+                    "The server and the load generator share the only core, so the app is slower here than on a"
+                    " server that has its own core.",
                     "one-core",
                 )
             )

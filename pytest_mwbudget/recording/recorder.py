@@ -179,9 +179,9 @@ class Recorder:
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage | Conversation) -> str | None:
         if line.method not in self.methods:
             return (
-                f"a {line.method} request is not repeated by itself; where the test can stand that the request is"
-                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it, or"
-                f" mw_budget_repeat = {line.method} in the configuration"
+                f"a {line.method} request is not repeated automatically; if the app can take thousands of them, set"
+                f" repeat=[{line.method!r}] in the mw_budget marker, or mw_budget_repeat = {line.method} in the"
+                " configuration"
             )
         if isinstance(passage, Passage) and streaming.get():
             return "its response is read as a stream"

@@ -116,7 +116,7 @@ def check_distinct(files: Mapping[str, Path]) -> None:
         other = seen.setdefault(os.path.realpath(path), said)
         if other != said:
             raise SettingError(
-                f"{said} is the same file as {other}; give each file a path of its own", message_id="file"
+                f"{said} is the same file as {other}; give each file its own path", message_id="file"
             )
 
 

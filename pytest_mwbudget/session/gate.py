@@ -409,8 +409,8 @@ def _unbound(result: Result, budgets: Budgets) -> Iterator[str]:
     """Explain budgets that apply to no layer of a request: their gate would always be open."""
     if result.verdict is None and budgets.quantities:
         yield tagged(
-            f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request went"
-            " through none that is an ASGI layer of its own; total_us is a budget of the whole request",
+            f"no budget applies ({', '.join(sorted(budgets.quantities))} for every middleware layer): the request went"
+            " through no middleware layer; total_us is a budget for the whole request",
             "no-budget",
         )
 

@@ -53,8 +53,8 @@ class Origin:
         if not set(ran.told.own) - self.laid_over:
             raise VersusError(
                 f"the tests imported no module of this project from the checkout of {side.name} besides tests and"
-                " conftest files, and these are the same on both sides; compare in the repository of the app, and keep"
-                " the app in modules of its own",
+                " conftest files, and these are the same on both sides; compare in the repository of the app, and move"
+                " the app out of the test files",
                 message_id="versus-origin",
             )
 

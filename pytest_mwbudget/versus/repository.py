@@ -114,7 +114,7 @@ class Repository:
         if commit is None:
             remedy = DEEPER if self._is_shallow() else "`git log --oneline` lists commits; fetch it if it is elsewhere"
             raise VersusError(
-                f"--base={revision!r} is no commit that is known here; {remedy}", message_id="versus-base"
+                f"--base={revision!r} is not a commit that this clone knows; {remedy}", message_id="versus-base"
             )
         return Base(commit, revision)
 
