@@ -87,9 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _add_measure(commands.add_parser("measure", help="measure an app without a test"))
     _add_load(commands.add_parser("load", help="measure a request of an app under load, without a test"))
-    _add_versus(
-        commands.add_parser("versus", help="compare a branch with the main branch, or two apps")
-    )
+    _add_versus(commands.add_parser("versus", help="compare a branch with the main branch, or two apps"))
     explain = commands.add_parser("explain", help="say what a message means and what to do")
     explain.add_argument("id", nargs="?", metavar="ID", help="the id of a message; without it all ids are listed")
     render = commands.add_parser("render", help="print the tables of a stored result, or write reports")

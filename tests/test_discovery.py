@@ -613,9 +613,7 @@ def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
     request = build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Environment()))
-    assert (
-        "The app runs its own profiler, which hides the layers inside it. [missing-layers]" in measurement.notes
-    )
+    assert "The app runs its own profiler, which hides the layers inside it. [missing-layers]" in measurement.notes
     reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
     assert reasons == {
         "a profiler of the app was active during the measurement; measure without it, in a separate job [active-tool]"

@@ -47,9 +47,7 @@ def _check_use(lines: Sequence[str], paths: Sequence[str], *, measures: bool) ->
     if not measures:
         raise SettingError(f"{said} measures nothing without --mw-budget; add it")
     if paths:
-        raise SettingError(
-            f"{said} makes a run without tests, and {paths[0]!r} names a test; leave out one of them"
-        )
+        raise SettingError(f"{said} makes a run without tests, and {paths[0]!r} names a test; leave out one of them")
 
 
 def _file(config: pytest.Config) -> RequestFile:
