@@ -664,6 +664,20 @@ def test_workers_judge_and_the_process_that_reports_writes(
     result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
 
 
+def test_a_group_of_xdist_is_no_part_of_the_id(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xdist")
+    project = Project(pytester, monkeypatch)
+    grouped = TESTS.replace("@pytest.mark.mw_budget", "@pytest.mark.xdist_group('g')\n@pytest.mark.mw_budget")
+    pytester.makepyfile(test_app=grouped)
+    result = run_apart(pytester, "-n", "2", "--dist=loadgroup", *UPDATE)
+    assert result.ret == 0, result.stdout.str()
+    assert project.limits == EVERY_ROW
+    project.costs(21)
+    result = run_apart(pytester, "-n", "2", "--dist=loadgroup")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["Layer is over its recorded limit*", "* test_app.py::test_one"])
+
+
 KEEPS = """
 import logging
 import os
