@@ -301,6 +301,22 @@ def test_a_part_removes_nothing_and_a_whole_run_names_what_is_unused(project: Pr
     assert not [name for name in project.limits if name.startswith("one")]
 
 
+def test_of_a_file_that_was_collected_in_part_nothing_is_removed(project: Project) -> None:
+    fails = TESTS.replace('get("/one")', 'get("/one")\n    assert not __import__("os").path.exists("fail")')
+    project.pytester.makepyfile(**{"shop/__init__": "", "shop/test_app": fails})
+    (project.pytester.path / "test_app.py").unlink()
+    project.pytester.syspathinsert()
+    project.run(*UPDATE)
+    text = project.file.read_text(encoding="utf-8")
+    (project.pytester.path / "fail").touch()
+    project.run("-p", "cacheprovider").assert_outcomes(passed=1, failed=1)
+    (project.pytester.path / "fail").unlink()
+    project.run(*UPDATE, "--lf", "-p", "cacheprovider").assert_outcomes(passed=1)
+    assert project.file.read_text(encoding="utf-8") == text
+    project.run(*UPDATE, "--pyargs", "shop.test_app::test_one").assert_outcomes(passed=1)
+    assert project.file.read_text(encoding="utf-8") == text
+
+
 def test_a_skipped_test_is_not_unused(project: Project) -> None:
     project.run(*UPDATE)
     text = project.file.read_text(encoding="utf-8")
