@@ -57,6 +57,21 @@ def test_ci_systems_name_the_base(project: Project) -> None:
     assert repository.base(None, {"CI_MERGE_REQUEST_DIFF_BASE_SHA": first}).commit == first
 
 
+def test_a_merge_with_the_main_branch_is_compared_with_that_branch(project: Project) -> None:
+    """GitLab's merged results pipelines: what others merged since is no change of the merge request."""
+    left = project.git("rev-parse", "main")
+    project.git("checkout", "--quiet", "main")
+    project.put("other.py", "")
+    tip = project.commit()
+    project.git("checkout", "--quiet", "change")
+    project.git("merge", "--quiet", "--no-edit", "main")
+    environment = {"CI_MERGE_REQUEST_DIFF_BASE_SHA": left, "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": tip}
+    assert Repository(project.root).base(None, environment).commit == tip
+    # GitLab leaves the variable empty in other pipelines of merge requests.
+    environment["CI_MERGE_REQUEST_TARGET_BRANCH_SHA"] = ""
+    assert Repository(project.root).base(None, environment).commit == left
+
+
 def test_without_a_change_there_is_nothing_to_compare(project: Project) -> None:
     project.git("checkout", "--quiet", "main")
     with pytest.raises(VersusError, match="nothing to compare; name an older commit") as raised:

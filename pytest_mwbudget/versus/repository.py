@@ -20,7 +20,10 @@ LOCAL_VARIABLES = (
 CONFIG = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false", "-c", "advice.detachedHead=false")
 # Where a main branch can be, the most certain first.
 MAIN_BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-GITHUB_BRANCH, GITLAB_BASE = "GITHUB_BASE_REF", "CI_MERGE_REQUEST_DIFF_BASE_SHA"
+GITHUB_BRANCH = "GITHUB_BASE_REF"
+# The first one is set where HEAD is a merge with the target branch, and names the tip of that branch. The second one
+# names the commit at which the source branch left it, after which others may have changed the target branch.
+GITLAB_COMMITS = ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA")
 # Files that say which packages a project needs.
 DEPENDENCIES = (
     *("pyproject.toml", "setup.cfg", "setup.py", "Pipfile", "Pipfile.lock", "poetry.lock", "uv.lock", "pdm.lock"),
@@ -119,14 +122,15 @@ class Repository:
         return Base(commit, revision)
 
     def _merge_base(self, environment: Mapping[str, str]) -> Base:
-        told = environment.get(GITLAB_BASE)
-        if told and (commit := self.commit(told)) is not None:
-            return Base(commit, GITLAB_BASE)
+        gitlab = next((name for name in GITLAB_COMMITS if environment.get(name)), None)
+        told = environment[gitlab] if gitlab else None
+        if gitlab and told and (commit := self.commit(told)) is not None:
+            return Base(commit, gitlab)
         branch = environment.get(GITHUB_BRANCH)
         names = ((f"origin/{branch}", branch) if branch else ()) + MAIN_BRANCHES
         main = next((name for name in names if self.commit(name) is not None), None)
         if main is None or told:
-            missing = f"the commit {told[:SHORT]} of {GITLAB_BASE}" if told else f"a main branch ({', '.join(names)})"
+            missing = f"the commit {told[:SHORT]} of {gitlab}" if told else f"a main branch ({', '.join(names)})"
             remedy = DEEPER if self._is_shallow() else "fetch it, or name the commit with --base"
             raise VersusError(f"{missing} is not known here; {remedy}", message_id="versus-base")
         commit = self.asked("merge-base", "HEAD", main)
