@@ -132,6 +132,18 @@ def test_without_git_the_message_says_so(project: Project, monkeypatch: pytest.M
         Repository(project.root)
 
 
+def test_what_git_says_of_a_repository_that_it_does_not_read_is_told(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text("#!/bin/sh\necho 'fatal: detected dubious ownership' >&2\nexit 128\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(git.parent), prepend=os.pathsep)
+    with pytest.raises(VersusError, match="detected dubious ownership"):
+        Repository(project.root)
+
+
 def test_variables_of_a_hook_name_no_other_repository(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", os.devnull)
     assert Repository(project.root).root == project.root.resolve()

@@ -52,14 +52,16 @@ class Repository:
 
     def __init__(self, place: Path) -> None:
         self.root = place
-        found = self.asked("rev-parse", "--show-toplevel")
-        if found is None:
+        run = self._run(("rev-parse", "--show-toplevel"), None)
+        if run.returncode:
+            # Such as a clone of another user, which git does not read in a container.
+            said = " ".join(os.fsdecode(run.stderr).split())
             raise VersusError(
-                f"{str(place)!r} is not in a git repository; run the command in the clone of your project, or compare"
-                " two apps with --app-a and --app-b",
+                f"{str(place)!r} is not in a git repository that git reads ({said}); run the command in the clone of"
+                " your project, or compare two apps with --app-a and --app-b",
                 message_id="versus-base",
             )
-        self.root = Path(found)
+        self.root = Path(os.fsdecode(run.stdout).rstrip("\n"))
 
     def git(self, *arguments: str, place: Path | None = None) -> str:
         """Return what a git command prints, without the last newline. Raises VersusError if it fails."""
