@@ -88,6 +88,12 @@ def test_a_change_that_is_not_committed_is_one(project: Project, name: str) -> N
     assert repository.changed() == [name]
 
 
+def test_a_virtual_environment_is_no_change(project: Project) -> None:
+    for name in (".venv/pyvenv.cfg", ".venv/lib/site.py", "new.py"):
+        project.put(name, "")
+    assert Repository(project.root).changed() == ["new.py"]
+
+
 def test_a_shallow_clone_names_the_remedy(project: Project, tmp_path: Path) -> None:
     clone = Project(tmp_path / "clone")
     clone.git("remote", "add", "origin", f"file://{project.root}")

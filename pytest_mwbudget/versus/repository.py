@@ -147,10 +147,15 @@ class Repository:
     # ---- files ----------------------------------------------------------------------------------------------------
 
     def changed(self) -> list[str]:
-        """Return the files that differ from HEAD in the working tree, also those that git does not know yet."""
+        """Return the files that differ from HEAD in the working tree, also those that git does not know yet.
+
+        Not those of a virtual environment in the repository, which both sides run in.
+        """
         known = self.git("diff", "--name-only", "--no-renames", "--ignore-submodules", "-z", "HEAD", "--")
-        unknown = self.git("ls-files", "--others", "--exclude-standard", "-z")
-        return sorted({name for name in (known + "\0" + unknown).split("\0") if name})
+        unknown = self.git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
+        environments = tuple(name.removesuffix("pyvenv.cfg") for name in unknown if name.endswith("/pyvenv.cfg"))
+        own = [name for name in unknown if not name.startswith(environments)]
+        return sorted({name for name in (*known.split("\0"), *own) if name})
 
     def files(self, place: Path) -> list[str]:
         """Return the files of a worktree that git knows, or would take. A submodule is a directory, not a file."""
