@@ -169,6 +169,12 @@ def test_tests_alone_are_the_same_on_both_sides(origin: Origin) -> None:
         origin.check(side(origin), Ran(Any, Told(own=["tests/test_shop.py"]), ""))  # type: ignore[arg-type]
 
 
+def test_a_pattern_of_all_modules_makes_no_test_of_the_app(origin: Origin) -> None:
+    origin.lay_over(Told(patterns=["*.py"], paths=["tests"]))
+    assert "src/shop/app.py" not in origin.laid_over
+    assert "tests/test_shop.py" in origin.laid_over
+
+
 def test_it_is_told_when_no_imported_module_differs(origin: Origin) -> None:
     assert origin.remarks({"base": Told(own=["src/shop/app.py"])}) == []
     (remark,) = origin.remarks({"base": Told(own=["src/shop/__init__.py"])})
