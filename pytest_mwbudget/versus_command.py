@@ -90,15 +90,16 @@ def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[V
             " --, such as -- tests/test_app.py"
         )
     repository = Repository(Path.cwd())
+    arguments = [_from_here(one, repository.root) for one in said["pytest"]]
     base = repository.base(said["base"], os.environ)
     heading = [f"base: {base}", f"HEAD: {_head(repository)}"]
     _progress(f"comparing with {base}")
     with worktrees(repository, base) as both:
         if said["prepare"]:
             both.prepare(said["prepare"])
-        origin = Origin(both, said["pytest"])
+        origin = Origin(both, arguments)
         old, new = (
-            Side(name, place, both.place(place), repository.root, said["pytest"])
+            Side(name, place, both.place(place), repository.root, arguments)
             for name, place in (("base", both.base), ("HEAD", both.head))
         )
         comparing = Comparing(old, new, allowed, end_s, origin.check, origin.lay_over, _progress)
@@ -106,6 +107,15 @@ def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[V
         told = {name: ran.told for name, ran in comparing.ran.items()}
         remarks = [*comparing.remarks(), *origin.remarks(told), *repository.remarks(base)]
     return Versus([*heading, _effort(comparing)], found, remarks, limited=bool(allowed)), comparing.interrupted
+
+
+def _from_here(argument: str, root: Path) -> str:
+    """Return an argument that names a file of the clone by its whole path as one that both checkouts have."""
+    file, separator, test = argument.partition("::")
+    path, clone = Path(os.path.realpath(file)), Path(os.path.realpath(root))
+    if not os.path.isabs(file) or clone not in (path, *path.parents):
+        return argument
+    return os.path.relpath(path, os.path.realpath(Path.cwd())) + separator + test
 
 
 def _head(repository: Repository) -> str:
