@@ -18,6 +18,7 @@ from .interpreter.clocks import perf_counter
 from .report.terminal import Line
 from .report.versus import Versus, markdown, terminal
 from .session.artifacts import MARKDOWN, put
+from .versus.commands import ENDINGS
 from .versus.comparing import Comparing
 from .versus.origin import Origin
 from .versus.processes import Side
@@ -146,13 +147,15 @@ def _coloured(line: Line) -> str:
 
 @contextmanager
 def _ended_as_by_the_user() -> Iterator[None]:
-    """Clean up when a CI system ends this process, as after Ctrl-C."""
+    """Clean up when a CI system or the terminal ends this process, as after Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

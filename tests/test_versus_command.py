@@ -19,6 +19,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
+from pytest_mwbudget.versus.commands import ENDINGS
 from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
 from .projects import PYTEST_INI, TEST, Project, app, heeds_interrupts, shop
@@ -132,7 +133,7 @@ def test_unusable_arguments_are_errors(arguments: list[str], message: str, capsy
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDINGS])
 def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: int) -> None:
     project.put("src/shop/new.py", "")
     started = tmp_path / "started"
