@@ -19,8 +19,10 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
+from pytest_mwbudget.versus.commands import ENDINGS
+from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
-from .projects import Project, app, heeds_interrupts, shop
+from .projects import PYTEST_INI, TEST, Project, app, heeds_interrupts, shop
 from .readings import never, readings
 from .test_pairs import KEY
 
@@ -34,7 +36,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    for name in ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_DIFF_BASE_SHA"):
+    for name in ("GITHUB_BASE_REF", *GITLAB_COMMITS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(comparing, "PAIRS_OF_COUNTS", 1)
     project = shop(tmp_path / "shop")
@@ -57,7 +59,7 @@ def nothing_left(project: Project) -> bool:
 
 def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app(tasks=2))
-    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN)
+    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN, str(project.root / "tests"))
     assert status == 1, err
     comment = (project.root / "out" / "comment.md").read_text(encoding="utf-8")
     assert "tasks 0 → 2" in comment
@@ -73,6 +75,8 @@ def test_a_layer_that_grows_as_allowed_passes(project: Project, versus: Run) -> 
     project.put("src/shop/app.py", app(tasks=2))
     project.put("src/shop/new.py", "")
     project.put("tests/test_new.py", "import shop.new\n")
+    project.put("tests/test_again.py", TEST.replace("(mw_budget):", "(mw_budget):\n    import shop.new"))
+    project.put("pytest.ini", f"{PYTEST_INI}addopts = -x\n")
     project.put("requirements.txt", "starlette\n")
     project.commit()
     status, out, err = versus("--fail", "tasks:2", *LEAN)
@@ -129,7 +133,7 @@ def test_unusable_arguments_are_errors(arguments: list[str], message: str, capsy
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDINGS])
 def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: int) -> None:
     project.put("src/shop/new.py", "")
     started = tmp_path / "started"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import VersusError
@@ -24,7 +25,9 @@ class Origin:
 
     def lay_over(self, told: Told) -> None:
         """Give the base the tests and the configuration of HEAD, after a process of HEAD has told what these are."""
-        tests = OfTests(told.patterns, [*self._directories(told), *self._files()])
+        # A pattern of all modules, such as *.py, is one of the app too.
+        patterns = [pattern for pattern in told.patterns if not fnmatch("__init__.py", pattern)]
+        tests = OfTests(patterns, [*self._directories(told), *self._files()])
         self.laid_over = frozenset(self.worktrees.lay_over(tests))
         self.worktrees.compile(self.worktrees.base)
 
