@@ -255,7 +255,7 @@ def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
     notes = [line.text for line in terminal(Versus([], found, limited=True), 80) if line.text.startswith("note:")]
     assert notes[0] == "note: measured with base only: GET /0 (t)"
     assert notes[1].endswith("GET /4 (t) and 2 more")
-    assert notes[2].startswith("note: no limit of --fail is of anything")
+    assert notes[2].startswith("note: no limit of --fail applies to a measured figure")
 
 
 def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
