@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, FastAPI, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, field_serializer
 
 # By part, what `_do` gets.
@@ -142,3 +142,8 @@ async def stream() -> Response:
 @app.get("/ready")
 async def ready() -> Response:
     return PlainTextResponse("ok")
+
+
+@app.get("/page", response_class=HTMLResponse)
+async def page() -> str:
+    return "<p>ok</p>"

@@ -326,6 +326,11 @@ def test_an_endpoint_that_mostly_serializes() -> None:
         "serialization": "serialize takes 640.2 of the 745.9 µs of the endpoint per request: FastAPI turns what the"
         " handler returns into JSON; a ready Response that the handler returns does without"
     }
+    hop = replace(serialize(us(640.2)), counts=replace(counts(), threads=same(1)))
+    assert (
+        "into JSON, and validates it in a thread, because the handler is not async; a ready"
+        in (advised(opened(hop, CONVERTS))["serialization"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -360,6 +365,16 @@ def test_a_sync_dependency_that_only_costs_the_thread() -> None:
         " not block, write it as async code"
     }
     assert "with 2 thread hops" in advised(sync_part(us(590), 2))["thread-hops"]
+
+
+def test_a_sync_dependency_of_a_package() -> None:
+    found = sync_part(us(96.1))
+    assert found.endpoint is not None
+    (report,) = found.endpoint.parts
+    packaged = replace(report, layer=replace(report.layer, origin=Origin("fastapi-pagination")))
+    assert advised(opened(packaged, Observed()))["thread-hops"].endswith(
+        "it comes from fastapi-pagination, so set a budget that includes the thread, or leave it out"
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 
 from ..interpreter import internals
 from ..interpreter.code_patching import Function
-from ..model.endpoint import ROUTING, SERIALIZE, VALIDATE
+from ..model.endpoint import HANDLER, ROUTING, SERIALIZE, VALIDATE
 from .callables import functions_called
 from .calls import Call
 from .frameworks import django, fastapi, litestar, reading, starlette
@@ -63,7 +63,8 @@ class Opening:
     FastAPI. `solved` are the dependencies that FastAPI solved. `stand_ins` are the values in `dependency_overrides`,
     and `rebuilt` says how often FastAPI rebuilt a dependency because of them. `models` are the models in the type of
     the response, and `returned_models` those of them that the handler returned, each with the functions that validate
-    it. `validated` counts the calls of these functions. `error` says why the parts could not be read.
+    it. `validated` counts the calls of these functions. `text` means that the handler returned a str or bytes. `raised`
+    means that a step raised an exception. `error` says why the parts could not be read.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -78,6 +79,8 @@ class Opening:
     models: list[type] = field(default_factory=list)
     returned_models: dict[type, set[Function]] = field(default_factory=dict)
     validated: Counter[Function] = field(default_factory=Counter)
+    text: bool = False
+    raised: bool = False
     error: str | None = None
 
     def begin(self) -> None:
@@ -125,6 +128,7 @@ class Opening:
 
     def _read_response(self, frame: FrameType) -> Iterator[Hook]:
         """Note the models of a response, and yield hooks of the validators of those that the handler returned."""
+        self.text = self.text or fastapi.returns_text(frame.f_locals)
         for model in fastapi.response_models(frame.f_locals):
             self.models.append(model)
             if fastapi.returns(frame.f_locals, model):
@@ -157,10 +161,11 @@ class Opening:
         if frame not in self.step_of:
             self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
 
-    def returned(self, frame: FrameType, answer: object) -> None:
+    def returned(self, frame: FrameType, answer: object, *, raised: bool) -> None:
         """Note that a step is over, and watch the view that Django's routing returned."""
         step = self.step_of[frame]
         step.over = True
+        self.raised = self.raised or raised
         routed = step.hook is not None and step.hook.layer is not None and step.hook.layer.name == ROUTING
         if routed and answer is not None:
             self.route, self.endpoint = "django", answer
@@ -215,22 +220,24 @@ class Opening:
     def why_moved(self, entered: Collection[object]) -> str | None:
         """Return which function of the route's framework is missing or was not called, None if all is as it should be.
 
-        `entered` are the parts that the request entered. A handler that is not called, because the request was refused,
-        moves nothing.
+        `entered` are the parts that the request entered. A request that was refused before its handler moves nothing.
         """
         assert self.route is not None
+        refused = self.raised and HANDLER not in entered
         for gate in GATES[self.route]:
             if gate.needed and gate.function is None:
                 return f"{_release(self.route)} has no function {gate.name}"
             called = any(map(self._is_step_of, gate.hooks(FrameworkLayer(None, ()))))
-            if gate.after is not None and all(part in entered for part in gate.after) and not called:
+            if gate.after is not None and all(part in entered for part in gate.after) and not (called or refused):
                 return f"{_release(self.route)} did not call {gate.name}"
         return None
 
     def converts(self) -> bool:
-        """Return whether FastAPI turned what the handler returned into a response."""
+        """Return whether FastAPI turned what the handler returned into JSON."""
         gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
-        return any(self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ())))
+        return not self.text and any(
+            self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ()))
+        )
 
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
@@ -239,18 +246,29 @@ class Opening:
         }
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
-        """Count the steps that are calls of a dependency by FastAPI; 0 if they may be those of another one.
+        """Count the steps that are calls of a dependency by FastAPI for one route; 0 if they may be of another one.
 
-        Partials, and functions of one `def`, share their code.
+        Partials, and functions of one `def`, share their code. A request that enters several routes, or a route several
+        times, solves the dependencies of each.
         """
         code = _code_of(dependency)
         if code is not None and any(one is not dependency and _code_of(one) is code for one in self.solved):
             return 0
-        hooks = (step.parent.hook for step in steps if step.parent is not None)
-        return sum(hook is not None and hook.layer is not None and hook.layer.name == VALIDATE for hook in hooks)
+        solving = (_outermost_solving(step) for step in steps)
+        return max(Counter(one for one in solving if one is not None).values(), default=0)
 
     def _is_step_of(self, hook: Hook) -> bool:
         return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
+
+
+def _outermost_solving(step: Step) -> Step | None:
+    """Return the outermost of the calls of `solve_dependencies` directly round a step, None without one."""
+    found = None
+    for outer in step.outer_steps():
+        if outer.hook is None or outer.hook.layer is None or outer.hook.layer.name != VALIDATE:
+            break
+        found = outer
+    return found
 
 
 def _code_of(dependency: object) -> CodeType | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from ..errors import tagged
 from ..interpreter.code_patching import is_plain
 from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE, Observed
 from ..model.stack import EntryIndex, Layer, RowIndex
-from .callables import functions_called, is_function, is_response
+from .callables import MOST_WRAPPERS, functions_called, is_function, is_response, static_dict
 from .calls import FrameworkCall
 from .frameworks import reading
 from .frameworks.gates import hook
@@ -120,7 +119,7 @@ def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> st
     if (moved := opening.why_moved(entered)) is not None:
         return moved
     if opening.route == "starlette":
-        missing = HANDLER not in entered
+        missing = HANDLER not in entered and not (opening.raised and opening.handler)
     else:
         missing = opening.route != "fastapi" and opening.endpoint is not None and not opening.handler
     return NO_HANDLER if missing else None
@@ -275,8 +274,8 @@ def _rows(
 
 def _row(place: RowIndex, name: str, entry: Entry, opening: Opening, *, named: bool) -> Layer:
     shown = named or name == HANDLER
-    qualname = name_of(entry.callee)
-    origin = origin_of_class(entry.callee) if isinstance(entry.callee, type) else origin_of(entry.callee)
+    qualname, made_of = name_of(entry.callee), _made_of(entry.callee)
+    origin = origin_of_class(made_of) if isinstance(made_of, type) else origin_of(made_of)
     return Layer(
         index=place,
         name=name,
@@ -297,20 +296,30 @@ def _adapts(entry: Entry, opening: Opening) -> str | None:
 
 
 def _is_sync(callee: object) -> bool:
-    """Return whether a handler or a dependency is certainly sync. What a decorator has made may be either."""
+    """Return whether a handler or a dependency is certainly sync. A decorator may have made it of an async one."""
     callee = reading.entered(callee)
     if isinstance(callee, type):
         return True
-    function = next(functions_called(callee), None)
-    return function is not None and "__wrapped__" not in vars(function) and not function.__code__.co_flags & ASYNC
+    functions = [*functions_called(callee)] or [*functions_called(_made_of(callee))]
+    return bool(functions) and not any(one.__code__.co_flags & ASYNC for one in functions)
+
+
+def _made_of(callee: object) -> object:
+    """Return the function, class or object of which partials, methods and decorators that are objects were made."""
+    for _ in range(MOST_WRAPPERS):
+        callee = reading.entered(callee)
+        if type(callee) is MethodType:
+            callee = callee.__func__
+        elif not is_function(callee) and not isinstance(callee, type) and "__wrapped__" in static_dict(callee):
+            callee = static_dict(callee)["__wrapped__"]  # as functools.lru_cache sets it
+        else:
+            break
+    return callee
 
 
 def name_of(callee: object) -> str:
     """Return `module:QualName` of a function or class, and of the class of an object."""
-    while type(callee) is functools.partial:
-        callee = callee.func
-    if type(callee) is MethodType:
-        callee = callee.__func__
+    callee = _made_of(callee)
     named = callee if is_function(callee) or isinstance(callee, type) else type(callee)
     qualname = str(getattr(named, "__qualname__", named)).replace(".<locals>", "")
     return f"{getattr(named, '__module__', None) or '?'}:{qualname}"

@@ -284,7 +284,7 @@ class Trace:
         if ended == "suspended":
             return
         if frame in self.opening.step_of:
-            self.opening.returned(frame, answer)
+            self.opening.returned(frame, answer, raised=ended == "raised")
         call, makers = self._call_of.get(frame), self._makers_of.get(frame, [])
         for finished in (*makers, call):
             if finished is not None:

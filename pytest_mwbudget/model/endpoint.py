@@ -27,7 +27,7 @@ PARTS: Mapping[str, str] = {
 class Observed:
     """What one request showed of the endpoint beside figures.
 
-    - `converts`: FastAPI turned what the handler returned into a response; the handler returned none itself
+    - `converts`: FastAPI turned what the handler returned into JSON; that was no response, and no str or bytes
     - `calls`: the dependencies that FastAPI called more than once, with the number of calls
     - `overrides`: the entries of `dependency_overrides`
     - `rebuilt`: how often FastAPI rebuilt a dependency in the request, because there are such entries

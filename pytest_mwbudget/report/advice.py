@@ -137,13 +137,7 @@ def thread_hops(result: Result, report: LayerReport) -> str | None:
     us, why = report.us, report.layer.adapts
     if us is None or us.low < LARGE_US or why is None:
         return None
-    origin = report.layer.origin
-    remedy = (
-        "if it does not block, write it as async code"
-        if origin is None or origin.own
-        else f"it comes from {origin.distribution}, so set a budget that includes the thread, or leave it out"
-    )
-    return f"{report.name} takes {figure(us.estimate)} µs per request: {why}; {remedy}"
+    return f"{report.name} takes {figure(us.estimate)} µs per request: {why}; {_without_thread(report)}"
 
 
 def per_message(result: Result, report: LayerReport) -> str | None:
@@ -196,9 +190,11 @@ def serialization(result: Result, report: LayerReport) -> str | None:
     share = _large_share(result, report, SERIALIZE)
     if share is None or observed is None or not observed.converts or validated_again(result, report) is not None:
         return None
+    hops = report.counts.threads.count if report.counts else 0
+    in_thread = ", and validates it in a thread, because the handler is not async" if hops else ""
     return (
-        f"{share}: FastAPI turns what the handler returns into JSON; a ready Response that the handler returns does"
-        " without"
+        f"{share}: FastAPI turns what the handler returns into JSON{in_thread}; a ready Response that the handler"
+        " returns does without"
     )
 
 
@@ -233,10 +229,7 @@ def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
     if us is None or why is None or not hops or us.low < LARGE_US or not us.high <= MOST_HOP_US * hops:
         return None
     ways = "1 thread hop" if hops == 1 else f"{hops} thread hops"
-    return (
-        f"{report.name} takes {figure(us.estimate)} µs per request, with {ways}: {why}; if it does not block, write it"
-        " as async code"
-    )
+    return f"{report.name} takes {figure(us.estimate)} µs per request, with {ways}: {why}; {_without_thread(report)}"
 
 
 def solved_again(result: Result, report: LayerReport) -> str | None:
@@ -306,6 +299,14 @@ def _frames(result: Result) -> Iterator[LayerReport]:
         rows += [("(endpoint)", books.endpoint if books else None, ledger.endpoint if ledger else None)]
     for name, us, counts in rows:
         yield LayerReport(Layer(RowIndex(-1), name, name, "part"), us=us, counts=counts)
+
+
+def _without_thread(report: LayerReport) -> str:
+    """Say what to do about a layer or a part that the framework runs in a thread."""
+    origin = report.layer.origin
+    if origin is None or origin.own:
+        return "if it does not block, write it as async code"
+    return f"it comes from {origin.distribution}, so set a budget that includes the thread, or leave it out"
 
 
 def _large_share(result: Result, report: LayerReport, name: str) -> str | None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -221,6 +222,28 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
     return receiving, sending
 
 
+def _resumption(timeline: Log, clock: Clock, inside: Collection[Owner]) -> Callable[[Owner, Owner], Owner]:
+    """Return a function that finds and logs the part that goes on when a task that it spawned has a message.
+
+    The part waits for the task. What is outside, such as a null layer, may have worked since. Without a part, the
+    owner goes on.
+    """
+
+    def resumed(owner: Owner, outer: Owner) -> Owner:
+        if timeline[-2] != SUSPENDED:
+            return owner
+        before = owner
+        for one in islice(reversed(timeline), 1, None, 2):
+            if one in inside and one != outer:
+                before = Owner(one)
+                break
+        timeline.append(before)
+        timeline.append(clock())
+        return before
+
+    return resumed
+
+
 def _message_probes_inside(
     timeline: Log, clock: Clock, inside: Collection[Owner]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -228,17 +251,7 @@ def _message_probes_inside(
 
     `inside` are the owners of the endpoint and its parts.
     """
-    log = timeline.append
-
-    def resumed(owner: Owner) -> Owner:
-        if timeline[-2] != SUSPENDED:
-            return owner
-        # A task that a part spawned, while the part waits.
-        before = Owner(timeline[-4])
-        before = before if before in inside else owner
-        log(before)
-        log(clock())
-        return before
+    log, resumed = timeline.append, _resumption(timeline, clock, inside)
 
     def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
         body_over = False
@@ -249,7 +262,7 @@ def _message_probes_inside(
                 return await ask(*arguments, **named)
             before = timeline[-2]
             if before not in inside:
-                before = resumed(owner)
+                before = resumed(owner, outer)
             log(outer)
             log(clock())
             try:
@@ -269,7 +282,7 @@ def _message_probes_inside(
         async def probed_send(*arguments: Any, **named: Any) -> Any:
             before = timeline[-2]
             if before not in inside:
-                before = resumed(owner)
+                before = resumed(owner, outer)
             log(outer)
             log(clock())
             try:

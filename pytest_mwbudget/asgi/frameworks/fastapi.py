@@ -47,6 +47,11 @@ def dependency_hooks(arguments: Mapping[str, object]) -> Iterator[Hook]:
         yield from hooks_of_callable(call, FrameworkLayer(call, ()))
 
 
+def returns_text(arguments: Mapping[str, object]) -> bool:
+    """Return whether the handler returned a str or bytes, which most responses send as they are."""
+    return is_a(arguments.get("response_content"), str, bytes)
+
+
 def response_models(arguments: Mapping[str, object]) -> Iterator[type]:
     """Yield the models of Pydantic in the response type for which `serialize_response` was called."""
     annotations = [read(arguments.get("field"), "field_info", "annotation")]

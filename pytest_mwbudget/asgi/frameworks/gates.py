@@ -65,22 +65,25 @@ def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
     """Yield the hooks of a callable of the app that a framework awaits, or runs in a thread.
 
     The way to the thread and back belongs to the callable that needs it. A generator function is entered at its first
-    and at its second step, through the context manager that the framework makes of it.
+    and at its second step, through the context manager that the framework makes of it. A decorator round it is entered
+    when the framework asks it for the generator.
     """
     code = generator_of(call)
     if code is not None:
         for name in ("__aenter__", "__aexit__"):
             if type(step := defined(contextlib.__name__, "_AsyncGeneratorContextManager", name)) is FunctionType:
                 yield hook(step, code, layer, generator_code)
+    function = next(functions_called(entered(call)), None)
+    if function is not None and function.__code__ is code:
         return
     yield from hooks_of_call(call, layer)
     yield from in_thread(call, layer)
 
 
 def generator_of(call: object) -> CodeType | None:
-    """Return the code of a generator function, None for any other callable."""
-    function = next(functions_called(entered(call)), None)
-    return function.__code__ if function is not None and function.__code__.co_flags & GENERATORS else None
+    """Return the code of a generator function, also of one in a decorator, None for any other callable."""
+    codes = (function.__code__ for function in functions_called(entered(call)))
+    return next((code for code in codes if code.co_flags & GENERATORS), None)
 
 
 def hooks_of_call(call: object, layer: FrameworkLayer) -> Iterator[Hook]:

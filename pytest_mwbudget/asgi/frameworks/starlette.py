@@ -22,6 +22,7 @@ GATES = (
     Gate(SERIALIZE, "starlette.responses", ("Response", "__init__")),
     Gate(SERIALIZE, "starlette.responses", ("StreamingResponse", "__init__")),
     Gate(SERIALIZE, "starlette.responses", ("FileResponse", "__init__")),
+    Gate(SERIALIZE, "starlette.templating", ("_TemplateResponse", "__init__")),
     Gate(BACKGROUND, "starlette.background", ("BackgroundTask", "__call__")),
     Gate(BACKGROUND, "starlette.background", ("BackgroundTasks", "__call__")),
 )
@@ -34,7 +35,7 @@ def handler_hooks(scope: Mapping[str, object]) -> Iterator[Hook]:
         yield from hooks_of_callable(endpoint, FrameworkLayer(endpoint, (), name=HANDLER))
         return
     method = str(scope.get("method")).lower()
-    names = (method, "get") if method == "head" else (method,)
+    names = (method, *(("get",) if method == "head" else ()), "method_not_allowed")
     for name in names:
         function = static(endpoint, name)
         layer = FrameworkLayer(function, (), name=HANDLER)
