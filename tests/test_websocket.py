@@ -193,6 +193,17 @@ def test_a_handler_that_goes_on_ends_when_the_client_leaves(
     assert sent_once(handler, exchange).answers == answers
 
 
+def test_an_app_without_a_framework_may_go_on_sending_after_the_client_has_left() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while True:
+            await send({"type": "websocket.send", "text": "tick"})
+
+    connection = build_connection("/ws", [(None, 3)], (), {})
+    assert asyncio.run(send_once(app, connection, Settings(lifespan=False))).answers == ("tick",) * 3
+
+
 def test_a_handler_that_is_ended_by_the_leaving_client_is_measured() -> None:
     connection = build_connection("/ws", ["a"], (), {})
     settings = Settings(Budgets({"tasks": 0}), expect_status=101, lifespan=False)
