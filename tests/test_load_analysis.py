@@ -104,6 +104,14 @@ def test_too_few_quiet_bursts_make_all_count() -> None:
     assert len(bursts.pairs(LAYER)) == 6
 
 
+def test_few_rounds_are_not_noisy_for_being_few() -> None:
+    quiet: Round = {None: burst(250.0), LAYER: burst(200.0)}
+    starved: Round = {None: burst(250.0), LAYER: burst(400.0, waited=0.2)}
+    assert not Bursts([quiet] * 3).noisy
+    assert not Bursts([{None: burst(250.0)}]).noisy
+    assert Bursts([quiet, quiet, starved]).noisy
+
+
 def test_a_layer_that_was_left_out_has_fewer_pairs() -> None:
     bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}, *[{None: burst(250.0)}] * 6])
     assert len(bursts.pairs(LAYER)) == 1

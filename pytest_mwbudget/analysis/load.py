@@ -74,8 +74,9 @@ class Bursts:
         limits = tuple(QUIET * sorted(found)[int(QUICK_SHARE * len(found))] for found in gauges)
         object.__setattr__(self, "_limits", limits)
         layers = {arm for one in self.rounds for arm in one if arm is not None}
-        numbers = [len(self._quiet_pairs(layer)) for layer in layers] + [len(self._quiet_whole())]
-        object.__setattr__(self, "noisy", min(numbers) < FEWEST_PAIRS)
+        numbers = [(len(self._quiet_pairs(layer)), len(self._all_pairs(layer))) for layer in layers]
+        numbers.append((len(self._quiet_whole()), len(self.rounds)))
+        object.__setattr__(self, "noisy", any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers))
 
     def is_quiet(self, burst: Burst) -> bool:
         """Return whether a burst was taken in quiet moments."""

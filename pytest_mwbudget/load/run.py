@@ -10,6 +10,7 @@ from typing import Any
 
 from ..analysis import load as analysis
 from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
+from ..analysis.paired import FEWEST_PAIRS
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
 from ..config.budgets import assign
@@ -450,6 +451,14 @@ class _Told:
                     "The load generator worked nearly all the time: a server may answer more requests per second, and"
                     " layers may have larger shares.",
                     "generator-limit",
+                )
+            )
+        if load.rounds < FEWEST_PAIRS:
+            notes.append(
+                tagged(
+                    f"There was time for {load.rounds} of the {FEWEST_PAIRS} rounds that an interval takes; give"
+                    f" it more time with {self.conditions.time}.",
+                    "too-few-requests",
                 )
             )
         if self.bursts.noisy:
