@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 import pytest_mwbudget.load.process
 import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
+from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.report.json import measured
 
 from .apps import FAST, LEAN, SPIN, Scheduled
@@ -107,7 +109,8 @@ async def page(request):
 
 
 layers = [Middleware(Login), Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
-app = Starlette(routes=[Route("/health", health), Route("/narrow", narrow), Route("/page", page)], middleware=layers)
+routes = [Route(f"/{one.__name__}", one) for one in (health, narrow, page)]
+app = Starlette(routes=routes, middleware=layers)
 """
 )
 
@@ -388,3 +391,35 @@ def test_a_crash_of_the_generator_fails_the_test(pytester: pytest.Pytester, monk
     result = run(pytester, 'mw_budget.load("/health")')
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the load generator ended with status -9*"])
+
+
+def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    async def noted(self: Any, clients: int, requests: int) -> Any:
+        sent.append((clients, requests))
+        return {"ns": requests * 1e9 / clients}
+
+    driver_class = pytest_mwbudget.load.run._Driver
+    monkeypatch.setattr(driver_class, "sent", noted)
+    monkeypatch.setattr(driver_class, "_observed", noted)
+    nothing: Any = None
+    parts = [nothing] * 5
+    driver = driver_class(nothing, Settings(load_time_s=10.0), Under(100), *parts, request_ns=1e7)
+    assert asyncio.run(driver.waits()) is not None
+    assert sent == [(1, 1), (1, 2), (100, 300)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")
+def test_a_file_for_each_client_can_be_opened() -> None:
+    import resource
+
+    kind = resource.RLIMIT_NOFILE
+    before = resource.getrlimit(kind)
+    try:
+        resource.setrlimit(kind, (512, before[1]))
+        with pytest_mwbudget.load.server.files_for(100):
+            assert resource.getrlimit(kind)[0] == 612
+        assert resource.getrlimit(kind)[0] == 512
+    finally:
+        resource.setrlimit(kind, before)

@@ -30,7 +30,7 @@ from .collecting import Collecting, collecting
 from .process import Generator, generator
 from .processor import Cores, cores, pinned
 from .rounds import NS_PER_S, BypassError, Rounds, requests_of
-from .server import Served, serving
+from .server import Served, files_for, serving
 from .turns import sampled_turns
 
 # Warming up takes this share of the time at most, and observing how long requests are in each layer twice this one.
@@ -144,9 +144,10 @@ async def _driver(
 ) -> AsyncIterator[_Driver]:
     """Serve the app and run a load generator in the block."""
     assert settings.load is not None
-    async with serving(caller.app, caller.state) as served:
-        with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
-            yield _Driver(caller, settings, settings.load, environment, garbage, trampolines, served, process)
+    with files_for(settings.load.clients):
+        async with serving(caller.app, caller.state) as served:
+            with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
+                yield _Driver(caller, settings, settings.load, environment, garbage, trampolines, served, process)
 
 
 @dataclass(slots=True)

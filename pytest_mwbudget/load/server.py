@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -94,6 +95,27 @@ async def _ended(shared: Any) -> None:
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
     await asyncio.sleep(0)  # transports close their sockets in a callback
+
+
+@contextmanager
+def files_for(clients: int) -> Iterator[None]:
+    """Let this process, and those it starts, open one more file for each client, as far as the system lets."""
+    if sys.platform == "win32":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = soft + clients if hard == resource.RLIM_INFINITY else min(soft + clients, hard)
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        yield
+        return
+    with suppress(OSError, ValueError):  # a sandbox may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager
