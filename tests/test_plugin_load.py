@@ -47,6 +47,10 @@ async def health(request):
     return PlainTextResponse("ok")
 
 
+async def secure(request):
+    return PlainTextResponse("ok", 200 if request.url.scheme == "https" else 307)
+
+
 async def narrow(request):
     global under_way
     under_way += 1
@@ -109,7 +113,7 @@ async def page(request):
 
 
 layers = [Middleware(Login), Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
-routes = [Route(f"/{one.__name__}", one) for one in (health, narrow, page)]
+routes = [Route(f"/{one.__name__}", one) for one in (health, narrow, page, secure)]
 app = Starlette(routes=routes, middleware=layers)
 """
 )
@@ -228,6 +232,11 @@ def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None
     assert {layer.load.method for layer in m.layers} == {"split"}
     assert m.layer("Spin").load.why == "a POST request is sent past no layer\""""
     run(pytester, body).assert_outcomes(passed=1)
+
+
+@linux
+def test_the_server_says_the_scheme_of_the_request(pytester: pytest.Pytester) -> None:
+    run(pytester, 'mw_budget.load("https://testserver/secure", clients=2)').assert_outcomes(passed=1)
 
 
 @linux

@@ -144,8 +144,9 @@ async def _driver(
 ) -> AsyncIterator[_Driver]:
     """Serve the app and run a load generator in the block."""
     assert settings.load is not None
+    scheme = caller.template.scope(None)["scheme"]
     with files_for(settings.load.clients):
-        async with serving(caller.app, caller.state) as served:
+        async with serving(caller.app, caller.state, scheme) as served:
             with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
                 yield _Driver(caller, settings, settings.load, environment, garbage, trampolines, served, process)
 

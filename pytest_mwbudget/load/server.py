@@ -45,8 +45,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None) -> AsyncIterator[Served]:
-    """Serve the app in the block. `state` is that of its lifespan, None without one.
+async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: str = "http") -> AsyncIterator[Served]:
+    """Serve the app in the block. `state` is that of its lifespan, None without one; `scheme` what requests say.
 
     After the block nothing listens, all connections are closed, and the tasks of requests have ended.
     """
@@ -66,11 +66,16 @@ async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None) -> Async
         config.load()
         server = uvicorn.Server(config)
         await server.on_tick(0)  # makes the headers of all responses
-        protocol: Any = config.http_protocol_class
+        base: Any = config.http_protocol_class
         shared = server.server_state
 
+        class Protocol(base):  # type: ignore[misc,unused-ignore]
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                self.scheme = scheme  # without TLS, as behind a proxy
+
         def connected() -> asyncio.Protocol:
-            made: asyncio.Protocol = protocol(config=config, server_state=shared, app_state=dict(state or {}))
+            made: asyncio.Protocol = Protocol(config=config, server_state=shared, app_state=dict(state or {}))
             return made
 
         listener = await asyncio.get_running_loop().create_server(connected, sock=at, backlog=config.backlog)
