@@ -35,6 +35,7 @@ APP = (
 import asyncio
 import os
 
+import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -49,6 +50,12 @@ async def health(request):
 
 async def secure(request):
     return PlainTextResponse("ok", 200 if request.url.scheme == "https" else 307)
+
+
+async def late(request):
+    if request.client.port != 50000:  # not the request alone
+        pytest.fail("the time is up")
+    return PlainTextResponse("ok")
 
 
 async def narrow(request):
@@ -113,7 +120,7 @@ async def page(request):
 
 
 layers = [Middleware(Login), Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
-routes = [Route(f"/{one.__name__}", one) for one in (health, narrow, page, secure)]
+routes = [Route(f"/{one.__name__}", one) for one in (health, narrow, page, secure, late)]
 app = Starlette(routes=routes, middleware=layers)
 """
 )
@@ -237,6 +244,14 @@ def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None
 @linux
 def test_the_server_says_the_scheme_of_the_request(pytester: pytest.Pytester) -> None:
     run(pytester, 'mw_budget.load("https://testserver/secure", clients=2)').assert_outcomes(passed=1)
+
+
+@linux
+def test_what_ends_the_test_ends_the_load(pytester: pytest.Pytester) -> None:
+    result = run(pytester, 'mw_budget.load("/late", clients=2)')
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Failed: the time is up"])
+    result.stdout.no_fnmatch_line("*Under load the same request is sent*")
 
 
 @linux

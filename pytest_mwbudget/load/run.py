@@ -298,6 +298,7 @@ class _Driver:
         """Send requests and check all responses. Raises BypassError instead of others if a layer is bypassed."""
         found = await self.process.burst(clients, requests)
         self.requests += requests
+        self.served.check()
         wrong = self._wrong(found, clients)
         if wrong is None:
             return found

@@ -43,6 +43,11 @@ class Served:
     name: str
     raised: list[BaseException] = field(default_factory=list)
 
+    def check(self) -> None:
+        """Raise what a handler of a signal has raised in a request: Ctrl-C, or the time limit of a test."""
+        if self.raised and _ends_test(self.raised[0]):
+            raise self.raised[0]
+
 
 @asynccontextmanager
 async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: str = "http") -> AsyncIterator[Served]:
@@ -134,8 +139,13 @@ def _listening() -> Iterator[socket.socket]:
         yield at
 
 
+def _ends_test(error: BaseException) -> bool:
+    of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
+    return not isinstance(error, of_the_app)
+
+
 class _Raised(logging.Handler):
-    """Keeps the first exception of the app that uvicorn logs."""
+    """Keeps the exceptions of the app that uvicorn logs: the first, and in front of it one that ends the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,8 +153,9 @@ class _Raised(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the exception of a record."""
-        if not self.raised and record.exc_info and record.exc_info[1] is not None:
-            self.raised.append(record.exc_info[1])
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and (not self.raised or _ends_test(error)):
+            self.raised.insert(0, error)
 
 
 @contextmanager
