@@ -83,7 +83,11 @@ def test_a_layer_that_grows_as_allowed_passes(project: Project, versus: Run) -> 
     assert status == 0, err
     assert "fail" not in out.replace("failed with base", "")
     # The base has no such module, so it cannot collect this test.
-    assert "note: failed with base, so not compared in full: tests/test_new.py" in out
+    new = "ModuleNotFoundError: No module named 'shop.new'"
+    assert (
+        f"note: failed with base, so not compared in full: tests/test_new.py, tests/test_again.py::test_health ({new})"
+        in out
+    )
     assert "note: both sides run with the packages that are installed here, and requirements.txt changed" in out
 
 
@@ -103,6 +107,15 @@ def test_a_failing_test_of_head_is_an_error_with_its_output(project: Project, ve
     assert "tests fail with HEAD" in err
     assert "assert 1 == 2" in err
     assert "mwbudget explain versus-side" in err
+
+
+def test_a_conftest_that_the_base_cannot_load_is_explained(project: Project, versus: Run) -> None:
+    project.put("src/shop/new.py", "")
+    project.put("tests/conftest.py", "import shop.new\n")
+    status, _, err = versus("--fail", "tasks:0", *LEAN)
+    assert status == 2
+    assert "exit status 4 for base (both sides run the tests and conftest files of HEAD); correct this" in err
+    assert "No module named 'shop.new'" in err
 
 
 def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> None:
