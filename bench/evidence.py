@@ -54,6 +54,8 @@ figures, which were measured in the same run, and the verdicts, which were measu
 threads (`python bench/verdicts.py --traced 2 --runs 90`). Without coverage, in 36 runs, none of 573 kept budgets
 failed, and 84.9 % of the verdicts were right.
 
+The results of `bench/server.py` are of bursts twice as long as the script makes now: 0.3 s of wrk and 0.2 s of ab.
+
 The results of `mwbudget versus` are of runs that were ended after 60 s on the machine as it is, and after 90 or 120 s
 beside two busy processes. Ten more runs were made beside these processes and four test suites, at a load of 10 to 12 on
 two cores; the script does not make this condition. The results of single runs (`bench/growth.py`) were measured with an

@@ -5,7 +5,7 @@
 The settings are those of `server.py`: FastAPI's hello world without and with one more layer, at concurrency 1, 100 and
 1,000, on asyncio and on uvloop, under wrk (keep-alive) and ab (a connection for each request). The truth is the drop in
 requests per second that wrk and ab measure, as in `server.py`: pairs of bursts at two apps, one with the layer and one
-without. For each of the settings, `load` states the share of the requests per second that goes with the layer, in fresh
+without. For each of the settings, `load` states the share of the requests per second that the layer costs, in fresh
 processes: one for each process of the truth, right after it, with connections that are kept alive beside wrk, and with
 a connection for each request beside ab. The share is the mean of the processes, between the lowest and the highest end
 of their intervals. The goal counts settings where the load generator knows the drop to 10 %.

@@ -9,8 +9,8 @@ one takes no time. The server has one core and the load generator another, where
 There a process of the lowest priority keeps each core awake. Otherwise a core would fall asleep between two requests
 and take time to wake, more after a longer sleep, and a layer that lets the generator wait would be charged for that.
 
-wrk (keep-alive; bursts of 0.3 s, of 1 s with 1,000 clients) and ab (a connection for each request, as uvicorn answers
-its HTTP/1.0; bursts of about 0.2 s, with a number of requests found by a first burst, at least two for each client)
+wrk (keep-alive; bursts of 0.15 s, of 1 s with 1,000 clients) and ab (a connection for each request, as uvicorn answers
+its HTTP/1.0; bursts of about 0.1 s, with a number of requests found by a first burst, at least two for each client)
 send requests at concurrency 1, 100 and 1,000, on asyncio and on uvloop. Bursts are short, because shared machines
 change their speed from one second to the next. A pair is one burst at each of the two ports, one right after the other,
 in random order; the settings take turns until the time of a process is over. A burst begins when the server has
@@ -89,7 +89,7 @@ PATIENCE_S, LOOK_S = 1.0, 0.05
 # The server has finished if it works for less than IDLE_SHARE of LOOK_S; wait for REST_S if the system cannot tell.
 IDLE_SHARE, REST_S = 0.05, 0.3
 WARM_REQUESTS, WARM_CONCURRENCY = 1500, 10
-WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.3, 1.0, 1000, 0.2
+WRK_S, CROWDED_WRK_S, CROWD, AB_S = 0.15, 1.0, 1000, 0.1
 TURNS = 2000
 GAUGED = {"numbers": list(range(50)), "names": [f"name {number}" for number in range(50)]}
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}

@@ -87,12 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _add_measure(commands.add_parser("measure", help="measure an app without a test"))
     _add_load(commands.add_parser("load", help="measure a request of an app under load, without a test"))
-    _add_versus(
-        commands.add_parser("versus", help="compare a change with what it changes, in fresh processes by turns")
-    )
+    _add_versus(commands.add_parser("versus", help="compare a branch with the main branch, or two apps"))
     explain = commands.add_parser("explain", help="say what a message means and what to do")
     explain.add_argument("id", nargs="?", metavar="ID", help="the id of a message; without it all ids are listed")
-    render = commands.add_parser("render", help="make files of a stored result, or print its tables")
+    render = commands.add_parser("render", help="print the tables of a stored result, or write reports")
     several = "files that --mw-budget-json wrote, such as the shards of a CI matrix, or directories with such files"
     render.add_argument("result", nargs="+", metavar="RESULT.json", help=several)
     for output in RENDERED:
@@ -119,7 +117,7 @@ def _add_budgets(budgets: argparse.ArgumentParser) -> None:
     )
     merge.add_argument("file", nargs="+", metavar="FILE", help="a file that --mw-budget-update wrote")
     merge.add_argument("-o", "--output", metavar="PATH", help="write to PATH, which is also the default of --base")
-    base = "what the files were made of: a change by one file wins over what the others left as it was"
+    base = "the file that the jobs started from: a change in one file wins over files that left the limit as it was"
     merge.add_argument("--base", metavar="PATH", help=base)
 
 
@@ -149,9 +147,9 @@ def _add_load(load: argparse.ArgumentParser) -> None:
     load.add_argument("--loop", metavar="LOOP", help="asyncio or uvloop (default: asyncio's default)")
     several = "a header of the request; can be given several times"
     load.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
-    share = "budget of every middleware layer: its share of the requests per second, for example 5%%"
+    share = "budget for every middleware layer: its share of the requests per second, for example 5%%"
     load.add_argument("--rps-share", metavar="SHARE", help=share)
-    load.add_argument("--p99-ms", metavar="MILLISECONDS", help="budget of the 99th percentile of latency")
+    load.add_argument("--p99-ms", metavar="MILLISECONDS", help="budget for the 99th percentile of latency")
     for output in STORED:
         load.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
 
@@ -162,17 +160,17 @@ def _add_versus(versus: argparse.ArgumentParser) -> None:
     versus.add_argument("request", nargs="*", metavar="REQUEST", help=request)
     base = "commit to compare HEAD with (default: the merge base with the main branch)"
     versus.add_argument("--base", metavar="REV", help=base)
-    fail = "how much each layer may grow, such as us:5%%,bytecodes:0; a change that certainly grows more fails"
+    fail = "how much each layer may grow, such as us:5%%,bytecodes:0; fails if a layer certainly grows by more"
     versus.add_argument("--fail", metavar="LIMITS", help=fail)
     undecided = "the exit status when it is not certain that a limit is kept (default: pass)"
     versus.add_argument("--undecided", choices=("pass", "fail"), default="pass", help=undecided)
     time_s = 300
-    versus.add_argument("--max-time", metavar="SECONDS", default=time_s, help=f"time for all of it (default: {time_s})")
+    versus.add_argument("--max-time", metavar="SECONDS", default=time_s, help=f"time limit (default: {time_s})")
     prepare = "shell command to run in the checkout of each side first, such as one that builds extensions"
     versus.add_argument("--prepare", metavar="CMD", help=prepare)
-    versus.add_argument("--markdown", metavar="PATH", help="write what was found to PATH, for a comment")
+    versus.add_argument("--markdown", metavar="PATH", help="write the result to PATH, for a comment")
     for name, text in (
-        ("a", "the first of two apps to compare in place of commits, named as for `measure`"),
+        ("a", "the first of two apps to compare instead of commits, named as for `measure`"),
         ("b", "the second one"),
     ):
         versus.add_argument(f"--app-{name}", metavar="APP", help=text)

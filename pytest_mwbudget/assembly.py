@@ -426,7 +426,7 @@ class Findings:
             missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
             yield tagged(f"{names} was suspended during the measurement{missed}.", "suspended-tool")
         yield from self._notes_on_stack()
-        disturbed = [f"{one} was at work" for one in self.foreign_tools.active]
+        disturbed = [f"{one} was active" for one in self.foreign_tools.active]
         if self.foreign_tools.unproven is not None:
             disturbed.append(self.foreign_tools.unproven)
         for why in disturbed:
@@ -438,7 +438,7 @@ class Findings:
 
     def _notes_on_stack(self) -> Iterator[str]:
         if self.stack.displaced:
-            hidden = "The app runs a profiler of its own, which hides the layers inside of it."
+            hidden = "The app runs its own profiler, which hides the layers inside it."
             yield tagged(hidden, "missing-layers")
         if self.stack.without_asgi:
             handler = (

@@ -270,7 +270,7 @@ async def _first_call(caller: server.Caller, settings: Settings, hosting: Hostin
         endless = (
             f"{line}: the exchange did not end within {response_s:g} s; the client waits until each message has the"
             f" answers that the exchange names, and the app must end when the client leaves; for an app that goes on"
-            f" sending by itself, end the exchange with (None, 3): then the client leaves after three answers"
+            f" sending, end the exchange with (None, 3): then the client leaves after three answers"
         )
     if not hosting:
         endless += f"; if it is only slow, {settings.slow_answer}"

@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mw-budget", "per-request overhead of ASGI middleware layers")
     group.addoption("--mw-budget", action="store_true", default=None, help=switch)
     parser.addini("mw_budget", switch, type="bool")
-    survey = "measure each distinct request that the tests make with clients of their own, marked or not, and sum it up"
+    survey = "measure each distinct request that tests make with their own clients, marked or not, and print a summary"
     group.addoption("--mw-budget-survey", action="store_true", default=None, help=survey)
     update = "write the figures of this run to the file of limits, as --mw-budget-update-mode says"
     group.addoption("--mw-budget-update", action="store_true", default=None, help=update)
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"mw_budget({keywords}): with --mw-budget, measure every middleware layer of the app on the requests that the"
-        " test makes, by the fixture mw_budget or by clients of its own, and fail the test if a layer exceeds a budget;"
+        " test makes, with the fixture mw_budget or with its own client, and fail the test if a layer exceeds a budget;"
         " the marker closest to the test wins, and None removes an inherited value",
     )
     if _addressed(config):

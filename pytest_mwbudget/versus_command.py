@@ -1,4 +1,4 @@
-"""The command `mwbudget versus`: compare a change with what it changes, in fresh processes by turns."""
+"""The command `mwbudget versus`: compare HEAD with its base, or two apps, in fresh processes that take turns."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .interpreter.clocks import perf_counter
 from .report.terminal import Line
 from .report.versus import Versus, markdown, terminal
 from .session.artifacts import MARKDOWN, put
+from .versus.commands import ENDINGS
 from .versus.comparing import Comparing
 from .versus.origin import Origin
 from .versus.processes import Side
@@ -65,7 +66,7 @@ def _apps(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Vers
     for name in ("base", "prepare"):
         if said[name]:
             raise SettingError(
-                f"--{name}={said[name]!r} is of commits, and --app-a names an app; leave out one of them"
+                f"--{name}={said[name]!r} is for comparing commits, --app-a for comparing apps; leave out one of them"
             )
     here = Path.cwd()
     requests = [f"--mw-budget-request={line}" for line in said["request"]]
@@ -86,19 +87,20 @@ def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[V
     """Compare HEAD, with the changes that are not committed, with its base."""
     if said["request"]:
         raise SettingError(
-            f"REQUEST {said['request'][0]!r} is for --app-a and --app-b; without them give arguments for pytest behind"
+            f"REQUEST {said['request'][0]!r} is for --app-a and --app-b; without them give arguments for pytest after"
             " --, such as -- tests/test_app.py"
         )
     repository = Repository(Path.cwd())
+    arguments = [_from_here(one, repository.root) for one in said["pytest"]]
     base = repository.base(said["base"], os.environ)
     heading = [f"base: {base}", f"HEAD: {_head(repository)}"]
     _progress(f"comparing with {base}")
     with worktrees(repository, base) as both:
         if said["prepare"]:
             both.prepare(said["prepare"])
-        origin = Origin(both, said["pytest"])
+        origin = Origin(both, arguments)
         old, new = (
-            Side(name, place, both.place(place), repository.root, said["pytest"])
+            Side(name, place, both.place(place), repository.root, arguments)
             for name, place in (("base", both.base), ("HEAD", both.head))
         )
         comparing = Comparing(old, new, allowed, end_s, origin.check, origin.lay_over, _progress)
@@ -106,6 +108,15 @@ def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[V
         told = {name: ran.told for name, ran in comparing.ran.items()}
         remarks = [*comparing.remarks(), *origin.remarks(told), *repository.remarks(base)]
     return Versus([*heading, _effort(comparing)], found, remarks, limited=bool(allowed)), comparing.interrupted
+
+
+def _from_here(argument: str, root: Path) -> str:
+    """Return an argument that names a file of the clone by its whole path as one that both checkouts have."""
+    file, separator, test = argument.partition("::")
+    path, clone = Path(os.path.realpath(file)), Path(os.path.realpath(root))
+    if not os.path.isabs(file) or clone not in (path, *path.parents):
+        return argument
+    return os.path.relpath(path, os.path.realpath(Path.cwd())) + separator + test
 
 
 def _head(repository: Repository) -> str:
@@ -136,13 +147,15 @@ def _coloured(line: Line) -> str:
 
 @contextmanager
 def _ended_as_by_the_user() -> Iterator[None]:
-    """Clean up when a CI system ends this process, as after Ctrl-C."""
+    """Clean up when a CI system or the terminal ends this process, as after Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

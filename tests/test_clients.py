@@ -271,7 +271,7 @@ async def test_body_and_what_is_left_out():
     assert "GET /items/1 pass" in output
     assert "GET /items/2" not in output
     assert "POST /echo pass" in output
-    assert "round the app object" not in output  # one note says what (outside) is
+    assert "around the app object" not in output  # one note says what (outside) is
 
 
 WEBSOCKETS = {
@@ -339,4 +339,4 @@ def test_a_websocket_is_left_out_with_the_reason(pytester: pytest.Pytester, name
     options = [*LEAN, *QUIET, "--mw-budget", "-v", "-p", "no:xdist", "-p", "no:cacheprovider"]
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*test_it WS /greeting not measured: a WS request is not repeated by itself; *"])
+    result.stdout.fnmatch_lines(["*test_it WS /greeting not measured: a WS request is not repeated automatically; *"])

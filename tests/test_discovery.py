@@ -613,12 +613,10 @@ def test_where_the_app_runs_a_profiler_nothing_is_judged() -> None:
     request = build_request("GET", "/", {})
     settings = Settings(Budgets({"tasks": 9}), lifespan=False)
     measurement = asyncio.run(measure(Profiling(Noop(hello)), request, settings, Environment()))
-    assert (
-        "The app runs a profiler of its own, which hides the layers inside of it. [missing-layers]" in measurement.notes
-    )
+    assert "The app runs its own profiler, which hides the layers inside it. [missing-layers]" in measurement.notes
     reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
     assert reasons == {
-        "a profiler of the app was at work during the measurement; measure in a job of its own without it [active-tool]"
+        "a profiler of the app was active during the measurement; measure without it, in a separate job [active-tool]"
     }
 
 
@@ -976,7 +974,7 @@ def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.Monk
         assert rows_of(stack)[2:] == [("Slots", True, name), ("Noop#2", True, name)]
         assert stack.handed_on is not None
         assert stack.handed_on.because == (
-            f"{name} answered by itself or ran what is inside it in another thread, which could not be watched"
+            f"{name} answered without the app inside it, or ran that app in another thread, which could not be watched"
         )
         assert not stack.handed_on.complete
         notes = apps.measured(Noop(other), settings={"max_time_s": 0.5}).notes

@@ -279,7 +279,7 @@ def test_a_task_layer_is_not_judged_by_the_split_alone_as_if_nobody_shared_its_s
     assert (report.us.low, report.us.high) == (pytest.approx(85, abs=1), pytest.approx(115, abs=1))
     assert report.verdict == verdict
     if verdict == "undecided":
-        assert "no run would tell" in reason(report)
+        assert "no run would decide" in reason(report)
 
 
 @pytest.mark.parametrize("before", [20, 8])
@@ -947,7 +947,7 @@ def test_no_more_time_is_advised_than_somebody_waits(endpoint_us: float, advice:
     [
         (59.2, "; --mw-budget-max-time=60 may be enough"),
         (1756.0, "use a budget of counts (tasks, objects), or a budget of 1.3 times the figure (13 µs)"),
-        (None, "no run would tell: a budget of 1.3 times the figure leaves room"),
+        (None, "no run would decide: a budget of 1.3 times the figure leaves room"),
     ],
 )
 def test_an_undecided_budget_is_told_what_somebody_can_do(
@@ -1050,7 +1050,7 @@ def test_what_stands_round_the_app_object_is_noted_where_it_takes_much(around_us
 
     app = Patched(routes=[Route("/", endpoint)])
     measurement = counted(app, None, clock, max_time_s=1)
-    assert any(note.startswith("(outside) is code round the app object") for note in measurement.notes) == noted
+    assert any(note.startswith("(outside) is code around the app object") for note in measurement.notes) == noted
 
 
 def test_without_a_row_the_whole_is_to_be_precise() -> None:

@@ -354,7 +354,7 @@ def test_without_the_extension_a_tool_of_another_thread_is_told_and_nothing_meas
     for reason in (judged["us"].reason, measurement.total_reason):
         assert reason is not None
         assert "waiting_0" in reason
-        assert "measure in a job of its own without it" in reason
+        assert "measure without it, in a separate job" in reason
 
 
 # ---- sys.monitoring -----------------------------------------------------------------------------------------------
@@ -483,14 +483,14 @@ def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure
     assert measurement.layer("Noop").us is None
     assert measurement.verdict == "undecided"
     assert measurement.layer("Noop").judged["us"].reason == (
-        "a tracer (tests.test_foreign_tools.Tool) was at work during the measurement; measure in a job of its own"
-        " without it [active-tool]"
+        "a tracer (tests.test_foreign_tools.Tool) was active during the measurement; measure without it, in a"
+        " separate job [active-tool]"
     )
 
 
 def test_what_to_do_about_coverage_is_told() -> None:
     why = ForeignTools(active=["a tracer (coverage.tracer.CTracer) of the thread worker"]).why_no_figures
-    assert "of the thread worker was at work" in why
+    assert "of the thread worker was active" in why
     assert "--no-cov" in why
     assert "COVERAGE_CORE=sysmon" in why
 

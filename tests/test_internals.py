@@ -151,7 +151,7 @@ def test_a_tool_that_can_be_seen_needs_no_proof(monkeypatch: pytest.MonkeyPatch)
         finally:
             sys.settrace(None)
     assert found.unproven is None
-    assert "was at work" in found.why_no_figures
+    assert "was active" in found.why_no_figures
 
 
 @needs_monitoring

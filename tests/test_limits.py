@@ -95,11 +95,11 @@ def test_a_file_is_sorted_with_a_line_for_each_row() -> None:
             f'{{\n<<<<<<< HEAD\n"schema": "{SCHEMA}"\n=======\n',
             "'f' has a merge conflict in line 2; resolve it, or",
         ),
-        (f'{{"schema": "{SCHEMA}", "schema": 1}}', "'f' is not JSON: the key 'schema' stands twice in one object"),
-        (f'{{"schema": "{SCHEMA}", "sections": []}}', r"'f': sections: \[\] is no object; restore the committed"),
+        (f'{{"schema": "{SCHEMA}", "schema": 1}}', "'f' is not JSON: the key 'schema' occurs twice in one object"),
+        (f'{{"schema": "{SCHEMA}", "sections": []}}', r"'f': sections: \[\] is not an object; restore the committed"),
         (
             f'{{"schema": "{SCHEMA}", "sections": {{"3.13": {{}}}}}}',
-            "'f': '3.13' is no name of a section; write it",
+            "'f': '3.13' is not the name of a section; write it",
         ),
     ],
 )
@@ -120,9 +120,9 @@ def test_a_file_that_cannot_be_used_is_explained(text: str, said: str) -> None:
         ({"objects": {"limit": 5}}, "which is no limit"),
         ({"objects": {"limit": 5, "reason": "x", "more": 1}}, "which is no limit"),
         ({"objekts": 5}, "CORSMiddleware has a limit of 'objekts'. Did you mean 'objects'\\? The quantities are: us,"),
-        ({"us": 5}, "CORSMiddleware, us: 5 is no object"),
+        ({"us": 5}, "CORSMiddleware, us: 5 is not an object"),
         ({"us": {"AMD": "fast"}}, "us, 'AMD' is \"fast\", which is no limit; write a number of microseconds"),
-        (5, "GET /health, CORSMiddleware: 5 is no object"),
+        (5, "GET /health, CORSMiddleware: 5 is not an object"),
     ],
 )
 def test_a_limit_that_is_none_is_named_with_its_place(row: Any, said: str) -> None:

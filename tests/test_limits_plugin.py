@@ -301,6 +301,22 @@ def test_a_part_removes_nothing_and_a_whole_run_names_what_is_unused(project: Pr
     assert not [name for name in project.limits if name.startswith("one")]
 
 
+def test_of_a_file_that_was_collected_in_part_nothing_is_removed(project: Project) -> None:
+    fails = TESTS.replace('get("/one")', 'get("/one")\n    assert not __import__("os").path.exists("fail")')
+    project.pytester.makepyfile(**{"shop/__init__": "", "shop/test_app": fails})
+    (project.pytester.path / "test_app.py").unlink()
+    project.pytester.syspathinsert()
+    project.run(*UPDATE)
+    text = project.file.read_text(encoding="utf-8")
+    (project.pytester.path / "fail").touch()
+    project.run("-p", "cacheprovider").assert_outcomes(passed=1, failed=1)
+    (project.pytester.path / "fail").unlink()
+    project.run(*UPDATE, "--lf", "-p", "cacheprovider").assert_outcomes(passed=1)
+    assert project.file.read_text(encoding="utf-8") == text
+    project.run(*UPDATE, "--pyargs", "shop.test_app::test_one").assert_outcomes(passed=1)
+    assert project.file.read_text(encoding="utf-8") == text
+
+
 def test_a_skipped_test_is_not_unused(project: Project) -> None:
     project.run(*UPDATE)
     text = project.file.read_text(encoding="utf-8")
@@ -662,6 +678,20 @@ def test_workers_judge_and_the_process_that_reports_writes(
     pytester.makepyfile(test_app=TESTS.replace("test_two", "test_second"))
     result = run_apart(pytester, "-n", "2")
     result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
+
+
+def test_a_group_of_xdist_is_no_part_of_the_id(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xdist")
+    project = Project(pytester, monkeypatch)
+    grouped = TESTS.replace("@pytest.mark.mw_budget", "@pytest.mark.xdist_group('g')\n@pytest.mark.mw_budget")
+    pytester.makepyfile(test_app=grouped)
+    result = run_apart(pytester, "-n", "2", "--dist=loadgroup", *UPDATE)
+    assert result.ret == 0, result.stdout.str()
+    assert project.limits == EVERY_ROW
+    project.costs(21)
+    result = run_apart(pytester, "-n", "2", "--dist=loadgroup")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["Layer is over its recorded limit*", "* test_app.py::test_one"])
 
 
 KEEPS = """

@@ -18,14 +18,17 @@ from pytest_mwbudget.analysis.load import (
     collecting_us,
     collects,
     does_something_else,
+    holds_up,
     judge_p99,
     judge_share,
     mean_interval,
     quantile_ms,
+    queues,
     rps_of,
     serialises,
     share_of,
 )
+from pytest_mwbudget.load.turns import Turns
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.stack import RowIndex
 
@@ -104,6 +107,14 @@ def test_too_few_quiet_bursts_make_all_count() -> None:
     assert len(bursts.pairs(LAYER)) == 6
 
 
+def test_few_rounds_are_not_noisy_for_being_few() -> None:
+    quiet: Round = {None: burst(250.0), LAYER: burst(200.0)}
+    starved: Round = {None: burst(250.0), LAYER: burst(400.0, waited=0.2)}
+    assert not Bursts([quiet] * 3).noisy
+    assert not Bursts([{None: burst(250.0)}]).noisy
+    assert Bursts([quiet, quiet, starved]).noisy
+
+
 def test_a_layer_that_was_left_out_has_fewer_pairs() -> None:
     bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}, *[{None: burst(250.0)}] * 6])
     assert len(bursts.pairs(LAYER)) == 1
@@ -176,6 +187,28 @@ def test_requests_queue_if_turns_of_the_loop_do_not_explain_their_wait(
     one_us: float, all_us: float, turns: int, turn_us: float, latency_us: float, expected: bool
 ) -> None:
     assert serialises(one_us, all_us, turns, turn_us, latency_us) is expected
+
+
+@pytest.mark.parametrize(
+    ("one_us", "request_us", "idle", "steady", "expected"),
+    [
+        (1_200.0, 1_200.0, 0.7, True, True),  # a lock that is held while its holder sleeps
+        (1_200.0, 1_200.0, 0.4, False, True),
+        (1_200.0, 1_300.0, 0.0, True, True),  # while its holder works
+        (4.0, 120.0, 0.0, True, False),  # a lock in which requests queue for their turn of the loop
+        (320.0, 400.0, 0.0, False, False),  # threads that share the interpreter
+        (1_100.0, 1_600.0, 0.1, False, False),  # a busy machine
+    ],
+)
+def test_a_row_holds_requests_up_only_if_the_processor_does_not(
+    one_us: float, request_us: float, idle: float, steady: bool, expected: bool
+) -> None:
+    assert holds_up(one_us, request_us, idle, steady=steady) is expected
+
+
+def test_where_no_turn_was_sampled_nothing_is_said_to_queue() -> None:
+    assert not queues(100.0, 1e6, 0, Turns().mean_us)
+    assert queues(100.0, 1e6, 0, Turns(2000, 2).mean_us)
 
 
 def test_garbage_that_costs_more_than_the_layer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -13,7 +14,8 @@ from starlette.routing import Route
 
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.interpreter.clocks import perf_counter_ns
-from pytest_mwbudget.load.bypass import Trampolines, Ways, ways_past
+from pytest_mwbudget.load.bypass import Stays, Trampolines, Ways, ways_past
+from pytest_mwbudget.model.stack import EntryIndex
 
 from .apps import caller, discovered, unchanged_code
 
@@ -103,7 +105,7 @@ def test_layers_that_call_one_app_once_can_be_bypassed() -> None:
 def test_why_layers_cannot_be_bypassed() -> None:
     assert why_not(app_of(Adds), "Adds", "POST") == "a POST request is sent past no layer"
     assert why_not(app_of(Twice), "Twice") == "its inner app is called more than once in a request"
-    assert why_not(app_of(Answers, Adds), "Answers") == "it answers by itself"
+    assert why_not(app_of(Answers, Adds), "Answers") == "it answers without calling an inner app"
 
 
 def headers_past(app: Any, name: str | None) -> list[bytes]:
@@ -198,3 +200,22 @@ def test_the_time_in_each_layer_is_without_what_is_further_in_and_further_out() 
     assert found["Outer"] == 3 * (100 + 2 * 10)
     assert found["Anything"] == 3 * (500 + 2 * 7)
     assert found["Inner"] == 3 * (7000 + 2 * 3)
+
+
+@pytest.mark.parametrize(("kind", "inside"), [("http.request", 7), ("http.disconnect", 1007)])
+def test_a_layer_is_not_charged_with_the_time_in_which_the_client_sends_the_body(kind: str, inside: int) -> None:
+    now_ns, entry = 0, EntryIndex(0)
+
+    async def receive() -> Any:
+        nonlocal now_ns
+        now_ns += 1000
+        return {"type": kind}
+
+    async def layer(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal now_ns
+        now_ns += 7
+        await receive()
+
+    stays = Stays({entry: 0}, {entry: 0}, lambda: now_ns)
+    asyncio.run(stays.timed(entry, layer)({}, receive, None))
+    assert stays.total_ns == {entry: inside}

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 
-from pytest_mwbudget.analysis.load import Arm, Burst
+from pytest_mwbudget.analysis.load import Arm, Burst, Bursts
 from pytest_mwbudget.load.rounds import NS_PER_S, BypassError, Rounds, requests_of
 from pytest_mwbudget.model.stack import RowIndex
 
@@ -16,10 +16,11 @@ FIRST, SECOND = RowIndex(0), RowIndex(2)
 class Made:
     """Makes bursts of a tenth of a second by a clock of its own."""
 
-    def __init__(self, *layers: RowIndex, end_s: float, refusing: RowIndex | None = None) -> None:
+    def __init__(self, *layers: RowIndex, end_s: float, refusing: RowIndex | None = None, after: int = 0) -> None:
         self.now_ns = 0
         self.order: list[Arm] = []
         self.refusing = refusing
+        self.after = after
         self.seen = 0
         self.rounds = Rounds(
             self.burst, layers, lambda: self.now_ns, random.Random(1), round(end_s * NS_PER_S), self.progress
@@ -29,7 +30,7 @@ class Made:
     async def burst(self, arm: Arm) -> Burst:
         self.order.append(arm)
         self.now_ns += NS_PER_S // 10
-        if arm is not None and arm == self.refusing:
+        if arm is not None and arm == self.refusing and self.order.count(arm) > self.after:
             raise BypassError("without it the app answers 500")
         return Burst(100.0, [1000.0], (100.0,))
 
@@ -61,6 +62,14 @@ def test_a_refused_layer_is_left_out_from_then_on() -> None:
     assert made.rounds.refused == {SECOND: "without it the app answers 500"}
     assert made.order.count(SECOND) == 1
     assert all(set(one) == {None, FIRST} for one in made.found)
+
+
+def test_a_layer_that_is_refused_later_has_no_pairs() -> None:
+    made = Made(FIRST, SECOND, end_s=6.0, refusing=SECOND, after=3)
+    assert made.order.count(SECOND) == 4
+    assert len(made.found) > 20
+    assert all(set(one) == {None, FIRST} for one in made.found)
+    assert not Bursts(made.found).noisy
 
 
 def test_the_number_of_requests() -> None:

@@ -79,6 +79,22 @@ def test_both_ways_are_told_apart_where_they_take_turns() -> None:
     assert (found.received.spent.ns[ENDPOINT], found.sent.spent.ns[ENDPOINT]) == (5, 50)
 
 
+def test_a_receive_that_waits_beside_the_task_that_sends_is_of_its_way() -> None:
+    log = Log()
+    for _ in range(12):
+        log.owned_by(LAYER | RECEIVING, 0)  # one task of the endpoint asks for the next message
+        log.owned_by(HARNESS | RECEIVING, 7)
+        log.owned_by(SUSPENDED, 5)
+        log.owned_by(ENDPOINT, 50)  # another one answers the message before
+        log.send(layer=30, endpoint=0)
+        log.owned_by(SUSPENDED, 0)
+        log.owned_by(HARNESS, 7)
+        log.owned_by(LAYER, 20)
+        log.owned_by(ENDPOINT, 5)
+    found = log.read()
+    assert (found.received.spent.ns[LAYER], found.sent.spent.ns[LAYER]) == (20, 30)
+
+
 def test_a_layer_that_joins_messages_has_those_of_the_side_with_more() -> None:
     log = Log()
     for one in range(12):

@@ -507,7 +507,7 @@ def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite)
     found.assert_outcomes(passed=2)
     assert found.reports.measured == [("test_repeated", "POST /", "pass")]
     assert [(name, line) for name, line, _ in found.reports.left_out] == [("test_left_out", "POST /")]
-    assert "repeat=['POST'] in its mw_budget marker measures it" in found.reports.reasons[0]
+    assert "set repeat=['POST'] in the mw_budget marker" in found.reports.reasons[0]
 
 
 def test_repeat_in_the_configuration(suite: Suite) -> None:
@@ -566,7 +566,8 @@ def test_a_marked_test_none_of_whose_requests_was_measured_is_undecided(
     )
     found.assert_outcomes(**outcomes)
     if undecided != "pass":
-        found.says("none of its requests was judged (POST /echo: a POST request is not repeated by itself;*[left-out]")
+        reason = "POST /echo: a POST request is not repeated automatically;*[left-out]"
+        found.says(f"none of its requests was judged ({reason}")
 
 
 def test_one_judged_request_is_enough(suite: Suite) -> None:
@@ -636,7 +637,7 @@ PASSED_THROUGH = {
             with TestClient(app).websocket_connect("/ws") as websocket:
                 assert websocket.receive_text() == "hi"
         """,
-        "a WS request is not repeated by itself",
+        "a WS request is not repeated automatically",
     ),
     "raises": (
         """
@@ -1259,12 +1260,12 @@ def test_reports_name_the_requests_that_were_left_out(suite: Suite) -> None:
         ("test_other", "DELETE /%3Cb%3E"),
     ]
     assert "repeat=['POST']" in document["left_out"][0]["reason"]
-    found.says("test_it POST /echo not measured: a POST request is not repeated by itself; ")
+    found.says("test_it POST /echo not measured: a POST request is not repeated automatically; ")
     for name in ("html", "md"):
         text = files[name].read_text()
         assert "POST /echo" in text
         assert "DELETE /%3Cb%3E" in text
-        assert "a POST request is not repeated by itself" in text
+        assert "a POST request is not repeated automatically" in text
         assert "/<b>" not in text
     properties = ElementTree.parse(files["xml"]).iter("property")
     assert any("GET /health" in str(one.get("name")) + str(one.get("value")) for one in properties)

@@ -267,7 +267,7 @@ def test_budgets_that_apply_to_no_layer_are_like_undecided_ones(
     result = run(shop, "--mw-budget", QUICK, *WARNINGS_SHOWN)
     result.assert_outcomes(**outcomes)
     if outcomes != {"passed": 1}:
-        result.stdout.fnmatch_lines(["*GET /health: no budget applies (tasks, us of every *total_us is*"])
+        result.stdout.fnmatch_lines(["*GET /health: no budget applies (tasks, us for every *total_us is*"])
 
 
 def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_why(shop: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 import pytest_mwbudget.load.process
 import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
+from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.report.json import measured
 
 from .apps import FAST, LEAN, SPIN, Scheduled
@@ -33,6 +35,7 @@ APP = (
 import asyncio
 import os
 
+import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -42,6 +45,16 @@ under_way = 0
 
 
 async def health(request):
+    return PlainTextResponse("ok")
+
+
+async def secure(request):
+    return PlainTextResponse("ok", 200 if request.url.scheme == "https" else 307)
+
+
+async def late(request):
+    if request.client.port != 50000:  # not the request alone
+        pytest.fail("the time is up")
     return PlainTextResponse("ok")
 
 
@@ -107,7 +120,8 @@ async def page(request):
 
 
 layers = [Middleware(Login), Middleware(Spin, us=400), Middleware(NoOp), Middleware(Sets), Middleware(Needs)]
-app = Starlette(routes=[Route("/health", health), Route("/narrow", narrow), Route("/page", page)], middleware=layers)
+routes = [Route(f"/{one.__name__}", one) for one in (health, narrow, page, secure, late)]
+app = Starlette(routes=routes, middleware=layers)
 """
 )
 
@@ -188,6 +202,9 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(
         ["under load, 3 clients * share of req/s *", "*requests/s (*", "*rounds of bursts*uvicorn*"]
     )
+    below = ["adds * µs to a request", "a request is in it for * with 1 client, for * with all", "not bypassed: *"]
+    for line in below:
+        result.stdout.fnmatch_lines([f"  {line}"])
     document = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
     ((_, found),) = measured(document)
@@ -225,6 +242,19 @@ def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None
     assert {layer.load.method for layer in m.layers} == {"split"}
     assert m.layer("Spin").load.why == "a POST request is sent past no layer\""""
     run(pytester, body).assert_outcomes(passed=1)
+
+
+@linux
+def test_the_server_says_the_scheme_of_the_request(pytester: pytest.Pytester) -> None:
+    run(pytester, 'mw_budget.load("https://testserver/secure", clients=2)').assert_outcomes(passed=1)
+
+
+@linux
+def test_what_ends_the_test_ends_the_load(pytester: pytest.Pytester) -> None:
+    result = run(pytester, 'mw_budget.load("/late", clients=2)')
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Failed: the time is up"])
+    result.stdout.no_fnmatch_line("*Under load the same request is sent*")
 
 
 @linux
@@ -288,7 +318,7 @@ def test_without_the_server_it_names_the_extra(pytester: pytest.Pytester, monkey
     monkeypatch.setattr(pytest_mwbudget.load.server, "find_spec", lambda name: None)
     result = run(pytester, 'mw_budget.load("/health")')
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*needs uvicorn*pip install 'pytest-mwbudget?load?'*"])
+    result.stdout.fnmatch_lines(["*needs uvicorn*pip install 'path/to/pytest-mwbudget?load?'*"])
 
 
 def test_on_trio_it_names_the_loops(pytester: pytest.Pytester) -> None:
@@ -388,3 +418,35 @@ def test_a_crash_of_the_generator_fails_the_test(pytester: pytest.Pytester, monk
     result = run(pytester, 'mw_budget.load("/health")')
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the load generator ended with status -9*"])
+
+
+def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    async def noted(self: Any, clients: int, requests: int) -> Any:
+        sent.append((clients, requests))
+        return {"ns": requests * 1e9 / clients}
+
+    driver_class = pytest_mwbudget.load.run._Driver
+    monkeypatch.setattr(driver_class, "sent", noted)
+    monkeypatch.setattr(driver_class, "_observed", noted)
+    nothing: Any = None
+    parts = [nothing] * 5
+    driver = driver_class(nothing, Settings(load_time_s=10.0), Under(100), *parts, request_ns=1e7)
+    assert asyncio.run(driver.waits()) is not None
+    assert sent == [(1, 1), (1, 2), (100, 300)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")
+def test_a_file_for_each_client_can_be_opened() -> None:
+    import resource
+
+    kind = resource.RLIMIT_NOFILE
+    before = resource.getrlimit(kind)
+    try:
+        resource.setrlimit(kind, (512, before[1]))
+        with pytest_mwbudget.load.server.files_for(100):
+            assert resource.getrlimit(kind)[0] == 612
+        assert resource.getrlimit(kind)[0] == 512
+    finally:
+        resource.setrlimit(kind, before)

@@ -352,7 +352,7 @@ def test_where_another_profiler_stays_at_work_there_is_no_flamegraph(monkeypatch
     found, measurement = asyncio.run(profiled(stack(Hot)))
     assert found is None
     assert measurement.notes[-1] == (
-        "There is no flamegraph: a profiler was at work during the measurement; measure in a job of its own without it"
+        "There is no flamegraph: a profiler was active during the measurement; measure without it, in a separate job"
         " [no-flamegraph]"
     )
 

@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 import starlette.testclient
 from starlette.applications import Starlette
@@ -180,7 +182,7 @@ def test_other_methods_are_repeated_when_asked_for(method: str) -> None:
         assert asyncio.run(asked(one, echo, method, content=b"x")).content == b"x"
     assert wanted.lines == [f"{method} /"]
     assert not seen.requests
-    assert seen.reasons[0].startswith(f"a {method} request is not repeated by itself")
+    assert seen.reasons[0].startswith(f"a {method} request is not repeated automatically")
     assert f"repeat=[{method!r}]" in seen.reasons[0]
 
 
@@ -251,7 +253,7 @@ def test_a_websocket_is_left_out_unless_it_may_be_repeated() -> None:
     with recorded(seen.recorder), TestClient(app) as client, client.websocket_connect("/ws") as websocket:
         assert websocket.receive_text() == "hi"
     assert [line for line, _ in seen.left_out] == ["WS /ws"]
-    assert seen.reasons[0].startswith("a WS request is not repeated by itself; ")
+    assert seen.reasons[0].startswith("a WS request is not repeated automatically; ")
     assert "repeat=['WS']" in seen.reasons[0]
     assert seen.recorder.seen
 
@@ -284,6 +286,50 @@ def test_a_websocket_is_repeated_with_its_messages_and_answers() -> None:
     assert request.caller.template.steps == (Step(None, 1), Step("a", 1), Step("bb", 2))  # type: ignore[attr-defined]
     assert (seen.left_out, greeted) == ([], ["a", "bb"] * 51)
     assert request.caller.outcome == "had 4 answers"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_websocket_is_repeated_whose_app_the_client_cancels_when_it_leaves(backend: Any) -> None:
+    cleaned: list[bool] = []
+
+    async def clean_up(websocket: Any) -> None:
+        await websocket.accept()
+        async for text in websocket.iter_text():
+            await websocket.send_text(text)
+        try:
+            await anyio.sleep(60 if seen.recorder.seen and not seen.requests else 0)
+        finally:
+            cleaned.append(True)
+
+    async def again(request: Recorded) -> None:
+        for _ in range(5):
+            await request.caller()
+
+    seen = Seen("WS", then=again)
+    client = TestClient(Starlette(routes=[WebSocketRoute("/ws", clean_up)]), backend=backend)
+    with recorded(seen.recorder), client.websocket_connect("/ws") as websocket:
+        websocket.send_text("a")
+        assert websocket.receive_text() == "a"
+    assert (seen.left_out, len(cleaned)) == ([], 6)
+    assert [one.caller.calls for one in seen.requests] == [6]
+
+
+def test_a_websocket_is_repeated_whose_app_raises_when_the_client_leaves() -> None:
+    async def echo(websocket: Any) -> None:
+        await websocket.accept()
+        while True:
+            await websocket.send_text(await websocket.receive_text())
+
+    def talk() -> None:
+        with TestClient(app).websocket_connect("/ws") as websocket:
+            websocket.send_text("a")
+            assert websocket.receive_text() == "a"
+
+    seen = Seen("WS")
+    app = Starlette(routes=[WebSocketRoute("/ws", echo)])
+    with recorded(seen.recorder), suppress(WebSocketDisconnect):  # TestClient passes it on to the test
+        talk()
+    assert (seen.left_out, seen.lines) == ([], ["WS /ws"])
 
 
 def test_a_refused_websocket_has_a_status() -> None:

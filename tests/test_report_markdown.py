@@ -118,6 +118,8 @@ def test_what_is_not_known_is_a_dash() -> None:
 def test_all_budgets_of_a_layer_stand_in_its_row() -> None:
     report = judged(replace(PASSING, counts=NONE), us=(50, "pass"), tasks=(0, "pass"), bytes=(16_384, "undecided"))
     assert page(timed(counted(report))).rows()[1][3:5] == ["50 µs, 0 tasks, 16.0 KiB", "undecided"]
+    other_time = judged(PASSING, us=(50, "pass"), p99_us=(80, "pass"))
+    assert page(timed(counted(other_time))).rows()[1][3] == "50 µs, 80 µs (p99_us)"
 
 
 def test_reasons_stand_below_the_table_and_items_below_their_sentence() -> None:

@@ -254,7 +254,7 @@ def test_an_id_of_an_item_is_a_choice(shop: pytest.Pytester) -> None:
     result = measured(shop, "shop:app", "mw-budget::GET /health", "-v")
     result.assert_outcomes(passed=1)
     result = measured(shop, "shop:app", "mw-budget::GET /heath")
-    result.stdout.fnmatch_lines("'mw-budget::GET /heath' is no request. Did you mean 'mw-budget::GET /health'[?]*")
+    result.stdout.fnmatch_lines("'mw-budget::GET /heath' is not a request. Did you mean 'mw-budget::GET /health'[?]*")
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 

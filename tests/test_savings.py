@@ -400,7 +400,7 @@ def test_layers_that_answer_or_have_several_inner_apps() -> None:
             await super().__call__(scope, receive, send)
 
     measurement = measured(Noop(Slowly(hello, 200)), clock)
-    assert why(measurement, "Slowly") == "it answers by itself"
+    assert why(measurement, "Slowly") == "it answers without calling an inner app"
     assert saved(measurement, "Noop") == pytest.approx(0, abs=0.01)
     measurement = measured(Noop(Cascade(not_found, Slow(clock))), clock)
     assert why(measurement, "Cascade") == "it calls several inner apps"

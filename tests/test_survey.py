@@ -212,7 +212,7 @@ def test_make(client):
     result = survey(suite, tests)
     result.assert_outcomes(passed=1)
     assert routes(suite) == []
-    assert "a POST request is not repeated by itself" in left_out(suite)["POST /orders"]
+    assert "a POST request is not repeated automatically" in left_out(suite)["POST /orders"]
     assert "not measured: POST /orders: a POST request" in said(result)
     result = survey(suite, "def test_make(client): client.post('/orders')", "-o", "mw_budget_repeat=POST")
     assert routes(suite) == ["POST /orders 200"]

@@ -19,8 +19,10 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
+from pytest_mwbudget.versus.commands import ENDINGS
+from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
-from .projects import Project, app, heeds_interrupts, shop
+from .projects import PYTEST_INI, TEST, Project, app, heeds_interrupts, shop
 from .readings import never, readings
 from .test_pairs import KEY
 
@@ -34,7 +36,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    for name in ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_DIFF_BASE_SHA"):
+    for name in ("GITHUB_BASE_REF", *GITLAB_COMMITS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(comparing, "PAIRS_OF_COUNTS", 1)
     project = shop(tmp_path / "shop")
@@ -57,7 +59,7 @@ def nothing_left(project: Project) -> bool:
 
 def test_a_layer_that_grows_fails_and_nothing_is_left(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app(tasks=2))
-    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN)
+    status, out, err = versus("--fail", "tasks:1", "--markdown", "out/comment.md", *LEAN, str(project.root / "tests"))
     assert status == 1, err
     comment = (project.root / "out" / "comment.md").read_text(encoding="utf-8")
     assert "tasks 0 → 2" in comment
@@ -73,13 +75,19 @@ def test_a_layer_that_grows_as_allowed_passes(project: Project, versus: Run) -> 
     project.put("src/shop/app.py", app(tasks=2))
     project.put("src/shop/new.py", "")
     project.put("tests/test_new.py", "import shop.new\n")
+    project.put("tests/test_again.py", TEST.replace("(mw_budget):", "(mw_budget):\n    import shop.new"))
+    project.put("pytest.ini", f"{PYTEST_INI}addopts = -x\n")
     project.put("requirements.txt", "starlette\n")
     project.commit()
     status, out, err = versus("--fail", "tasks:2", *LEAN)
     assert status == 0, err
     assert "fail" not in out.replace("failed with base", "")
     # The base has no such module, so it cannot collect this test.
-    assert "note: failed with base, so not compared in full: tests/test_new.py" in out
+    new = "ModuleNotFoundError: No module named 'shop.new'"
+    assert (
+        f"note: failed with base, so not compared in full: tests/test_new.py, tests/test_again.py::test_health ({new})"
+        in out
+    )
     assert "note: both sides run with the packages that are installed here, and requirements.txt changed" in out
 
 
@@ -101,6 +109,15 @@ def test_a_failing_test_of_head_is_an_error_with_its_output(project: Project, ve
     assert "mwbudget explain versus-side" in err
 
 
+def test_a_conftest_that_the_base_cannot_load_is_explained(project: Project, versus: Run) -> None:
+    project.put("src/shop/new.py", "")
+    project.put("tests/conftest.py", "import shop.new\n")
+    status, _, err = versus("--fail", "tasks:0", *LEAN)
+    assert status == 2
+    assert "exit status 4 for base (both sides run the tests and conftest files of HEAD); correct this" in err
+    assert "No module named 'shop.new'" in err
+
+
 def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> None:
     # What a test does that makes the checkouts useless: it names the user's clone.
     source = str(project.root / "src")
@@ -118,7 +135,7 @@ def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> N
         (["--fail", "us"], "--fail='us' has the part 'us'; write QUANTITY:GROWTH"),
         (["--max-time", "soon"], "--max-time is 'soon'"),
         (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
-        (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is of commits"),
+        (["--app-a", "a:b", "--app-b", "a:c", "--base", "x"], "--base='x' is for comparing commits"),
         (["--markdown", "."], "--markdown='.' cannot be written"),
         (["/health"], "REQUEST '/health' is for --app-a and --app-b"),
     ],
@@ -129,7 +146,7 @@ def test_unusable_arguments_are_errors(arguments: list[str], message: str, capsy
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDINGS])
 def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: int) -> None:
     project.put("src/shop/new.py", "")
     started = tmp_path / "started"
@@ -251,7 +268,7 @@ def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
     notes = [line.text for line in terminal(Versus([], found, limited=True), 80) if line.text.startswith("note:")]
     assert notes[0] == "note: measured with base only: GET /0 (t)"
     assert notes[1].endswith("GET /4 (t) and 2 more")
-    assert notes[2].startswith("note: no limit of --fail is of anything")
+    assert notes[2].startswith("note: no limit of --fail applies to a measured figure")
 
 
 def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:

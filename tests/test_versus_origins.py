@@ -56,6 +56,16 @@ class Editable:
 
 sys.meta_path.insert({at}, Editable)
 """
+# Imports what is not there.
+IMPORTS_LATER = """
+for name in ("later", "shop.later"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        assert error.name == name
+    else:
+        raise AssertionError(name)
+"""
 
 
 class Trees:
@@ -72,11 +82,16 @@ class Trees:
             (place / "alone.py").write_text("")
         self.installed.mkdir()
 
-    def imports(self, *names: str, path: str = "") -> tuple[list[str], dict[str, str]]:
+    def imports(self, *names: str, path: str = "", place: str = "") -> tuple[list[str], dict[str, str]]:
         arguments = [str(self.worktree), str(self.checkout), *names]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(self.installed)]))}
         run = subprocess.run(
-            [sys.executable, "-c", SCRIPT, *arguments], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT, *arguments],
+            cwd=self.worktree / place,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         own, elsewhere = json.loads(run.stdout.splitlines()[-1])
         return own, elsewhere
@@ -104,6 +119,39 @@ def test_import_hooks_of_editable_installs_lead_to_the_worktree(tmp_path: Path, 
     hook = HOOK.format(checkout=str(trees.checkout), inner=inner, at=at)
     (trees.installed / "sitecustomize.py").write_text(hook)
     assert trees.imports("shop.core") == (own_modules(inner), {})
+
+
+@pytest.mark.parametrize("at", [0, 99])
+def test_a_module_that_only_the_clone_has_is_not_found(tmp_path: Path, at: int) -> None:
+    """Such as a package that the base does not have yet."""
+    trees = Trees(tmp_path, "lib")
+    hook = HOOK.format(checkout=str(trees.checkout), inner="lib", at=at)
+    (trees.installed / "sitecustomize.py").write_text(hook)
+    (trees.checkout / "lib/later.py").write_text("")
+    (trees.checkout / "lib/shop/later.py").write_text("")
+    (trees.worktree / "alone.py").write_text(IMPORTS_LATER)
+    assert trees.imports("shop.core", "alone") == (sorted(["alone.py", *own_modules("lib")]), {})
+
+
+def test_a_namespace_package_is_that_of_the_worktree(tmp_path: Path) -> None:
+    trees = Trees(tmp_path, "src")
+    for place in (trees.checkout, trees.worktree):
+        (place / "src/shop/__init__.py").unlink()
+    (trees.checkout / "src/shop/later.py").write_text("")
+    (trees.worktree / "alone.py").write_text(IMPORTS_LATER)
+    # What setuptools does: the namespace has a part in the clone.
+    (trees.installed / "sitecustomize.py").write_text(
+        f"import sys, types\nshop = sys.modules['shop'] = types.ModuleType('shop')\n"
+        f"shop.__path__ = [{str(trees.worktree / 'src/shop')!r}, {str(trees.checkout / 'src/shop')!r}]"
+    )
+    assert trees.imports("shop.core", "alone") == (["alone.py", "src/shop/core.py"], {})
+
+
+def test_a_project_in_a_directory_of_the_repository_is_found(tmp_path: Path) -> None:
+    trees = Trees(tmp_path, "services/api/src")
+    (trees.installed / "shop").mkdir()
+    (trees.installed / "shop" / "__init__.py").write_text("raise RuntimeError")
+    assert trees.imports("shop.core", place="services/api") == (own_modules("services/api/src"), {})
 
 
 def test_an_installed_copy_does_not_hide_the_worktree(tmp_path: Path) -> None:
@@ -167,6 +215,12 @@ def test_modules_from_elsewhere_are_an_error_with_the_way_out(origin: Origin) ->
 def test_tests_alone_are_the_same_on_both_sides(origin: Origin) -> None:
     with pytest.raises(VersusError, match="imported no module of this project from the checkout of the base"):
         origin.check(side(origin), Ran(Any, Told(own=["tests/test_shop.py"]), ""))  # type: ignore[arg-type]
+
+
+def test_a_pattern_of_all_modules_makes_no_test_of_the_app(origin: Origin) -> None:
+    origin.lay_over(Told(patterns=["*.py"], paths=["tests"]))
+    assert "src/shop/app.py" not in origin.laid_over
+    assert "tests/test_shop.py" in origin.laid_over
 
 
 def test_it_is_told_when_no_imported_module_differs(origin: Origin) -> None:

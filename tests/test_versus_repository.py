@@ -57,6 +57,21 @@ def test_ci_systems_name_the_base(project: Project) -> None:
     assert repository.base(None, {"CI_MERGE_REQUEST_DIFF_BASE_SHA": first}).commit == first
 
 
+def test_a_merge_with_the_main_branch_is_compared_with_that_branch(project: Project) -> None:
+    """GitLab's merged results pipelines: what others merged since is no change of the merge request."""
+    left = project.git("rev-parse", "main")
+    project.git("checkout", "--quiet", "main")
+    project.put("other.py", "")
+    tip = project.commit()
+    project.git("checkout", "--quiet", "change")
+    project.git("merge", "--quiet", "--no-edit", "main")
+    environment = {"CI_MERGE_REQUEST_DIFF_BASE_SHA": left, "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": tip}
+    assert Repository(project.root).base(None, environment).commit == tip
+    # GitLab leaves the variable empty in other pipelines of merge requests.
+    environment["CI_MERGE_REQUEST_TARGET_BRANCH_SHA"] = ""
+    assert Repository(project.root).base(None, environment).commit == left
+
+
 def test_without_a_change_there_is_nothing_to_compare(project: Project) -> None:
     project.git("checkout", "--quiet", "main")
     with pytest.raises(VersusError, match="nothing to compare; name an older commit") as raised:
@@ -71,6 +86,12 @@ def test_a_change_that_is_not_committed_is_one(project: Project, name: str) -> N
     repository = Repository(project.root)
     assert repository.base(None, {}).commit == project.git("rev-parse", "HEAD")
     assert repository.changed() == [name]
+
+
+def test_a_virtual_environment_is_no_change(project: Project) -> None:
+    for name in (".venv/pyvenv.cfg", ".venv/lib/site.py", "new.py"):
+        project.put(name, "")
+    assert Repository(project.root).changed() == ["new.py"]
 
 
 def test_a_shallow_clone_names_the_remedy(project: Project, tmp_path: Path) -> None:
@@ -89,9 +110,9 @@ def test_a_shallow_clone_names_the_remedy(project: Project, tmp_path: Path) -> N
 
 
 def test_an_unknown_base_is_an_error_with_the_remedy(project: Project) -> None:
-    with pytest.raises(VersusError, match=r"--base='nix' is no commit that is known here; `git log"):
+    with pytest.raises(VersusError, match=r"--base='nix' is not a commit that this clone knows; `git log"):
         Repository(project.root).base("nix", {})
-    with pytest.raises(VersusError, match=r"--base='--all' is no commit"):
+    with pytest.raises(VersusError, match=r"--base='--all' is not a commit"):
         Repository(project.root).base("--all", {})
 
 
@@ -114,6 +135,18 @@ def test_no_repository_and_no_commit_are_told(tmp_path: Path, monkeypatch: pytes
 def test_without_git_the_message_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(project.root))
     with pytest.raises(VersusError, match="git is not installed"):
+        Repository(project.root)
+
+
+def test_what_git_says_of_a_repository_that_it_does_not_read_is_told(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text("#!/bin/sh\necho 'fatal: detected dubious ownership' >&2\nexit 128\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(git.parent), prepend=os.pathsep)
+    with pytest.raises(VersusError, match="detected dubious ownership"):
         Repository(project.root)
 
 

@@ -193,6 +193,17 @@ def test_a_handler_that_goes_on_ends_when_the_client_leaves(
     assert sent_once(handler, exchange).answers == answers
 
 
+def test_an_app_without_a_framework_may_go_on_sending_after_the_client_has_left() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while True:
+            await send({"type": "websocket.send", "text": "tick"})
+
+    connection = build_connection("/ws", [(None, 3)], (), {})
+    assert asyncio.run(send_once(app, connection, Settings(lifespan=False))).answers == ("tick",) * 3
+
+
 def test_a_handler_that_is_ended_by_the_leaving_client_is_measured() -> None:
     connection = build_connection("/ws", ["a"], (), {})
     settings = Settings(Budgets({"tasks": 0}), expect_status=101, lifespan=False)
@@ -312,10 +323,16 @@ class HttpOnly:
         raise AssertionError
 
 
-def connected(*layers: Middleware, clock: FakeClock, number: int, us_per_message: float | None = None) -> Measurement:
+def connected(
+    *layers: Middleware,
+    clock: FakeClock,
+    number: int,
+    us_per_message: float | None = None,
+    handler: Handler | None = None,
+) -> Measurement:
     """Measure a connection with so many messages each way, on a fake clock."""
 
-    async def handler(websocket: Any) -> None:
+    async def in_turns(websocket: Any) -> None:
         await websocket.accept()
         async for text in websocket.iter_text():
             clock.let_pass(10.0)
@@ -324,7 +341,9 @@ def connected(*layers: Middleware, clock: FakeClock, number: int, us_per_message
     budgets = Budgets({} if us_per_message is None else {"us_per_message": us_per_message})
     environment = Environment(clock, None, random.Random(7), Machine(known_ns=1e9), schedule=SCHEDULE)
     connection = build_connection("/ws", [f"m{one}" for one in range(number)], (), {})
-    return asyncio.run(measure(app_of(handler, *layers), connection, Settings(budgets, max_time_s=2.0), environment))
+    return asyncio.run(
+        measure(app_of(handler or in_turns, *layers), connection, Settings(budgets, max_time_s=2.0), environment)
+    )
 
 
 @pytest.mark.parametrize("read_ns", [0, 70])
@@ -353,6 +372,39 @@ def test_each_way_of_a_connection_is_exact(read_ns: int) -> None:
     counts = measurement.layer("PassesOn").counts
     assert counts is not None
     assert counts.tasks.count == 0
+
+
+@pytest.mark.parametrize("read_ns", [0, 70])
+def test_a_handler_that_receives_in_one_task_and_sends_in_another(read_ns: int) -> None:
+    """As Quart, Falcon and python-socketio do."""
+    clock = FakeClock(read_ns)
+
+    async def handler(websocket: Any) -> None:
+        await websocket.accept()
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def receive() -> None:
+            async for text in websocket.iter_text():
+                await queue.put(text)
+            await queue.put(None)
+
+        async def answer() -> None:
+            while (text := await queue.get()) is not None:
+                clock.let_pass(10.0)
+                await websocket.send_text(text)
+
+        await asyncio.gather(receive(), answer())
+
+    layer = Middleware(Works, clock=clock, up=20, down=50)
+    measurement = connected(layer, clock=clock, number=12, handler=handler)
+    found = messages(measurement, "Works")
+    assert found.sent is not None
+    assert found.received is not None
+    assert exactly(found.sent.us, 20)
+    assert exactly(found.received.us, 50)
+    assert measurement.books is not None
+    assert measurement.books.endpoint is not None
+    assert measurement.books.endpoint.estimate == pytest.approx(120, abs=5)
 
 
 def test_the_handler_is_a_part_of_the_endpoint() -> None:

@@ -31,6 +31,9 @@ SENDING_SHARE = 0.9
 # A row serialises requests if its time grows by more than this many times what the turns of the event loop explain, and
 # to more than this share of the whole latency.
 UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
+# Where requests queue, the processor is idle for at least this share of the time, or the row holds one request or
+# another for at least that one.
+IDLE_SHARE, FULL_SHARE = 0.2, 0.5
 # By how much the share of the split may be too large.
 SPLIT_ROOM = 0.5
 
@@ -74,8 +77,9 @@ class Bursts:
         limits = tuple(QUIET * sorted(found)[int(QUICK_SHARE * len(found))] for found in gauges)
         object.__setattr__(self, "_limits", limits)
         layers = {arm for one in self.rounds for arm in one if arm is not None}
-        numbers = [len(self._quiet_pairs(layer)) for layer in layers] + [len(self._quiet_whole())]
-        object.__setattr__(self, "noisy", min(numbers) < FEWEST_PAIRS)
+        numbers = [(len(self._quiet_pairs(layer)), len(self._all_pairs(layer))) for layer in layers]
+        numbers.append((len(self._quiet_whole()), len(self.rounds)))
+        object.__setattr__(self, "noisy", any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers))
 
     def is_quiet(self, burst: Burst) -> bool:
         """Return whether a burst was taken in quiet moments."""
@@ -122,7 +126,7 @@ def alpha_of(figures: int) -> float:
 
 
 def share_of(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
-    """Return the share of the requests per second that goes with a layer, None without a pair."""
+    """Return the share of the requests per second that a layer costs, None without a pair."""
     return _paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha)
 
 
@@ -223,6 +227,16 @@ def queues(one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Mi
     return all_us - one_us > UNEXPLAINED * (turns + 1) * turn_us
 
 
+def holds_up(one_us: Microseconds, request_us: Microseconds, idle: float, *, steady: bool) -> bool:
+    """Return whether requests can be slow for a queue in a row, and not for the processor.
+
+    `idle` is the share of the time in which the processor had nothing to do, `request_us` the time between responses.
+    A row in which requests are one at a time, for `one_us` each, can also hold up others while the processor works: if
+    that fills most of the time. Turns tell so only in a `steady` burst, without threads and with a core for the loop.
+    """
+    return idle >= IDLE_SHARE or (steady and one_us > FULL_SHARE * request_us)
+
+
 def does_something_else(added: Estimate | None, collecting: Estimate | None, own: Estimate | None) -> bool:
     """Return whether bursts past a layer are quicker by far more than its own time and its garbage explain.
 
@@ -279,8 +293,8 @@ class Conditions:
         """
         if self.shared_core:
             return tagged(
-                "the server and the load generator share the only core, so the figure is not what it is behind a"
-                " server with a core of its own; run it where there are two",
+                "the server and the load generator share the only core, so the figure differs from a server that"
+                " has its own core; run the test where it may use two cores",
                 "one-core",
             )
         if self.limited:

@@ -1,7 +1,8 @@
 """Evaluate the log of one request by message: what each owner spent between its messages. Pure; no clock.
 
 An owner is charged for sending from the time that a message is sent through it, or by it, until it next receives one,
-and the other way round. So the two ways are told apart, also where they take turns.
+and the other way round. A call of `receive` that waits beside the task that sends counts from its return on. So the two
+ways are told apart, also where they take turns.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
     resumed = [[0] * owners for _ in ways]
     inner, outer = ([[_Boundary() for _ in everyone] for _ in ways] for _ in range(2))
     way_of = [0] * owners
+    called: list[list[int]] = [[] for _ in everyone]  # the ways of the calls that have not returned from each owner
     came: dict[int, tuple[int, int, int]] = {}
     first_ns, first_resumed, held, crossings, arrived = ([0] * owners for _ in range(5))
     owner, since = int(HARNESS), log[3] if len(log) > 3 else 0
@@ -112,6 +114,7 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
             ns[way_of[owner]][owner] += now - since
             if flag:
                 way = way_of[owner] = way_of[following] = flag - 1
+                called[following].append(way)
                 leaving, coming = outer[way][owner], inner[way][following]
                 leaving.cross(ns[way][owner], resumed[way][owner])
                 coming.cross(ns[way][following], resumed[way][following])
@@ -125,17 +128,18 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
                         held[owner] = now - then - (own - own_then)
                         crossings[owner] = number - event
                         arrived[owner] = inner[0][owner].count - BEGINNING
+            elif called[owner]:
+                way_of[following] = called[owner].pop()
         owner, since = following, now
-    nothing = (0,) * owners
+    spent = Spent(tuple(first_ns), (0,) * owners, tuple(first_resumed), 0)
+    sent, received = (_flow(inside, outside) for inside, outside in zip(inner, outer, strict=True))
+    return MessageTimes(sent, received, FirstPart(spent, tuple(held), tuple(crossings), tuple(arrived)))
 
-    def flow(way: int) -> Flow:
-        inside, outside = inner[way], outer[way]
-        each = [max(inside[one], outside[one], key=lambda side: side.count).each() for one in everyone]
-        return Flow(
-            tuple(one.count for one in inside),
-            tuple(one.count for one in outside),
-            Spent(tuple(one for one, _ in each), nothing, tuple(one for _, one in each), 0),
-        )
 
-    spent = Spent(tuple(first_ns), nothing, tuple(first_resumed), 0)
-    return MessageTimes(flow(0), flow(1), FirstPart(spent, tuple(held), tuple(crossings), tuple(arrived)))
+def _flow(inside: Sequence[_Boundary], outside: Sequence[_Boundary]) -> Flow:
+    each = [max(sides, key=lambda side: side.count).each() for sides in zip(inside, outside, strict=True)]
+    return Flow(
+        tuple(one.count for one in inside),
+        tuple(one.count for one in outside),
+        Spent(tuple(one for one, _ in each), (0,) * len(each), tuple(one for _, one in each), 0),
+    )

@@ -138,7 +138,7 @@ class _Reading:
     def _legs(
         self, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool], sent: Mapping[EntryIndex, int]
     ) -> Legs:
-        """Return the requests with the time of messages in place of that of the whole request."""
+        """Return the requests with the time of their messages instead of the time of the whole request."""
         splits = {level: _of(split, spent, kept) for level, split in self.samples.splits.items()}
         return Legs(
             {level: split for level, split in splits.items() if split.null},

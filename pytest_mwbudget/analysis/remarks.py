@@ -59,7 +59,7 @@ def remarks(
     if not outside_told and _much_outside(look):
         own = "what the app object does before and after its middlewares, and " if framework else ""
         yield tagged(
-            f"(outside) is {own}code round the app object, such as Sentry or OpenTelemetry: not a layer, and in no"
+            f"(outside) is {own}code around the app object, such as Sentry or OpenTelemetry: not a layer, and in no"
             " budget but outside_us and total_us.",
             "outside",
         )

@@ -92,8 +92,8 @@ class Row:
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
     """Return the row of each layer.
 
-    A layer that few messages pass, for example outside a buffer, has no budget of messages that does not name it, if
-    many messages pass others.
+    If many messages pass some layers, general budgets of messages do not apply to layers that few messages pass, for
+    example outside a buffer. Budgets that name such a layer do.
     """
     every = [_row(bounded, found) for bounded in layers]
     streamed = any(row.messages for row in every)

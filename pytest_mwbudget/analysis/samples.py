@@ -117,7 +117,7 @@ class Null:
 class Split:
     """Requests with every probe in place: the time of `owners` and of the null layer in each.
 
-    `messages` divides the requests by message, and is empty where nobody reads that.
+    `messages` divides the requests by message. It is empty if no budget and no report needs this.
     """
 
     owners: frozenset[Owner]

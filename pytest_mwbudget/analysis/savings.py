@@ -102,7 +102,7 @@ def takes_another_way(saved: Estimate, own: Estimate | None) -> bool:
 
 
 def other_way(saved: Estimate, own: Estimate | None) -> Saves | None:
-    """Return the reason why nobody knows what a layer saves, None if the figure is that of the layer."""
+    """Return the reason why the saving of a layer is unknown, None if the app does the same without the layer."""
     if own is None or not takes_another_way(saved, own):
         return None
     return Saves(None, f"the app takes another way without it: {saved.estimate:.0f} µs less, not {own.estimate:.0f}")

@@ -294,7 +294,7 @@ class _Judging:
             return Judgement(
                 "undecided",
                 tagged(
-                    "the layer runs its inside in a task, and there are few pairs without it yet", "too-few-requests"
+                    "the layer runs the inner app in a task, and too few requests skipped it so far", "too-few-requests"
                 ),
             )
         together, by_message = row.bounded.together, quantity == "us_per_message"
@@ -313,8 +313,8 @@ class _Judging:
             return Judgement("undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
         if row.layer.merged_with is None and quantity == "us_per_message":
             few = (
-                f"fewer than {FEWEST_MESSAGES} messages pass it one way; judge it on a request with a longer stream or"
-                f" body, or remove this budget of it with layers={{{row.layer.name!r}: {{'us_per_message': None}}}}"
+                f"fewer than {FEWEST_MESSAGES} messages pass it in each direction; measure a request with a longer"
+                f" stream or body, or remove this budget with layers={{{row.layer.name!r}: {{'us_per_message': None}}}}"
             )
             return Judgement("undecided", tagged(few, "few-messages"))
         if row.layer.merged_with is None:
@@ -374,8 +374,8 @@ class _Judging:
         else:
             why = (
                 f"{found.slow} of {found.requests} requests took more than {above_us:.4g} µs, and so did"
-                f" {found.slowed} of {found.pieces} pieces of fixed work that should take a little less: that the"
-                " machine makes no such requests is not certain; give the run more time with"
+                f" {found.slowed} of {found.pieces} pieces of fixed work that should take a little less: the machine"
+                " may have caused the slow requests; give the run more time with"
                 f" {self.time.name}, or run it again when the machine is less busy"
             )
         return Judgement("undecided", tagged(why, "machine-tail"))
@@ -413,7 +413,7 @@ class _Judging:
             needed = seconds_needed(
                 us, bound, self.effort.seconds, slowdown=slowdown, waited_us=waited_us, method_us=method_us
             )
-            remedy = "it stands so near its budget that no run would tell: a budget of 1.3 times the figure leaves room"
+            remedy = "it is so near its budget that no run would decide: a budget of 1.3 times the figure leaves room"
             if needed is not None:
                 remedy = more_time(needed, us, self.time)
             reason = tagged(f"{reason}; {remedy}", "near-budget")

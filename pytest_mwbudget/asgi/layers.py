@@ -18,7 +18,7 @@ from .stack import Entry, HandedOn, Stack
 OUTSIDE = "the outside of the stack"
 NO_FUNCTION = "the function behind it cannot be told from others made of the same code"
 ELSEWHERE = "{} runs what is inside it in another thread"
-UNSEEN = "{} answered by itself or ran what is inside it in another thread, which could not be watched"
+UNSEEN = "{} answered without the app inside it, or ran that app in another thread, which could not be watched"
 
 
 def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_unseen: str | None) -> Stack:

@@ -310,7 +310,7 @@ class Caller:
         """Return the error for an exception of the app in a later call than the first."""
         if isinstance(error, RecursionError) and observed:
             return MeasurementError(
-                f"{self.template.line}: the request has room on the stack by itself, but not with probes at the"
+                f"{self.template.line}: the request alone has room on the stack, but not with probes at the"
                 f" boundaries of its layers: Python {sys.version_info[0]}.{sys.version_info[1]} stops recursion through"
                 f" C code at a depth that nobody can raise. Measure the stack in parts, or on another version of"
                 f" Python.",

@@ -126,11 +126,20 @@ def build_connection(
     return BuiltConnection(BuiltRequest(request, (*kept, *HANDSHAKE, *offered), (b"",)), steps, names)
 
 
+class ClientLeftError(OSError):
+    """The client has left, and the app goes on sending. Servers raise an OSError too, and expect it from the app."""
+
+
 def is_disconnect(error: BaseException) -> bool:
-    """Return whether an exception is what Starlette and Litestar raise when the client has left, or a group of it."""
+    """Return whether an exception is what tells an app that the client has left, or a group of it.
+
+    That is the server's, and what Starlette and Litestar raise.
+    """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_disconnect, error.exceptions))
-    return any(cls.__name__ == "WebSocketDisconnect" for cls in type(error).__mro__)
+    return isinstance(error, ClientLeftError) or any(
+        cls.__name__ == "WebSocketDisconnect" for cls in type(error).__mro__
+    )
 
 
 @dataclass(slots=True)
@@ -193,11 +202,11 @@ class Connection(Exchange):
         return self.left and is_disconnect(error)
 
     async def send(self, message: Message) -> None:
-        """Take one message of the app. Raises RuntimeError for one out of order, OSError after the client has left."""
+        """Take one message of the app. Raises RuntimeError for one out of order, and ClientLeftError."""
         kind = message["type"]
         if self.left:
             if kind == "websocket.send":
-                raise OSError("the client has closed the connection")
+                raise ClientLeftError("the client has closed the connection")
             return
         if self.complete.is_set():
             raise RuntimeError(f"Unexpected ASGI message {kind!r} sent, after sending 'websocket.close'.")

@@ -51,7 +51,7 @@ class Setting:
         return self.text if self.default is None else f"{self.text} (default: {self.default})"
 
 
-_LAYER = "budget of every middleware layer, per request:"
+_LAYER = "budget for every middleware layer, per request:"
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -61,7 +61,7 @@ SETTINGS = {
             "us_per_message",
             "MICROSECONDS",
             IN_A_TEST,
-            "budget of every middleware layer, per message of a stream: self time",
+            "budget for every middleware layer, per message of a stream: self time",
         ),
         Setting("p95_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 95th percentile of its self time"),
         Setting("p99_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 99th percentile of its self time"),
@@ -74,31 +74,31 @@ SETTINGS = {
         Setting("bytecodes", "COUNT", IN_A_TEST, f"{_LAYER} bytecode instructions executed"),
         Setting("calls", "COUNT", IN_A_TEST, f"{_LAYER} calls made, of Python and C functions"),
         Setting("py_calls", "COUNT", IN_A_TEST, f"{_LAYER} Python functions entered"),
-        Setting("layers", "LINES", IN_A_TEST, "budgets by layer, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
-        Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget of the whole request, endpoint included"),
-        Setting("outside_us", "MICROSECONDS", IN_A_TEST, "budget of what is outside all layers, per request"),
-        Setting("endpoint_us", "MICROSECONDS", IN_A_TEST, "budget of the whole endpoint, per request"),
+        Setting("layers", "LINES", IN_A_TEST, "budgets for layers, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
+        Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget for the whole request, endpoint included"),
+        Setting("outside_us", "MICROSECONDS", IN_A_TEST, "budget for the row (outside), per request"),
+        Setting("endpoint_us", "MICROSECONDS", IN_A_TEST, "budget for the whole endpoint, per request"),
         Setting(
             "endpoint",
             "PARTS",
             IN_A_TEST,
-            "budgets by part of the endpoint, one a line: serialize = 200, or myapp.db:get_db = us: 80, threads: 0",
+            "budgets for parts of the endpoint, one a line: serialize = 200, or myapp.db:get_db = us: 80, threads: 0",
         ),
         Setting(
             "rps_share",
             "SHARE",
             IN_A_TEST,
-            "budget of every middleware layer under load: the share of the requests per second that goes with it, for"
+            "budget for every middleware layer under load: the share of the requests per second that it costs, for"
             " example 5%",
         ),
-        Setting("p99_ms", "MILLISECONDS", IN_A_TEST, "budget of the whole app under load: 99th percentile of latency"),
+        Setting("p99_ms", "MILLISECONDS", IN_A_TEST, "budget for the whole app under load: 99th percentile of latency"),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
         Setting(
             "repeat",
             "METHODS",
             IN_A_TEST,
-            "methods of a test's own requests to measure besides GET, HEAD and OPTIONS, each repeated many times; WS is"
-            " a WebSocket",
+            "methods to measure besides GET, HEAD and OPTIONS, for a test's own client; each request is repeated many"
+            " times; WS is a WebSocket",
         ),
         Setting("lifespan", "true|false", IN_A_TEST, "whether to run the app's lifespan", True),
         Setting("loop", "asyncio|uvloop|trio", EVERYWHERE, "event loop of sync tests; unless set, asyncio's default"),
@@ -106,16 +106,16 @@ SETTINGS = {
             "trend",
             "true|false",
             EVERYWHERE,
-            "whether to look for layers that grow with the requests served, in some thousand more requests",
+            "whether to look for layers that grow with the requests served; sends a few thousand more requests",
             False,
         ),
         Setting("max_time", "SECONDS", EVERYWHERE, "longest time to sample one request", 5),
-        Setting("load_time", "SECONDS", EVERYWHERE, "longest time of the bursts under load", 10),
+        Setting("load_time", "SECONDS", EVERYWHERE, "longest time under load", 10),
         Setting(
             "undecided",
             "warn|fail|pass",
             EVERYWHERE,
-            "what to do about a budget without a verdict; unless set, what cannot be counted here fails",
+            "what to do about a budget without a verdict; unless set, a count that is not available here fails",
             "warn",
         ),
         Setting("startup_timeout", "SECONDS", (INI,), "time limit of the app's startup, shutdown and each request", 30),
@@ -127,17 +127,17 @@ SETTINGS = {
             "APP",
             IN_A_RUN,
             "the app under test: package.module:attribute, a factory, or 'package.module:factory(\"literal\")'; as an"
-            " option, with --mw-budget and without a path of tests, its requests are measured in place of tests",
+            " option, with --mw-budget and without a path of tests, its requests are measured instead of tests",
         ),
-        Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; several times"),
+        Setting("request", "REQUEST", (OPTION,), "a request to measure without a test: 'GET /health'; repeatable"),
         Setting("requests", "FILE", (INI,), "TOML file with the requests to measure without a test"),
-        Setting("file", "FILE", IN_A_RUN, "file of recorded limits, by which marked tests are judged too"),
+        Setting("file", "FILE", IN_A_RUN, "file of recorded limits; marked tests are judged by them too"),
         Setting(
             "record",
             "QUANTITIES",
             (INI,),
-            "quantities whose limits are recorded in the file, separated by commas; unless set, objects, tasks, threads"
-            " and bytecodes",
+            "quantities to record in the file of limits, separated by commas; unless set, objects, tasks, threads and"
+            " bytecodes",
         ),
         Setting(
             "update_mode",
@@ -146,7 +146,7 @@ SETTINGS = {
             "what --mw-budget-update may do, separated by commas: create limits, trim high ones, fix broken ones",
             "create,trim",
         ),
-        Setting("reason", "TEXT", (OPTION,), "why --mw-budget-update raises limits, stored beside them; fix needs it"),
+        Setting("reason", "TEXT", (OPTION,), "why --mw-budget-update raises limits, stored in the file; fix needs it"),
         Setting("json", "PATH", (OPTION,), "write all results to PATH as JSON"),
         Setting("html", "PATH", (OPTION,), "write all results to PATH as an HTML page; needs the extra html"),
         Setting("markdown", "PATH", (OPTION,), "write all results to PATH as Markdown"),
@@ -165,7 +165,7 @@ SETTINGS = {
             "with --mw-budget-compare, fail if a figure certainly grew by more, for example us:5,bytecodes:0",
         ),
         Setting(
-            "history", "PATH", (OPTION,), "append all figures to PATH as a line; the HTML page draws them over time"
+            "history", "PATH", (OPTION,), "append all figures to PATH, as one line; the HTML page draws them over time"
         ),
     )
 }

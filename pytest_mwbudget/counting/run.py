@@ -81,7 +81,7 @@ class CountingRun:
             tracing = "tracemalloc is tracing: it keeps what it traces, and slows everything down."
             yield tagged(tracing, "active-tool")
         elif self.other_tracer:
-            other = "Another reference tracer was at work while objects were counted; it got its events as before."
+            other = "Another reference tracer was active while objects were counted; it got its events as before."
             yield tagged(other, "active-tool")
         yield from dict.fromkeys(self.charging.spawning.unseen)
 

@@ -21,6 +21,7 @@ _time = private_time()
 perf_counter: Callable[[], float] = _time.perf_counter
 perf_counter_ns: Clock = _time.perf_counter_ns
 thread_time_ns: Clock = _time.thread_time_ns
+process_time_ns: Clock = _time.process_time_ns
 sleep: Callable[[Seconds], None] = _time.sleep
 get_clock_info: Callable[[str], Any] = _time.get_clock_info
 

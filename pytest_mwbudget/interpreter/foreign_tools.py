@@ -43,13 +43,13 @@ class ForeignTools:
         """The reason why there are no figures of time and memory, and the remedy."""
         if not self.active and self.unproven is not None:
             return self.unproven
-        remedy = "measure in a job of its own without it"
+        remedy = "measure without it, in a separate job"
         if any("coverage" in name for name in self.active):
             remedy += (
                 " (pytest --no-cov), or set COVERAGE_CORE=sysmon, which before Python 3.14 falls back to the tracer"
                 " where branches are covered"
             )
-        return f"{' and '.join(self.active)} was at work during the measurement; {remedy}"
+        return f"{' and '.join(self.active)} was active during the measurement; {remedy}"
 
     def check(self, codes: Iterable[CodeType] = ()) -> None:
         """Add to `active` the tools that are active in spite of the suspension, or were when `codes` last ran."""

@@ -154,7 +154,7 @@ def parsed(text: str, said: str) -> LimitsFile:
     for section, content in _members(found.get("sections"), f"{said}: sections"):
         where = f"{said}: {section!r}"
         if not is_section(section):
-            raise _error(f"{where} is no name of a section; write it like 'CPython 3.13.0, asyncio, Linux x86_64'")
+            raise _error(f"{where} is not the name of a section; write it like 'CPython 3.13.0, asyncio, Linux x86_64'")
         for name, version in _members(content.get("packages", {}) if isinstance(content, dict) else None, where):
             packages[section, name] = _version(version, f"{where}, packages, {name!r}")
         for place, value in _rows(section, content.get("tests", {}), where):
@@ -171,13 +171,13 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twin = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise ValueError(f"the key {twin!r} stands twice in one object")
+        raise ValueError(f"the key {twin!r} occurs twice in one object")
     return found
 
 
 def _members(value: object, where: str) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise _error(f"{where}: {json.dumps(value)[:80]} is no object; restore the committed version of the file")
+        raise _error(f"{where}: {json.dumps(value)[:80]} is not an object; restore the committed version of the file")
     return value.items()
 
 

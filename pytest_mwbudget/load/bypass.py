@@ -106,8 +106,9 @@ class Trampolines(Bypasses):
 class Stays:
     """How long requests were in each entry, all together: further in included, but not what is outside of it.
 
-    An inner app is outside of itself while it sends: the layers outside of it may queue messages. `to_skip` is the
-    number of calls that do not count yet.
+    An inner app is outside of itself while it sends, because the layers outside of it may queue messages, and while it
+    waits for a piece of the body, which the client may be slow to send. `to_skip` is the number of calls that do not
+    count yet.
     """
 
     total_ns: dict[EntryIndex, int]
@@ -129,9 +130,17 @@ class Stays:
                 finally:
                     outside_ns += clock() - begin
 
+            async def receiving() -> Any:
+                nonlocal outside_ns
+                begin = clock()
+                message = await receive()
+                if message["type"] == "http.request":  # others tell that the client has left, beside the app's work
+                    outside_ns += clock() - begin
+                return message
+
             begin = clock()
             try:
-                return await function(scope, receive, sending)
+                return await function(scope, receiving, sending)
             finally:
                 if to_skip[index]:
                     to_skip[index] -= 1

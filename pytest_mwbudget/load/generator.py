@@ -45,8 +45,8 @@ class BurstError(Exception):
 class Client:
     """One connection: a request is under way from `send` until `receive` returns a status.
 
-    Of a body nothing is kept. `_skip` is the number of bytes that the next data begins with and nobody reads, `_answer`
-    the status that `receive` returns after the last of them, and `_final` the one when the server has closed.
+    Bodies are discarded. `_skip` is the number of bytes to discard from the next data, `_answer` the status that
+    `receive` returns after the last of these bytes, and `_final` the status to return when the server has closed.
     """
 
     def __init__(self, port: int, request: bytes, heads: dict[bytes, tuple[int, int, bool]], *, bodiless: bool) -> None:

@@ -25,7 +25,7 @@ class BypassError(Exception):
 class Rounds:
     """Makes rounds until `end_ns`: in each a burst for every arm, in random order.
 
-    `burst` makes one. A layer whose burst raises BypassError is left out from then on, with the reason in `refused`.
+    `burst` makes one. A layer whose burst raises BypassError is left out of all rounds, with the reason in `refused`.
     """
 
     burst: Callable[[Arm], Awaitable[Burst]]
@@ -40,17 +40,17 @@ class Rounds:
         """Make rounds and return them. A burst is expected to take `burst_ns`; the first may exceed the time."""
         rounds: list[Round] = []
         round_ns = burst_ns * (len(self.layers) + 1)
-        while True:
+        alone = False
+        while not alone:
             begin = self.clock()
             if rounds and begin + round_ns > self.end_ns:
-                return rounds
+                break
             # In too little time for a whole round, the app alone.
             alone = begin + round_ns > self.end_ns
             rounds.append(await self._round(alone=alone))
             round_ns = self.clock() - begin
             self.progress()
-            if alone:
-                return rounds
+        return [{arm: burst for arm, burst in one.items() if arm not in self.refused} for one in rounds]
 
     async def _round(self, *, alone: bool) -> Round:
         arms: list[Arm] = [None]

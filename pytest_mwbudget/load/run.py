@@ -10,12 +10,13 @@ from typing import Any
 
 from ..analysis import load as analysis
 from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
+from ..analysis.paired import FEWEST_PAIRS
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
 from ..config.budgets import assign
 from ..config.settings import Settings, Under
 from ..errors import MeasurementError, MwBudgetError, ResponseError, tagged
-from ..interpreter.clocks import Clock
+from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Estimate, Microseconds, Nanoseconds
 from ..model.judged import Judged, worst
 from ..model.load import LayerLoad, Load, Wait
@@ -29,13 +30,13 @@ from .collecting import Collecting, collecting
 from .process import Generator, generator
 from .processor import Cores, cores, pinned
 from .rounds import NS_PER_S, BypassError, Rounds, requests_of
-from .server import Served, serving
+from .server import Served, files_for, serving
 from .turns import sampled_turns
 
 # Warming up takes this share of the time at most, and observing how long requests are in each layer twice this one.
 WARM_SHARE, OBSERVED_SHARE = 0.1, 0.08
-# The requests of the first burst of one client.
-FIRST_REQUESTS = 20
+# The requests of the first burst of one client, and the most that are observed of one client or few.
+FIRST_REQUESTS, MOST_OBSERVED = 20, 400
 # The times of the reference workload beside a burst, of which the median counts.
 GAUGES = 9
 # A layer of less than this share of a request is not bypassed: the bursts would take too long to see it.
@@ -143,9 +144,11 @@ async def _driver(
 ) -> AsyncIterator[_Driver]:
     """Serve the app and run a load generator in the block."""
     assert settings.load is not None
-    async with serving(caller.app, caller.state) as served:
-        with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
-            yield _Driver(caller, settings, settings.load, environment, garbage, trampolines, served, process)
+    scheme = caller.template.scope(None)["scheme"]
+    with files_for(settings.load.clients):
+        async with serving(caller.app, caller.state, scheme) as served:
+            with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
+                yield _Driver(caller, settings, settings.load, environment, garbage, trampolines, served, process)
 
 
 @dataclass(slots=True)
@@ -158,11 +161,18 @@ class _Found:
 
 @dataclass(slots=True)
 class _Stay:
-    """What an observed burst shows: how long a request is in each entry, its latency, and a turn of the loop."""
+    """What an observed burst shows: how long a request is in each entry, its latency, and a turn of the loop.
+
+    `request_us` is the time between two responses, `idle` the share of the time in which the process neither worked nor
+    waited for a core. `steady` is whether turns tell everything that requests waited for but queues.
+    """
 
     own_us: Mapping[EntryIndex, Microseconds]
     latency_us: Microseconds
     turn_us: Microseconds
+    request_us: Microseconds
+    idle: float
+    steady: bool
 
 
 @dataclass(slots=True)
@@ -213,20 +223,30 @@ class _Driver:
         queued = 3 * clients
         if queued * self.request_ns > 4 * share_ns:
             return None
-        first = await self.sent(1, FIRST_REQUESTS)
-        requests = min(FIRST_REQUESTS**2, max(FIRST_REQUESTS // 4, round(share_ns / first["ns"] * FIRST_REQUESTS)))
-        one = await self._observed(1, requests)
-        requests = max(queued, min(20 * clients, round(share_ns / self.request_ns)))
+        # The first request alone: of a slow app, more would use up the time.
+        one_ns, requests = (await self.sent(1, 1))["ns"], FIRST_REQUESTS
+        if requests * one_ns < share_ns:
+            one_ns = (await self.sent(1, requests))["ns"] / requests
+        one = await self._observed(1, min(MOST_OBSERVED, max(2, round(share_ns / one_ns))))
+        requests = max(queued, min(max(20 * clients, MOST_OBSERVED), round(share_ns / self.request_ns)))
         return one, await self._observed(clients, requests)
 
     async def _observed(self, clients: int, requests: int) -> _Stay:
         # The first request of each client finds a shorter queue.
-        counted = requests - clients
+        counted, stack = requests - clients, self.trampolines.stack
+        waited, worked = waited_ns() or 0, process_time_ns()
         with self.trampolines.observed(clients) as stays, sampled_turns(self.clock) as turns:
             found = await self.sent(clients, requests)
-        own_ns = stays.own_ns(self.trampolines.stack)
-        own_us = {index: total / counted / 1000 for index, total in own_ns.items()}
-        return _Stay(own_us, median(found["latencies_ns"] or [0]) / 1000, turns.mean_us)
+        waited, worked = (waited_ns() or 0) - waited, process_time_ns() - worked
+        ns = found["ns"]
+        return _Stay(
+            own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
+            latency_us=median(found["latencies_ns"] or [0]) / 1000,
+            turn_us=turns.mean_us,
+            request_us=ns / requests / 1000,
+            idle=1 - (worked + waited) / ns,
+            steady=not stack.threads and waited <= analysis.WAITED_SHARE * ns,
+        )
 
     async def rounds(self, ways: Sequence[Way], begin_ns: Nanoseconds) -> _Found:
         """Make rounds of bursts until the time is over."""
@@ -278,6 +298,7 @@ class _Driver:
         """Send requests and check all responses. Raises BypassError instead of others if a layer is bypassed."""
         found = await self.process.burst(clients, requests)
         self.requests += requests
+        self.served.check()
         wrong = self._wrong(found, clients)
         if wrong is None:
             return found
@@ -424,8 +445,10 @@ class _Told:
         one, every = self.waits
         entries = parts_of(self.stack.entries, entry)
         one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in (one, every))
-        queues = self.driver.under.clients > 1 and analysis.serialises(
-            one_us, all_us, turns, every.turn_us, every.latency_us
+        queues = (
+            self.driver.under.clients > 1
+            and analysis.serialises(one_us, all_us, turns, every.turn_us, every.latency_us)
+            and analysis.holds_up(one_us, every.request_us, every.idle, steady=every.steady)
         )
         return Wait(one_us, all_us, queues)
 
@@ -439,8 +462,8 @@ class _Told:
         if self.on.alone:
             notes.append(
                 tagged(
-                    "The server and the load generator share the only core, so the app is slower here than behind a"
-                    " server with a core of its own.",
+                    "The server and the load generator share the only core, so the app is slower here than on a"
+                    " server that has its own core.",
                     "one-core",
                 )
             )
@@ -450,6 +473,14 @@ class _Told:
                     "The load generator worked nearly all the time: a server may answer more requests per second, and"
                     " layers may have larger shares.",
                     "generator-limit",
+                )
+            )
+        if load.rounds < FEWEST_PAIRS:
+            notes.append(
+                tagged(
+                    f"There was time for {load.rounds} of the {FEWEST_PAIRS} rounds that an interval takes; give"
+                    f" it more time with {self.conditions.time}.",
+                    "too-few-requests",
                 )
             )
         if self.bursts.noisy:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -29,7 +30,7 @@ def require_server() -> None:
     if find_spec("uvicorn") is None:
         raise MeasurementError(
             "mw_budget.load(...) needs uvicorn, which is not installed here; install the extra load (pip install"
-            " 'pytest-mwbudget[load]')",
+            " 'path/to/pytest-mwbudget[load]')",
             message_id="load-extra",
         )
 
@@ -42,10 +43,15 @@ class Served:
     name: str
     raised: list[BaseException] = field(default_factory=list)
 
+    def check(self) -> None:
+        """Raise what a handler of a signal has raised in a request: Ctrl-C, or the time limit of a test."""
+        if self.raised and _ends_test(self.raised[0]):
+            raise self.raised[0]
+
 
 @asynccontextmanager
-async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None) -> AsyncIterator[Served]:
-    """Serve the app in the block. `state` is that of its lifespan, None without one.
+async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: str = "http") -> AsyncIterator[Served]:
+    """Serve the app in the block. `state` is that of its lifespan, None without one; `scheme` what requests say.
 
     After the block nothing listens, all connections are closed, and the tasks of requests have ended.
     """
@@ -65,11 +71,16 @@ async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None) -> Async
         config.load()
         server = uvicorn.Server(config)
         await server.on_tick(0)  # makes the headers of all responses
-        protocol: Any = config.http_protocol_class
+        base: Any = config.http_protocol_class
         shared = server.server_state
 
+        class Protocol(base):  # type: ignore[misc,unused-ignore]
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                self.scheme = scheme  # without TLS, as behind a proxy
+
         def connected() -> asyncio.Protocol:
-            made: asyncio.Protocol = protocol(config=config, server_state=shared, app_state=dict(state or {}))
+            made: asyncio.Protocol = Protocol(config=config, server_state=shared, app_state=dict(state or {}))
             return made
 
         listener = await asyncio.get_running_loop().create_server(connected, sock=at, backlog=config.backlog)
@@ -97,6 +108,27 @@ async def _ended(shared: Any) -> None:
 
 
 @contextmanager
+def files_for(clients: int) -> Iterator[None]:
+    """Let this process, and those it starts, open one more file for each client, as far as the system lets."""
+    if sys.platform == "win32":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = soft + clients if hard == resource.RLIM_INFINITY else min(soft + clients, hard)
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        yield
+        return
+    with suppress(OSError, ValueError):  # a sandbox may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
 def _listening() -> Iterator[socket.socket]:
     """Yield a socket that listens at a free port of 127.0.0.1, and close it at the end."""
     # With the protocol's number: without it asyncio does not set TCP_NODELAY.
@@ -107,8 +139,13 @@ def _listening() -> Iterator[socket.socket]:
         yield at
 
 
+def _ends_test(error: BaseException) -> bool:
+    of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
+    return not isinstance(error, of_the_app)
+
+
 class _Raised(logging.Handler):
-    """Keeps the first exception of the app that uvicorn logs."""
+    """Keeps the exceptions of the app that uvicorn logs: the first, and in front of it one that ends the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,8 +153,9 @@ class _Raised(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the exception of a record."""
-        if not self.raised and record.exc_info and record.exc_info[1] is not None:
-            self.raised.append(record.exc_info[1])
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and (not self.raised or _ends_test(error)):
+            self.raised.insert(0, error)
 
 
 @contextmanager

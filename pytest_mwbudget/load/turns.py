@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ class Turns:
 
     @property
     def mean_us(self) -> float:
-        """The mean, 0 without a sample."""
-        return self.total_ns / self.count / 1000 if self.count else 0.0
+        """The mean, infinite without a sample: then no wait is too long for the turns."""
+        return self.total_ns / self.count / 1000 if self.count else math.inf
 
 
 @contextmanager

@@ -13,7 +13,7 @@ HANDLER, SERIALIZE, RESPOND, BACKGROUND = "handler", "serialize", "respond", "ba
 # The parts that have a name of their own, in the order of the table. Dependencies stand after `validate`.
 PARTS: Mapping[str, str] = {
     ROUTING: "finding the route",
-    FRAMEWORK: "what the framework does round the other parts: the request object, exit stacks, exception handling",
+    FRAMEWORK: "what the framework does around the other parts: the request object, exit stacks, exception handling",
     READ: "reading and parsing the body of the request",
     VALIDATE: "taking parameters and body apart, validating them, and calling dependencies",
     HANDLER: "the function or method of the route",
@@ -50,7 +50,7 @@ class Observed:
 class EndpointReport:
     """The parts of the endpoint, each with the figures of a layer, and the verdict on the whole endpoint.
 
-    `parts` are empty if the endpoint was not opened; `closed` then says why. Both are empty if nobody asked for parts.
+    `parts` are empty if the endpoint was not opened; `closed` says why. Both are empty if parts were not asked for.
     `judged` is the verdict on the budget of the whole endpoint, None without one. `notes` say how far the figures of
     the parts can be trusted. `observed` is None if the endpoint was not opened.
     """

@@ -28,7 +28,7 @@ class Wait:
 class LayerLoad:
     """The effect of one layer under load.
 
-    - `share`: the share of the requests per second that goes with the layer, 0 to 1; None if unknown
+    - `share`: the share of the requests per second that the layer costs, 0 to 1; None if unknown
     - `method`: `bypass` if requests were sent past the layer, `split` if `share` is the layer's own time divided by the
       time of a request under load
     - `why`: why the layer was not bypassed

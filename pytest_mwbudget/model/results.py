@@ -44,7 +44,7 @@ QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
 TAILS: Mapping[Quantity, float] = {"p95_us": 0.05, "p99_us": 0.01}
 # Quantities that a layer can have a budget for; BUDGETED_OF_PARTS are those of a part of the endpoint.
 BUDGETED: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *TAILS, *COUNTED)
-# The share of the requests per second that goes with a layer, which is known only under load.
+# The share of the requests per second that a layer costs, which is known only under load.
 RPS_SHARE: Quantity = "rps_share"
 BUDGETED_OF_LAYERS: tuple[Quantity, ...] = (*BUDGETED, RPS_SHARE)
 # A part of an endpoint is judged for each request as a whole, and alone.
@@ -180,9 +180,9 @@ class LayerReport:
     """The figures and verdicts of one layer.
 
     `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
-    `messages` is None where few messages pass the layer, or nobody reads what a message costs. `saves` is what leaving
-    the layer out saves, None if nobody reads it. `load` is None unless the request was measured under load. `tails` is
-    None where `us` is, `trend` if nobody asked for it.
+    `messages` is None if few messages pass the layer, or if no budget and no report needs the cost of a message.
+    `saves` is what leaving the layer out saves, None if no report needs it. `load` is None unless the request was
+    measured under load. `tails` is None if `us` is, `trend` if growth was not looked for.
     """
 
     layer: Layer
@@ -408,7 +408,7 @@ class Result:
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
-    - `endpoint`: the parts of the endpoint and its budget, None if nobody asked and there is no reason to tell
+    - `endpoint`: the parts of the endpoint and its budget, None if neither was asked for
     - `outside`: the verdict on the budget of what is outside all layers, None without one
     - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
     - `recorded`: what came of the recorded limits, None if there is no file of limits or it does not judge this request

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -125,20 +125,43 @@ class Recorder:
                 self._open.discard(this)
 
     async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        line, connects = line_of(scope), scope["type"] == "websocket"
         recorded_scope, context = copied(scope), copy_context()
-        passage = Conversation(receive, send) if connects else Passage(receive, send)
+        passage = Conversation(receive, send) if scope["type"] == "websocket" else Passage(receive, send)
         context.run(_inside.set, "again")
-        token, begin = _inside.set("first"), perf_counter_ns()
+        begin = perf_counter_ns()
+        ended = await self._first(app, scope, passage)
+        taken_s = (perf_counter_ns() - begin) / NS_PER_S
+        await self._repeated(this, app, scope, passage, recorded_scope, context, taken_s)
+        if ended is not None:
+            raise ended
+
+    async def _first(self, app: ASGIApp, scope: Scope, passage: Passage | Conversation) -> BaseException | None:
+        """Pass a request on to the app. Returns the exception that only ends an app whose client has left."""
+        line, token = line_of(scope), _inside.set("first")
         try:
             await app(scope, passage.receive, passage.send)
         except BaseException as error:
+            if passage.ended_by(error):
+                return error
             how = "raised" if isinstance(error, Exception) else "was ended by"
             self.left_out(line, f"the app {how} {type(error).__name__}")
             raise
         finally:
             _inside.reset(token)
-        taken_s = (perf_counter_ns() - begin) / NS_PER_S
+        return None
+
+    async def _repeated(
+        self,
+        this: _Open,
+        app: ASGIApp,
+        scope: Scope,
+        passage: Passage | Conversation,
+        recorded_scope: Scope,
+        context: Context,
+        taken_s: Seconds,
+    ) -> None:
+        """Have a request measured that has passed, if it can be repeated. The app may have changed its `scope`."""
+        line, connects = line_of(recorded_scope), isinstance(passage, Conversation)
         why_not = self._why_not(this, line, passage)
         if why_not is not None or passage.status is None:
             self.left_out(line, why_not or f"the app {'did not accept it' if connects else 'sent no response'}")
@@ -179,9 +202,9 @@ class Recorder:
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage | Conversation) -> str | None:
         if line.method not in self.methods:
             return (
-                f"a {line.method} request is not repeated by itself; where the test can stand that the request is"
-                f" repeated some thousand times, repeat=[{line.method!r}] in its mw_budget marker measures it, or"
-                f" mw_budget_repeat = {line.method} in the configuration"
+                f"a {line.method} request is not repeated automatically; if the app can take thousands of them, set"
+                f" repeat=[{line.method!r}] in the mw_budget marker, or mw_budget_repeat = {line.method} in the"
+                " configuration"
             )
         if isinstance(passage, Passage) and streaming.get():
             return "its response is read as a stream"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..asgi.app import Message, Receive, Scope, Send
-from ..asgi.websocket import ACCEPTED, REFUSED, Step
+from ..asgi.websocket import ACCEPTED, REFUSED, Step, is_disconnect
 from ..model.results import RequestLine
 
 # Containers of a scope that an app may change. Other values are shared, as the test's client shares them.
@@ -65,6 +66,10 @@ class Passage:
         elif message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
 
+    def ended_by(self, error: BaseException) -> bool:
+        """Return whether an exception only ends an app that has answered."""
+        return False
+
     async def body(self) -> tuple[bytes, ...]:
         """Return the request's body in pieces, also what the app left unread."""
         while not self._ended:
@@ -98,6 +103,12 @@ class Conversation:
         self._said: list[tuple[str | bytes | None, int]] = []
         self._over = False
         self.status: int | None = None
+
+    def ended_by(self, error: BaseException) -> bool:
+        """Return whether an exception only ends an app whose client has left: TestClient then cancels the app."""
+        anyio = sys.modules.get("anyio")
+        cancelled = anyio is not None and isinstance(error, anyio.get_cancelled_exc_class())
+        return self._over and (cancelled or is_disconnect(error))
 
     @property
     def steps(self) -> tuple[Step, ...]:

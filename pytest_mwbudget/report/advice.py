@@ -40,7 +40,7 @@ MOST_OBJECTS_SHARE = 0.75
 def advise(result: Result) -> Iterator[Advice]:
     """Yield the advice for each row, outermost first, then for each part: at most one sentence for each rule.
 
-    A dependency that the test put in place of another one gets none: what it costs is no cost of the app.
+    A dependency that replaces another one in the test gets none: its cost is not a cost of the app.
     """
     observed = result.endpoint.observed if result.endpoint else None
     stand_ins = observed.stand_ins if observed else ()

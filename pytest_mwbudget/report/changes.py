@@ -93,9 +93,9 @@ def _nothing(change: Change) -> bool:
 
 
 def told(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes without those that others say: of `busy_us`, of counts of the whole request and endpoint.
+    """Leave out changes that another change implies: of `busy_us`, of counts of the whole request and endpoint.
 
-    Percentiles and further times of a layer are told where they changed and the typical time did not.
+    Percentiles and further times of a layer are kept only if they changed and the typical time did not.
     """
     words = {change.row: change.word for change in changes if change.quantity == "us"}
     changed = [change for change in changes if change.changed]

@@ -19,7 +19,7 @@ OF_LOAD = (
     Column("rps", "requests/s", "answered under load", rate),
     Column("p50_ms", "p50 ms", "of the latency under load"),
     Column("p99_ms", "p99 ms", "of the latency under load"),
-    Column(RPS_SHARE, "share of requests/s", "what goes with the layer under load", percent),
+    Column(RPS_SHARE, "share of requests/s", "what the layer costs under load", percent),
 )
 COLUMNS = {column.key: column for column in (US, BUSY, SAVES, *MESSAGES, *TAIL_COLUMNS, *COUNTS, *OF_LOAD)}
 # A chart covers at least this share of the largest figure, so that noise does not fill it.

@@ -298,7 +298,7 @@ def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[
 def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
     """Return the table of layers under load."""
     columns = [
-        ("share of requests/s", "what goes with the layer", "descending"),
+        ("share of requests/s", "what the layer costs", "descending"),
         ("interval", "the confidence interval of the share", "descending"),
         ("budget", "the largest share that is allowed", "descending"),
         ("verdict", "on the budget of the share", "ascending"),

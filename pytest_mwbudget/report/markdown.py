@@ -218,7 +218,7 @@ def _cells(row: Row) -> Sequence[str]:
 
 
 def _budget(quantity: Quantity, value: float) -> str:
-    """Write a budget, with its keyword if it is one of another time than that of the table."""
+    """Write a budget, with its keyword if it limits another time than the one in the table."""
     text = amount(quantity, value)
     return text if quantity == "us" or quantity in COUNTED else f"{text} ({quantity})"
 

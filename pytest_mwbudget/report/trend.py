@@ -14,7 +14,7 @@ MOST_KINDS = 5
 
 
 def growing(reports: Sequence[LayerReport]) -> Iterator[str]:
-    """Name each layer whose time or objects grow; say so if none does. Yields nothing if nobody asked."""
+    """Name each layer whose time or objects grow; say so if none does. Yields nothing if growth was not looked for."""
     known = [(report.name, report.trend) for report in reports if report.trend is not None]
     for name, trend in known:
         if trend.slower and trend.us_per_1000 is not None:

@@ -84,7 +84,7 @@ class Versus:
                 more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
                 yield f"measured with {name} only: {', '.join(requests)}{more}"
         if self.limited and not any(change.verdict for change in self.changes.all):
-            yield "no limit of --fail is of anything that was measured; limits are of layers, total_us of requests"
+            yield "no limit of --fail applies to a measured figure; limits apply to layers, total_us to requests"
 
 
 def told(change: Change) -> str:

@@ -115,9 +115,7 @@ def check_distinct(files: Mapping[str, Path]) -> None:
     for said, path in files.items():
         other = seen.setdefault(os.path.realpath(path), said)
         if other != said:
-            raise SettingError(
-                f"{said} is the same file as {other}; give each file a path of its own", message_id="file"
-            )
+            raise SettingError(f"{said} is the same file as {other}; give each file its own path", message_id="file")
 
 
 def _seen_from(page: Path, file: str) -> str:

@@ -49,7 +49,7 @@ class Claims:
         self._sums = Sums()
 
     def claim(self, key: str) -> bool:
-        """Take what the key stands for; return whether nobody in the run has taken it before."""
+        """Claim a key; return whether no process of the run has claimed it before."""
         if key in self._own:
             return False
         self._own.add(key)

@@ -151,7 +151,7 @@ class MwBudget(MeasuredRequests):
         """Measure a request alone, then under load, on an event loop of its own.
 
         A server in this process answers `clients`, which send the request at the same time. `rps_share` is a budget of
-        every middleware layer: the share of the requests per second that goes with it, for example "5%". `p99_ms` is a
+        every middleware layer: the share of the requests per second that it costs, for example "5%". `p99_ms` is a
         budget of the latency of the whole app. Both take the place of those of the marker. Other options are those of
         `request`. The figures under load are in `load` of the measurement and of its layers. Needs the extra `load`.
         """

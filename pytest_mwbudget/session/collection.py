@@ -47,9 +47,7 @@ def _check_use(lines: Sequence[str], paths: Sequence[str], *, measures: bool) ->
     if not measures:
         raise SettingError(f"{said} measures nothing without --mw-budget; add it")
     if paths:
-        raise SettingError(
-            f"{said} makes a run without tests, and {paths[0]!r} names a test; leave out the one or the other"
-        )
+        raise SettingError(f"{said} makes a run without tests, and {paths[0]!r} names a test; leave out one of them")
 
 
 def _file(config: pytest.Config) -> RequestFile:
@@ -65,7 +63,7 @@ class Requests(pytest.Module):
     collects: CollectsRequests
 
     def collect(self) -> Iterable[RequestItem]:
-        """Return the items; of those that the command line names, if it names any."""
+        """Return the items; if the command line names items, only these."""
         try:
             return list(self._items())
         except (AppError, SettingError) as error:
@@ -77,7 +75,7 @@ class Requests(pytest.Module):
         for asked in chosen:
             if asked not in names:
                 hint = near_miss(asked, names)
-                raise SettingError(f"{asked!r} is no request.{hint} The requests are: {', '.join(names)}")
+                raise SettingError(f"{asked!r} is not a request.{hint} The requests are: {', '.join(names)}")
         for wanted, name in zip(found.requests, names, strict=True):
             if not chosen or name in chosen:
                 yield RequestItem.of(self, wanted)

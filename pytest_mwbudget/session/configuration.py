@@ -69,6 +69,12 @@ def configured(config: pytest.Config) -> dict[str, Any]:
     return ini | {name: value for name, value in options.items() if value is not None}
 
 
+def test_id(item: pytest.Item) -> str:
+    """Return the id of a test without the group that workers of pytest-xdist append to it with --dist=loadgroup."""
+    plain = f"{item.parent.nodeid}::{item.name}" if item.parent is not None else item.nodeid
+    return plain if item.nodeid.startswith(f"{plain}@") else item.nodeid
+
+
 def settings_of(item: pytest.Item) -> Settings:
     """Merge the test's markers, the command line and the configuration; SettingError if a value is unusable."""
     markers = list(closest_first(item))
@@ -82,7 +88,7 @@ def settings_of(item: pytest.Item) -> Settings:
     change, limits = item.config.stash.get(CHANGED, None), item.config.stash.get(LIMITS, None)
     if change is not None:
         return change(settings)
-    return settings if limits is None else limits.of(item.nodeid, settings)
+    return settings if limits is None else limits.of(test_id(item), settings)
 
 
 def check_flamegraphs(config: pytest.Config) -> None:

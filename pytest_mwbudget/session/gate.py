@@ -23,6 +23,7 @@ from .configuration import (
     plugin_folder,
     saves_read,
     settings_of,
+    test_id,
     verbosity,
 )
 from .limits import configure as configure_limits
@@ -115,7 +116,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
-    publisher = Publisher(plugin_folder(config), item.nodeid, config.invocation_params.dir)
+    publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
     client = MwBudget(app, settings, enforced(config), environment_of(config), publisher, lambda: settings_of(item))
     if isinstance(item, RequestItem):
         client = hosted(request, client)
@@ -135,7 +136,7 @@ def _recording(item: pytest.Item) -> AbstractContextManager[None]:
     from .own_requests import OwnRequests
     from .profiles import Publisher
 
-    publisher = Publisher(plugin_folder(config), item.nodeid, config.invocation_params.dir)
+    publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
     requests = OwnRequests(
         settings,
         environment_of(config),
@@ -229,19 +230,21 @@ class Gate:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Attach the results of a test's requests to its report."""
         report = yield
-        client = item.stash.get(_client, None) if call.when != "setup" else None
-        if client is not None and client.enforce:
+        client = item.stash.get(_client, None)
+        if client is not None:
+            report.mw_budget_test = test_id(item)  # type: ignore[attr-defined]
+        if client is not None and client.enforce and call.when != "setup":
             from ..report.json import left_out_to_json, to_json
 
             # pytest-xdist sends attributes of plain data from its workers along with the report. Each result is sent
             # once, because subtests have reports of their own. `mw_budget_told` has the numbers of the requests whose
             # tables are in this report.
             report.mw_budget_left_out = [  # type: ignore[attr-defined]
-                left_out_to_json(item.nodeid, one.request, one.reason) for one in client.fresh_left_out()
+                left_out_to_json(test_id(item), one.request, one.reason) for one in client.fresh_left_out()
             ]
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
-            report.mw_budget = [to_json(result, item.nodeid) for result in fresh]  # type: ignore[attr-defined]
+            report.mw_budget = [to_json(result, test_id(item)) for result in fresh]  # type: ignore[attr-defined]
             report.mw_budget_undecided = [  # type: ignore[attr-defined]
                 _when_undecided(result, client.settings) for result in fresh
             ]
@@ -298,7 +301,7 @@ def _recheck(item: pytest.Item) -> None:
     """Judge broken counts of recorded limits again, in a process with another hash seed."""
     client = item.stash.get(_client, None)
     if client is not None and client.enforce:
-        client.results[:] = rechecked(item.config, item.nodeid, client.results)  # type: ignore[assignment]
+        client.results[:] = rechecked(item.config, test_id(item), client.results)  # type: ignore[assignment]
 
 
 def _require_request(item: pytest.Item) -> None:
@@ -409,8 +412,8 @@ def _unbound(result: Result, budgets: Budgets) -> Iterator[str]:
     """Explain budgets that apply to no layer of a request: their gate would always be open."""
     if result.verdict is None and budgets.quantities:
         yield tagged(
-            f"no budget applies ({', '.join(sorted(budgets.quantities))} of every middleware layer): the request went"
-            " through none that is an ASGI layer of its own; total_us is a budget of the whole request",
+            f"no budget applies ({', '.join(sorted(budgets.quantities))} for every middleware layer): the request went"
+            " through no middleware layer; total_us is a budget for the whole request",
             "no-budget",
         )
 

@@ -332,7 +332,10 @@ class Collected:
         """
         if not recorded & self.tests:
             return set()  # perhaps another root directory, from which every id is another one
-        parts = {self._file_of(argument) for argument in self.config.args if "::" in argument}
+        named = [argument for argument in self.config.args if "::" in argument]
+        if self.config.getoption("lf", None) or (named and self.config.option.pyargs):
+            return set()  # collected in part: what passed is left out, or an id that begins with a module
+        parts = {self._file_of(argument) for argument in named}
         if self.config.getoption("mw_budget_request") is not None:
             parts.add("mw-budget")
         return {one for one in recorded - self.tests if self._is_whole(one.partition("::")[0], parts)}

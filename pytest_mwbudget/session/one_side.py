@@ -117,7 +117,10 @@ class OneSide:
 
 def _cause(report: pytest.TestReport | pytest.CollectReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longreprtext).strip().partition("\n")[0][:CAUSE]
+    text = str(crash.message if crash is not None else report.longreprtext).strip()
+    # pytest marks the lines of an error, which stand behind the traceback of an import.
+    errors = [line[1:] for line in text.splitlines() if line.startswith("E  ")]
+    return (errors[-1] if errors else text).strip().partition("\n")[0][:CAUSE]
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:

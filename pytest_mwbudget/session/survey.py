@@ -29,7 +29,7 @@ from ..model.stack import Layer
 from ..recording.recorder import Recorded
 from ..timing.run import NS_PER_S
 from .claims import CLAIMS, Claims, Sums
-from .configuration import configured, survey_time_s, surveying
+from .configuration import configured, survey_time_s, surveying, test_id
 from .gate import environment_of, turns_of
 from .own_requests import OwnRequests, identity_of
 from .survey_time import LEAST_S, WAIT_S, WARM_SHARE, Plan, Waiting, plan_of
@@ -259,10 +259,10 @@ class Survey:
     def _keep(self, item: pytest.Item, requests: SurveyedRequests) -> None:
         from ..report.json import left_out_to_json, to_json
 
-        self.measurements += [to_json(result, item.nodeid) for result in requests.results]
+        self.measurements += [to_json(result, test_id(item)) for result in requests.results]
         for one in requests.left_out:
             if self.claims.claim(repr(("left out", str(one.request), one.reason))):
-                self.left_out.append(left_out_to_json(item.nodeid, one.request, one.reason))
+                self.left_out.append(left_out_to_json(test_id(item), one.request, one.reason))
         self.unknown_clients.update(requests.unknown_clients)
 
     # ---- workers of pytest-xdist ------------------------------------------------------------------------------------

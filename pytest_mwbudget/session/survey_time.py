@@ -30,7 +30,8 @@ EXPECTED_REQUESTS, EXPECTED_TESTS = 15, 50
 COUNTING_S: Seconds = 0.1
 # More time is set aside for counting than is expected, because later tests may make more requests than earlier ones.
 RESERVE = 1.25
-# If there is not enough time to count all, a request is counted this often, after so many others and such a warm-up.
+# If there is too little time to count all requests: repetitions that are counted, uncounted ones before them, those of
+# executed code that must agree, and calls to warm up.
 FEW_COUNTED, FEW_UNCOUNTED, FEW_AGREEING, FEW_WARM_CALLS = 7, 4, 3, 40
 # The share of all time that times may take, however many requests have to be counted.
 TIMING_SHARE = 0.25

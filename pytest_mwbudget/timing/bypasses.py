@@ -31,15 +31,15 @@ def inner_app(stack: Stack, index: EntryIndex) -> EntryIndex | str:
     entries = stack.entries
     layer = entries[index]
     if layer.hook is not None or len(parts_of(entries, index)) > 1:
-        return "its framework calls it, and what is inside it, by itself"
+        return "its framework calls it and what is inside it separately"
     inside = [EntryIndex(inner) for inner, entry in enumerate(entries) if index in entry.parents]
     if not inside:
-        return "it answers by itself" if stack.handed_on is None else stack.handed_on.because
+        return "it answers without calling an inner app" if stack.handed_on is None else stack.handed_on.because
     if len(inside) > 1:
         return "it calls several inner apps"
     inner = entries[inside[0]]
     if inner.hook is not None:
-        return "its framework calls what is inside it by itself"
+        return "its framework calls what is inside it, not the layer"
     if inner.elsewhere or layer.elsewhere:
         return "its inner app runs in another thread"
     if len(inner.parents) > 1:

@@ -123,9 +123,22 @@ class Probes:
         """Call the app with a log of its own."""
         self.log.clear()
         self.log += (HARNESS, self.clock())
+        if self.steppable and scope["type"] == "websocket":
+            receive = self._stepped_where_it_waits(receive)
         if self.stepping:
             return await stepped(app(scope, receive, send), self.log, self.clock)
         return await app(scope, receive, send)
+
+    def _stepped_where_it_waits(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+        """Return a `receive` of a WebSocket that logs its suspensions: an app may wait in one task and send in another.
+
+        Nothing else steps the tasks of an endpoint, whose time would be the harness's meanwhile.
+        """
+
+        async def stepped_receive() -> Any:
+            return await (stepped(receive(), self.log, self.clock) if self.stepping else receive())
+
+        return stepped_receive
 
     @contextmanager
     def installed(self, indexes: Iterable[EntryIndex]) -> Iterator[None]:

@@ -448,7 +448,7 @@ class Timing:
         return Judged(bound, "undecided", why)
 
     def _report(self, row: Row, look: Look) -> LayerReport:
-        """Return the report of a row, with the percentiles of its time if a reader or a budget needs them."""
+        """Return the report of a row, with the percentiles of its time if a report or a budget needs them."""
         report = row.report(look.judged(row))
         needed = self.environment.precise or any(quantity in TAILS for quantity in row.bounded.bounds)
         if not needed or report.us is None or row.entry is None:

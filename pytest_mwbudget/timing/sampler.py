@@ -257,7 +257,7 @@ class Sampler:
         return Null(index, random_blanks(self.rng, wrapping=wrapping))
 
     def _in_turns(self, segment: Sequence[EntryIndex], count: int) -> Iterator[EntryIndex]:
-        """Yield `count` entries, each as often as any other, in random order."""
+        """Yield `count` entries in random order, each equally often."""
         for start in range(0, count, len(segment)):
             yield from self.rng.sample(segment, min(len(segment), count - start))
 
@@ -288,7 +288,7 @@ class Sampler:
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
 
     def _messages(self, log: Sequence[int]) -> MessageTimes | None:
-        """Divide a request by message, if anybody reads that."""
+        """Divide a request by message, if a budget or a report needs this."""
         return message_times(log, self.probes.owners) if self.by_message else None
 
     # ---- bypass -----------------------------------------------------------------------------------------------------

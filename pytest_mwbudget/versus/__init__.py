@@ -1,4 +1,4 @@
-"""Two versions of a project in fresh processes by turns: worktrees, proof of origin, processes, what the pairs show.
+"""Compare two versions of a project in fresh processes: worktrees, proof of origin, processes, results of pairs.
 
 May import: `interpreter`, `report`, `comparison`, `analysis`, `config`, `model`, `errors`.
 """

@@ -18,6 +18,8 @@ SHOWN_CHARACTERS = 4000
 # How long a process gets to end after it was asked to.
 ENDING_S: Seconds = 3.0
 PAUSE_S: Seconds = 0.02
+# What a CI system and a terminal that is closed send to end a process. Windows has no SIGHUP.
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class TimeOverError(Exception):
@@ -93,11 +95,11 @@ def _is_there(process: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let neither Ctrl-C nor a CI system end this process in the block, which cleans up."""
+    """Let neither Ctrl-C nor what else ends this process in the block, which cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDINGS)}
     try:
         yield
     finally:

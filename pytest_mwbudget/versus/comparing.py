@@ -1,4 +1,4 @@
-"""Run processes of both sides by turns until every row is known, or the time is over."""
+"""Run processes of both sides in turn until every row is known, or the time is over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .processes import Ran, Side, run
 TIME_S: Seconds = 0.5
 # Pairs with different seeds of hashes that are enough for counts.
 PAIRS_OF_COUNTS = 3
-# The pairs are evaluated whenever there are so many times as many as at the last look.
+# Each look has this many times as many pairs as the look before.
 LOOK_FACTOR = 1.5
 # A pair is begun if there is time for one that takes this much longer than the longest so far.
 SLOWER = 1.1
@@ -87,7 +87,7 @@ class Comparing:
             self.interrupted = True
         if not self.pairs:
             raise VersusError(
-                "the time was over before both sides had run once; raise --max-time, or name fewer tests behind --",
+                "the time was over before both sides had run once; raise --max-time, or name fewer tests after --",
                 message_id="versus-side",
             )
         return self._compared(changes(self.pairs, look + 1, self.allowed, last=True))
@@ -151,15 +151,15 @@ def _check_head(ran: Ran) -> None:
     told = ran.told
     if told.failed:
         raise VersusError(
-            f"tests fail with HEAD, so its figures may be of something else: {named(list(told.failed))}; correct them"
-            " first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
+            f"tests fail with HEAD, so its figures may be for another response: {named(list(told.failed))}; correct"
+            " them first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
             f"\n{ran.output}",
             message_id="versus-side",
         )
     if not ran.process.results:
         reasons = "".join(f"\n{one}" for one in ran.left_out)
         raise VersusError(
-            "HEAD measured no request; mark a test with mw_budget, or give requests behind --, for example"
+            "HEAD measured no request; mark a test with mw_budget, or give requests after --, for example"
             f" -- --mw-budget-app=myapp.main:app{reasons}\n{ran.output}",
             message_id="versus-side",
         )

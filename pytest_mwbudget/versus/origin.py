@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import VersusError
@@ -24,7 +25,9 @@ class Origin:
 
     def lay_over(self, told: Told) -> None:
         """Give the base the tests and the configuration of HEAD, after a process of HEAD has told what these are."""
-        tests = OfTests(told.patterns, [*self._directories(told), *self._files()])
+        # A pattern of all modules, such as *.py, is one of the app too.
+        patterns = [pattern for pattern in told.patterns if not fnmatch("__init__.py", pattern)]
+        tests = OfTests(patterns, [*self._directories(told), *self._files()])
         self.laid_over = frozenset(self.worktrees.lay_over(tests))
         self.worktrees.compile(self.worktrees.base)
 
@@ -53,8 +56,8 @@ class Origin:
         if not set(ran.told.own) - self.laid_over:
             raise VersusError(
                 f"the tests imported no module of this project from the checkout of {side.name} besides tests and"
-                " conftest files, and these are the same on both sides; compare in the repository of the app, and keep"
-                " the app in modules of its own",
+                " conftest files, and these are the same on both sides; compare in the repository of the app, and move"
+                " the app out of the test files",
                 message_id="versus-origin",
             )
 

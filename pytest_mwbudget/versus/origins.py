@@ -16,10 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Where a project's modules are, relative to its root, besides what installed packages add to `sys.path`.
+# Where a project's modules are, relative to the root of the repository and to the working directory, besides what
+# installed packages add to `sys.path`.
 PLACES = ("", "src")
 # Modules of these names are the tests' own, or scripts.
 NOT_OWN = ("conftest", "setup", "__main__", "__mp_main__")
+OWN_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Worktree:
             mapped = self.mapped(entry)
             if mapped is not None and mapped.is_dir():
                 self.roots.append(str(mapped))
-        self.roots += [str(self.root / place) for place in PLACES if (self.root / place).is_dir()]
+        here = _real(Path.cwd())
+        projects = [here, self.root] if self.root in here.parents else [self.root]
+        self.roots += [str(one / place) for one in projects for place in PLACES if (one / place).is_dir()]
         self.roots = list(dict.fromkeys(self.roots))
         others = [entry for entry in sys.path if entry and self.mapped(entry) is None and entry not in self.roots]
         sys.path[:] = [*self.roots, *others]
@@ -77,7 +81,7 @@ class Worktree:
         for name, file in _files(dict(sys.modules)):
             if self.holds(file):
                 own.add(_real(file).relative_to(self.root).as_posix())
-            elif name not in NOT_OWN and (self.mapped(file) is not None or self._has(name)):
+            elif not _is_exempt(name) and (self.mapped(file) is not None or self._has(name)):
                 elsewhere[name] = file
         return Proof(sorted(own), elsewhere)
 
@@ -99,20 +103,23 @@ class Finder:
         self.worktree = worktree
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """Return the spec of a module of the worktree, None for any other."""
+        """Return the spec of a module of the worktree, None for any other.
+
+        Raises ModuleNotFoundError for a module that only the user's clone has.
+        """
         places = self.worktree.roots if path is None else [one for one in path if self.worktree.holds(one)]
         spec = PathFinder.find_spec(name, places, target) if places else None
         if spec is not None and spec.origin is not None:
             return spec
-        if path is not None:
+        if path is not None and not places:
             return None
-        return self._moved(self._of_others(name, target))
+        return self._moved(self._of_others(name, path, target))
 
-    def _of_others(self, name: str, target: ModuleType | None) -> ModuleSpec | None:
+    def _of_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
-            spec = finder.find_spec(name, None, target)
+            spec = finder.find_spec(name, path, target)
             if spec is not None:
                 return spec
         return None
@@ -122,10 +129,19 @@ class Finder:
         if spec is None or spec.origin is None or not os.path.isabs(spec.origin):
             return None
         place = self.worktree.mapped(spec.origin)
-        if place is None or not place.is_file():
-            return None  # the next finder answers, and the proof names the module
+        if place is None:
+            return None
+        if not place.is_file():
+            if place.suffix == ".py":
+                raise ModuleNotFoundError(f"No module named {spec.name!r}", name=spec.name)
+            return None  # an extension: the next finder answers, and the proof names it
         package = [str(place.parent)] if spec.submodule_search_locations is not None else None
         return spec_from_file_location(spec.name, place, submodule_search_locations=package)
+
+
+def _is_exempt(name: str) -> bool:
+    """Whether a module may come from the clone: a script, or of this plugin, which is the same on both sides."""
+    return name in NOT_OWN or name.partition(".")[0] == OWN_PACKAGE
 
 
 def _files(modules: dict[str, ModuleType]) -> Iterator[tuple[str, str]]:

@@ -63,7 +63,7 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
         command = [
             *(sys.executable, "-m", "pytest", "-p", PLUGIN, "--mw-budget"),
             # The user may name other markers. Tests of what the base does not have must not end its run.
-            *("-m", "mw_budget", "--continue-on-collection-errors", *side.arguments),
+            *("-m", "mw_budget", "--continue-on-collection-errors", "--maxfail=0", *side.arguments),
             f"--mw-budget-json={written}",
         ]
         environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
@@ -81,7 +81,8 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
 
 def _why_not(side: Side, status: int, output: str) -> str:
     reason = "found no test" if status == NO_TESTS else f"ended with exit status {status}"
-    return f"pytest {reason} for {side.name}; correct this, or the arguments for pytest behind --:\n{output}"
+    whose = " (both sides run the tests and conftest files of HEAD)" if side.name == "base" else ""
+    return f"pytest {reason} for {side.name}{whose}; correct this, or the arguments for pytest after --:\n{output}"
 
 
 def _process(document: Mapping[str, Any]) -> Process:

@@ -20,7 +20,10 @@ LOCAL_VARIABLES = (
 CONFIG = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false", "-c", "advice.detachedHead=false")
 # Where a main branch can be, the most certain first.
 MAIN_BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-GITHUB_BRANCH, GITLAB_BASE = "GITHUB_BASE_REF", "CI_MERGE_REQUEST_DIFF_BASE_SHA"
+GITHUB_BRANCH = "GITHUB_BASE_REF"
+# The first one is set where HEAD is a merge with the target branch, and names the tip of that branch. The second one
+# names the commit at which the source branch left it, after which others may have changed the target branch.
+GITLAB_COMMITS = ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA")
 # Files that say which packages a project needs.
 DEPENDENCIES = (
     *("pyproject.toml", "setup.cfg", "setup.py", "Pipfile", "Pipfile.lock", "poetry.lock", "uv.lock", "pdm.lock"),
@@ -49,14 +52,16 @@ class Repository:
 
     def __init__(self, place: Path) -> None:
         self.root = place
-        found = self.asked("rev-parse", "--show-toplevel")
-        if found is None:
+        run = self._run(("rev-parse", "--show-toplevel"), None)
+        if run.returncode:
+            # Such as a clone of another user, which git does not read in a container.
+            said = " ".join(os.fsdecode(run.stderr).split())
             raise VersusError(
-                f"{str(place)!r} is not in a git repository; run the command in the clone of your project, or compare"
-                " two apps with --app-a and --app-b",
+                f"{str(place)!r} is not in a git repository that git reads ({said}); run the command in the clone of"
+                " your project, or compare two apps with --app-a and --app-b",
                 message_id="versus-base",
             )
-        self.root = Path(found)
+        self.root = Path(os.fsdecode(run.stdout).rstrip("\n"))
 
     def git(self, *arguments: str, place: Path | None = None) -> str:
         """Return what a git command prints, without the last newline. Raises VersusError if it fails."""
@@ -114,19 +119,20 @@ class Repository:
         if commit is None:
             remedy = DEEPER if self._is_shallow() else "`git log --oneline` lists commits; fetch it if it is elsewhere"
             raise VersusError(
-                f"--base={revision!r} is no commit that is known here; {remedy}", message_id="versus-base"
+                f"--base={revision!r} is not a commit that this clone knows; {remedy}", message_id="versus-base"
             )
         return Base(commit, revision)
 
     def _merge_base(self, environment: Mapping[str, str]) -> Base:
-        told = environment.get(GITLAB_BASE)
-        if told and (commit := self.commit(told)) is not None:
-            return Base(commit, GITLAB_BASE)
+        gitlab = next((name for name in GITLAB_COMMITS if environment.get(name)), None)
+        told = environment[gitlab] if gitlab else None
+        if gitlab and told and (commit := self.commit(told)) is not None:
+            return Base(commit, gitlab)
         branch = environment.get(GITHUB_BRANCH)
         names = ((f"origin/{branch}", branch) if branch else ()) + MAIN_BRANCHES
         main = next((name for name in names if self.commit(name) is not None), None)
         if main is None or told:
-            missing = f"the commit {told[:SHORT]} of {GITLAB_BASE}" if told else f"a main branch ({', '.join(names)})"
+            missing = f"the commit {told[:SHORT]} of {gitlab}" if told else f"a main branch ({', '.join(names)})"
             remedy = DEEPER if self._is_shallow() else "fetch it, or name the commit with --base"
             raise VersusError(f"{missing} is not known here; {remedy}", message_id="versus-base")
         commit = self.asked("merge-base", "HEAD", main)
@@ -141,10 +147,15 @@ class Repository:
     # ---- files ----------------------------------------------------------------------------------------------------
 
     def changed(self) -> list[str]:
-        """Return the files that differ from HEAD in the working tree, also those that git does not know yet."""
+        """Return the files that differ from HEAD in the working tree, also those that git does not know yet.
+
+        Not those of a virtual environment in the repository, which both sides run in.
+        """
         known = self.git("diff", "--name-only", "--no-renames", "--ignore-submodules", "-z", "HEAD", "--")
-        unknown = self.git("ls-files", "--others", "--exclude-standard", "-z")
-        return sorted({name for name in (known + "\0" + unknown).split("\0") if name})
+        unknown = self.git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
+        environments = tuple(name.removesuffix("pyvenv.cfg") for name in unknown if name.endswith("/pyvenv.cfg"))
+        own = [name for name in unknown if not name.startswith(environments)]
+        return sorted({name for name in (*known.split("\0"), *own) if name})
 
     def files(self, place: Path) -> list[str]:
         """Return the files of a worktree that git knows, or would take. A submodule is a directory, not a file."""
