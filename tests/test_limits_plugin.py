@@ -396,7 +396,8 @@ def test_another_patch_release_or_package_is_compared_and_named(project: Project
     project.costs(20)
     project.run(*UPDATE, "test_app.py::test_one")
     assert other in project.file.read_text(encoding="utf-8")
-    project.run(*UPDATE)
+    result = project.run(*UPDATE)
+    result.stdout.fnmatch_lines(["mw-budgets.json: recorded with the versions of this run now"])
     assert other not in project.file.read_text(encoding="utf-8")
 
 

@@ -153,12 +153,14 @@ class _Ending:
             with held(_lock_of(self.run.path), LOCK_S):
                 file = read(self.run.path, repr(self.run.name))
                 updates = self._updated(file, rules)
-                self._write(file, updates[-1].file if updates else file)
+                after = updates[-1].file if updates else file
+                self._write(file, after)
         except (OSError, SettingError) as error:
             self.outcome.say(f"{self.run.name} cannot be updated: {error}", "red")
             self.outcome.failed = True
             return
-        self._report([c for one in updates for c in one.changes], [r for one in updates for r in one.refused])
+        changes, refused = ([c for one in updates for c in one.changes], [r for one in updates for r in one.refused])
+        self._report(changes, refused, written=after != file)
 
     def _rules(self) -> Rules:
         run = self.run
@@ -229,11 +231,13 @@ class _Ending:
 
     # ---- what is said ---------------------------------------------------------------------------------------------
 
-    def _report(self, changes: Sequence[Change], refused: Sequence[Refused]) -> None:
+    def _report(self, changes: Sequence[Change], refused: Sequence[Refused], *, written: bool) -> None:
         name = self.run.name
         numbers = Counter(change.kind for change in changes)
         if numbers:
             self.outcome.say(f"{name}: {', '.join(f'{number} {kind}' for kind, number in numbers.items())}", "green")
+        elif written:
+            self.outcome.say(f"{name}: recorded with the versions of this run now", "green")
         elif not refused and not self.outcome.failed and not self.left_out:
             self.outcome.say(f"{name} is up to date", "green")
         lines = [_line(change) for change in changes if change.kind != "created"]
