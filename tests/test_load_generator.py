@@ -190,6 +190,14 @@ def test_it_ends_with_its_standard_input() -> None:
         assert process.wait(10) == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_it_leaves_an_interrupt_to_its_parent() -> None:
+    with answering(OK) as port, started(port) as process:
+        burst(process, 2, 4)
+        process.send_signal(signal.SIGINT)
+        assert burst(process, 2, 4)["statuses"] == {"200": 4}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals")
 def test_it_ends_when_its_parent_is_killed() -> None:
     parent = (

@@ -35,6 +35,7 @@ APP = (
 import asyncio
 import os
 
+import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -54,7 +55,8 @@ async def secure(request):
 
 async def late(request):
     if request.client.port != 50000:  # not the request alone
-        pytest.fail("the time is up")
+        async with anyio.create_task_group():
+            pytest.fail("the time is up")
     return PlainTextResponse("ok")
 
 

@@ -21,6 +21,7 @@ import json
 import os
 import queue
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -311,6 +312,8 @@ def waited_ns() -> int:
 
 def main() -> None:
     """Read commands and make bursts until the standard input ends."""
+    # A terminal sends Ctrl-C to this process too. The parent hears it, and ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands: queue.Queue[str] = queue.Queue()
 
     def read() -> None:

@@ -45,8 +45,9 @@ class Served:
 
     def check(self) -> None:
         """Raise what a handler of a signal has raised in a request: Ctrl-C, or the time limit of a test."""
-        if self.raised and _ends_test(self.raised[0]):
-            raise self.raised[0]
+        ending = _ending(self.raised[0]) if self.raised else None
+        if ending is not None:
+            raise ending
 
 
 @asynccontextmanager
@@ -139,9 +140,12 @@ def _listening() -> Iterator[socket.socket]:
         yield at
 
 
-def _ends_test(error: BaseException) -> bool:
-    of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
-    return not isinstance(error, of_the_app)
+def _ending(error: BaseException) -> BaseException | None:
+    """Return the exception by which a handler of a signal ends the test, also out of a group; None without one."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_ending, error.exceptions)), None)
+    of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+    return None if isinstance(error, of_the_app) else error
 
 
 class _Raised(logging.Handler):
@@ -154,7 +158,7 @@ class _Raised(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the exception of a record."""
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and (not self.raised or _ends_test(error)):
+        if error is not None and (not self.raised or _ending(error) is not None):
             self.raised.insert(0, error)
 
 
