@@ -265,6 +265,14 @@ def test_outside_a_buffer_only_a_budget_that_names_the_layer_is_judged() -> None
     assert reason(measurement.layer("Noop"), "us_per_message").startswith("fewer than 10 messages")
 
 
+def test_many_layers_outside_a_buffer_do_not_hide_that_many_messages_pass_a_layer_inside() -> None:
+    """Few of the first requests have their null layer inside the buffer."""
+    clock = FakeClock()
+    layers = [*[Middleware(Noop)] * 12, Middleware(Buffer), Middleware(Works, clock=clock, up=50)]
+    measurement = measured(layers, clock, pieces=20, layers_by_name={"Works": {"us_per_message": 40}}, precise=False)
+    assert measurement.layer("Works").judged["us_per_message"].verdict == "fail"
+
+
 def test_nobody_reads_what_a_message_costs_so_nothing_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any) -> None:
         raise AssertionError
