@@ -255,12 +255,14 @@ def trends(
     layers: Sequence[Bounded],
     requests: Served,
     charges: Sequence[RequestCharges],
+    later: int,
     why_not: str | None,
     too_low: Mapping[Owner, str],
 ) -> dict[RowIndex, Trend]:
     """Return what grows in each layer with a row of its own, by timed `requests` and by `charges` of others.
 
-    `why_not` says why retained objects cannot be counted at all, `too_low` by owner why it was charged too little.
+    What these others retained was alive `later` requests afterwards. `why_not` says why retained objects cannot be
+    counted at all, `too_low` by owner why it was charged too little.
     """
     rows = {
         one.layer.index: [*map(owner_of, parts_of(stack.entries, one.entry))]
@@ -269,14 +271,19 @@ def trends(
     }
     return {
         index: _trend(
-            owners, requests, charges, why_not or next(filter(None, map(too_low.get, owners)), None), len(rows)
+            owners, requests, charges, later, why_not or next(filter(None, map(too_low.get, owners)), None), len(rows)
         )
         for index, owners in rows.items()
     }
 
 
 def _trend(
-    owners: Sequence[Owner], requests: Served, charges: Sequence[RequestCharges], why_not: str | None, rows: int
+    owners: Sequence[Owner],
+    requests: Served,
+    charges: Sequence[RequestCharges],
+    later: int,
+    why_not: str | None,
+    rows: int,
 ) -> Trend:
     own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
     found = slope(own_ns, requests.reference, ALPHA / rows)
@@ -290,6 +297,7 @@ def _trend(
         found.ns_per_request if found else None,  # a nanosecond per request is a microsecond per 1,000
         found is not None and found.grows,
         len(charges),
+        later,
         None if why_not else sum(kinds.values()),
         kinds,
         why,

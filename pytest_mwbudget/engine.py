@@ -464,12 +464,15 @@ class _Run:
             probes = Probes(self.stack, clock, suspending=findings.counted.suspending)
             requests = await served(probes, timed, schedule, deadline)
             if why_not is None:
-                charges = await counting.count(call, schedule.trend_counted, 0, schedule.trend_counting_ns, clock)
+                charges = await counting.count(
+                    call, schedule.trend_counted, 0, schedule.trend_counting_ns, clock, schedule.trend_followed
+                )
                 why_not = counting.why_not.get("retained")
         self.foreign_tools.check(self._codes())
         if self.foreign_tools.distorting:
             return findings
-        return replace(findings, trends=trends(self.stack, self.layers, requests, charges, why_not, counting.too_low))
+        found = trends(self.stack, self.layers, requests, charges, counting.further, why_not, counting.too_low)
+        return replace(findings, trends=found)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 

@@ -104,6 +104,31 @@ def test_a_layer_that_joins_messages_has_those_of_the_side_with_more() -> None:
     assert sent.spent.ns[LAYER] == 30
 
 
+def test_a_layer_that_gets_all_messages_before_it_hands_on_the_first_works_at_both_sides() -> None:
+    log = Log()
+    for _ in range(12):
+        log.send(1, passed=False)
+    for _ in range(12):
+        log.owned_by(LAYER, 30)
+        log.owned_by(HARNESS | SENDING, 7)
+    sent = log.read().sent
+    assert (sent.count(LAYER), sent.spent.ns[LAYER]) == (12, 31)
+
+
+def test_a_layer_that_asks_for_all_messages_before_it_is_asked_for_one() -> None:
+    log = Log()
+    for _ in range(12):
+        log.owned_by(LAYER, 0)
+        log.owned_by(HARNESS | RECEIVING, 7)
+        log.owned_by(LAYER, 20)
+    for _ in range(12):
+        log.owned_by(ENDPOINT, 5)
+        log.owned_by(LAYER | RECEIVING, 1)
+        log.owned_by(ENDPOINT, 0)
+    received = log.read().received
+    assert (received.count(LAYER), received.spent.ns[LAYER]) == (12, 21)
+
+
 def test_a_resumption_in_a_send_is_no_message_and_its_wait_is_of_the_way() -> None:
     log = Log()
     for _ in range(12):

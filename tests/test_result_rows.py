@@ -287,7 +287,7 @@ STREAM = replace(
     messages=Messages(PerMessage(100, about(3.0)), first_byte=about(7.0)),
     saves=Saves(about(55.0)),
     tails=Tails(2000, about(60.0), about(90.0)),
-    trend=Trend(5000, about(2.0), slower=True, counted=400, objects=3.0),
+    trend=Trend(5000, about(2.0), slower=True, counted=400, later=4000, objects=3.0),
 )
 
 

@@ -179,6 +179,35 @@ def test_a_buffer_adds_what_it_holds_the_first_byte_back(read_ns: int) -> None:
     assert measurement.layer("Noop").messages is None
 
 
+@dataclass
+class Queue:
+    """A layer that sends from a task of its own, and takes `us` for each message there."""
+
+    app: Any
+    clock: FakeClock
+    us: float
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def sending() -> None:
+            while (message := await queue.get()) is not None:
+                self.clock.let_pass(self.us)
+                await send(message)
+
+        task = asyncio.create_task(sending())
+        await self.app(scope, receive, queue.put)
+        await queue.put(None)
+        await task
+
+
+def test_a_layer_that_sends_from_a_task_of_its_own_takes_as_much_per_message() -> None:
+    clock = FakeClock()
+    sent = messages(measured([Middleware(Noop), Middleware(Queue, clock=clock, us=50)], clock, pieces=15), "Queue").sent
+    assert sent is not None
+    assert sent.us.estimate == pytest.approx(50, abs=1)
+
+
 @pytest.mark.parametrize(("budget", "verdict"), [(60.0, "pass"), (40.0, "fail")])
 def test_a_budget_per_message_is_judged_by_the_larger_way(budget: float, verdict: str) -> None:
     clock = FakeClock()
@@ -235,6 +264,14 @@ def test_outside_a_buffer_only_a_budget_that_names_the_layer_is_judged() -> None
     named = {"Noop": {"us_per_message": 60.0}}
     measurement = measured(layers, clock, pieces=20, layers_by_name=named)
     assert reason(measurement.layer("Noop"), "us_per_message").startswith("fewer than 10 messages")
+
+
+def test_many_layers_outside_a_buffer_do_not_hide_that_many_messages_pass_a_layer_inside() -> None:
+    """Few of the first requests have their null layer inside the buffer."""
+    clock = FakeClock()
+    layers = [*[Middleware(Noop)] * 12, Middleware(Buffer), Middleware(Works, clock=clock, up=50)]
+    measurement = measured(layers, clock, pieces=20, layers_by_name={"Works": {"us_per_message": 40}}, precise=False)
+    assert measurement.layer("Works").judged["us_per_message"].verdict == "fail"
 
 
 def test_nobody_reads_what_a_message_costs_so_nothing_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:

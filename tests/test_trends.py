@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
@@ -125,7 +126,7 @@ def test_too_few_requests_tell_nothing() -> None:
 def test_objects_grow_if_all_stretches_leave_some() -> None:
     assert lasting([{"dict": 2, "str": 1}] * 100) == {"dict": 2, "str": 1}
     assert lasting([{"dict": 1} if number % 2 else {} for number in range(100)]) == {"dict": 0.5}
-    # A cache of 40 entries, and a cache that fills once.
+    # A full cache that holds a few requests more than were made later, and a cache that fills once.
     assert lasting([{}] * 60 + [{"dict": 1}] * 40) == {}
     assert lasting([{"dict": 1}] * 20 + [{}] * 80) == {}
     assert lasting([]) == {}
@@ -133,7 +134,7 @@ def test_objects_grow_if_all_stretches_leave_some() -> None:
 
 # ---- on a fake clock ------------------------------------------------------------------------------------------------
 
-SHORT = replace(SCHEDULE, trend_requests=600, trend_counted=64)
+SHORT = replace(SCHEDULE, trend_requests=600, trend_counted=64, trend_followed=320)
 
 
 @dataclass
@@ -147,6 +148,18 @@ class Growing:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.kept.append([1])
         self.clock.let_pass(10 + 0.01 * len(self.kept))
+        await self.app(scope, receive, send)
+
+
+class Recent:
+    """A layer that remembers the latest requests."""
+
+    def __init__(self, app: Any, most: int) -> None:
+        self.app = app
+        self.latest: deque[list[int]] = deque(maxlen=most)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.latest.append([1])
         await self.app(scope, receive, send)
 
 
@@ -178,15 +191,24 @@ def test_the_slope_is_exact(grown: Measurement) -> None:
 @needs("retained")
 def test_kept_objects_are_exact(grown: Measurement) -> None:
     trend = trend_of(grown, "Growing")
-    assert (trend.objects, trend.kinds, trend.counted) == (1, {"builtins.list": 1}, 64)
+    assert (trend.objects, trend.kinds, trend.counted, trend.later) == (1, {"builtins.list": 1}, 64, 320)
     assert trend_of(grown, "Costly").objects == 0
+
+
+@needs("retained")
+def test_a_deque_that_is_full_does_not_grow() -> None:
+    server = Server(schedule=SHORT)
+    layers = [Middleware(Recent, most=300), Middleware(Recent, most=600)]
+    found = server.measure(layers, trend=True)
+    assert trend_of(found, "Recent#1").objects == 0
+    assert trend_of(found, "Recent#2").objects == 1  # holds more requests than are made later
 
 
 @needs("retained")
 def test_reports_name_what_grows(grown: Measurement) -> None:
     text = " ".join(" ".join(line.text.split()) for line in table(grown, 120, verbose=True))
     assert "note: Growing gets slower with the requests served: 1,000 more add 10.0" in text
-    assert "Growing keeps 1 object of each request alive (1 builtins.list), at least 32 requests later" in text
+    assert "Growing keeps 1 object of each request alive (1 builtins.list), at least 320 requests later" in text
     assert "[growing]" in text
     assert "Costly gets" not in text
     assert "per 1,000 requests 10.0" in text
@@ -196,7 +218,7 @@ def test_reports_name_what_grows(grown: Measurement) -> None:
 
 
 def test_what_cannot_be_told_is_said_with_its_reason() -> None:
-    trend = Trend(600, None, slower=False, counted=0, objects=None, why={"objects": "no extension"})
+    trend = Trend(600, None, slower=False, counted=0, later=0, objects=None, why={"objects": "no extension"})
     report = LayerReport(Layer(0, "A", "a:A", "middleware", entered=True), trend=trend)
     assert list(growing([report])) == [
         "No layer was seen to grow with the requests served, over 600 requests; objects is not known: no extension."

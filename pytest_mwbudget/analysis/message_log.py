@@ -77,13 +77,9 @@ class _Boundary:
         self.latest = (ns, resumed)
         self.count += 1
 
-    def each(self) -> tuple[int, float]:
-        """Return nanoseconds and resumptions for each message after the beginning."""
-        between = self.count - 1 - BEGINNING
-        if between < 1:
-            return 0, 0.0
-        ns, resumed = (late - early for late, early in zip(self.latest, self.begun, strict=True))
-        return round(ns / between), resumed / between
+    def spent(self) -> tuple[int, int]:
+        """Return the nanoseconds and the resumptions between the beginning and the last message."""
+        return self.latest[0] - self.begun[0], self.latest[1] - self.begun[1]
 
 
 def message_times(log: Sequence[int], owners: int) -> MessageTimes:
@@ -137,9 +133,24 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
 
 
 def _flow(inside: Sequence[_Boundary], outside: Sequence[_Boundary]) -> Flow:
-    each = [max(sides, key=lambda side: side.count).each() for sides in zip(inside, outside, strict=True)]
+    each = [_each(*sides) for sides in zip(inside, outside, strict=True)]
     return Flow(
         tuple(one.count for one in inside),
         tuple(one.count for one in outside),
         Spent(tuple(one for one, _ in each), (0,) * len(each), tuple(one for _, one in each), 0),
     )
+
+
+def _each(inside: _Boundary, outside: _Boundary) -> tuple[int, float]:
+    """Return nanoseconds and resumptions for each message after the beginning, by the side with more messages.
+
+    A layer with a queue may get all messages before it hands on the third. Then it works at both sides, one by one.
+    """
+    more, other = sorted((inside, outside), key=lambda side: side.count, reverse=True)
+    between = more.count - 1 - BEGINNING
+    if between < 1:
+        return 0, 0.0
+    ns, resumed = more.spent()
+    if other.count > BEGINNING and (more.latest[0] < other.begun[0] or other.latest[0] < more.begun[0]):
+        ns, resumed = (one + also for one, also in zip((ns, resumed), other.spent(), strict=True))
+    return round(ns / between), resumed / between

@@ -59,7 +59,7 @@ class _Reading:
         return list(self.found.split)
 
     def per_message(self, way: Way) -> _OneWay:
-        """Estimate what each message takes, in the rows that at least FEWEST_MESSAGES pass."""
+        """Estimate what each message takes, in the rows that at least FEWEST_MESSAGES pass; without ends if unknown."""
         inner = self._typical(lambda one: one.flow(way).inner)
         outer = self._typical(lambda one: one.flow(way).outer)
         counts = {i: max(inner[owner_of(i)], outer[owner_of(i)]) for i in self.samples.probed}
@@ -84,8 +84,7 @@ class _Reading:
             # Null layers do not show what handing over a message costs that is received.
             unsure_us = 0.0 if way == "sent" else self.found.handing.estimate
             row = row.widened(unsure_us + self._shared_us(index, row))
-            if row.bounded:
-                us[index] = PerMessage(count, row)
+            us[index] = PerMessage(count, row)
         limit_us = detection_limit_of_nulls(legs.probes.readings, self.found.alpha) + method_us(0.0, 0.0)
         return _OneWay(us, limit_us, legs.probes.typical_us)
 

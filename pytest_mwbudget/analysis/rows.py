@@ -86,7 +86,8 @@ class Row:
         """Return what the user sees of this row, without counts. A time without an interval is not shown."""
         if self.us is None or not self.us.bounded:
             return LayerReport(self.layer, judged=judged)
-        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged, messages=self.messages)
+        messages = self.messages.bounded if self.messages else None
+        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged, messages=messages)
 
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:

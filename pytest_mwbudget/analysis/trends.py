@@ -21,7 +21,7 @@ from .verdicts import APPS_SLOWED
 DRIFT_NS, DRIFT_SHARE = 100.0, 0.03
 # With fewer requests from quiet moments, halves have no intervals.
 FEWEST_REQUESTS = 256
-# Objects grow if each of this many stretches of the older half of the requests left some alive.
+# Objects grow if each of this many stretches of the followed requests left some alive.
 STRETCHES = 8
 
 
@@ -73,19 +73,18 @@ def _growths(places: Sequence[int], values: Sequence[float]) -> list[float]:
 
 
 def lasting(alive: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Return by type how many objects of a request, on average, stay alive for half a series of requests.
+    """Return by type how many objects of a request, on average, stay alive.
 
-    `alive` has for each request, in order, the objects that were alive after the last one. Empty if only some stretches
-    of the older half left any, as a cache does that fills once.
+    `alive` has for each request, in order, the objects that were alive long after the last one. Empty if only some
+    stretches of the requests left any, as a cache does that fills once.
     """
-    older = alive[: len(alive) // 2]
-    length = len(older) // STRETCHES
+    length = len(alive) // STRETCHES
     if not length:
         return {}
-    stretches = [older[start : start + length] for start in range(0, STRETCHES * length, length)]
+    stretches = [alive[start : start + length] for start in range(0, STRETCHES * length, length)]
     if not all(any(sum(kinds.values()) for kinds in stretch) for stretch in stretches):
         return {}
     total: Counter[str] = Counter()
-    for kinds in older:
+    for kinds in alive:
         total.update(kinds)
-    return {kind: number / len(older) for kind, number in total.most_common()}
+    return {kind: number / len(alive) for kind, number in total.most_common()}

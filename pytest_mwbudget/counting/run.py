@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ from .unseen import reasons, unseen_work
 
 # With fewer requests there is no typical request.
 FEWEST = 3
+# The garbage of this many further requests is collected at a time.
+COLLECTED_EVERY = 250
 NS_PER_S = 1e9
 
 
@@ -57,6 +60,8 @@ class CountingRun:
         self.too_low: dict[Owner, str] = {}
         self.other_tracer = False
         self.made_classes = False
+        # The requests that were made after those counted.
+        self.further = 0
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -85,8 +90,13 @@ class CountingRun:
             yield tagged(other, "active-tool")
         yield from dict.fromkeys(self.charging.spawning.unseen)
 
-    async def count(self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock) -> list[RequestCharges]:
-        """Return the charges of `requests` requests, made after `settle` others; of fewer at the time limit."""
+    async def count(
+        self, call: Call, requests: int, settle: int, limit_ns: int, clock: Clock, further: int = 1
+    ) -> list[RequestCharges]:
+        """Return the charges of `requests` requests, made after `settle` others; of fewer at the time limit.
+
+        What they retain is alive after `further` requests, of which fewer are made at the time limit too.
+        """
         with garbage_collection_paused(), self.opened():
             begin = clock()
             for _ in range(settle):
@@ -105,7 +115,13 @@ class CountingRun:
                 spent_ns += clock() - begin_request
             # An object that stays alive only until the next request is no leak.
             self.core.period(-1)
-            await self.charging.request(call)
+            begin = clock()
+            while self.further < further and (not self.further or clock() - begin < limit_ns):
+                await self.charging.request(call)
+                self._take()
+                self.further += 1
+                if self.further % COLLECTED_EVERY == 0:
+                    gc.collect(0)
             others, spawning = [one.others for one in charges], self.charging.spawning
             unseen = unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
             self.too_low = reasons(unseen, self.charging.owners)

@@ -15,8 +15,8 @@ class Trend:
     - `requests`: the timed requests, each through every layer
     - `us_per_1000`: the microseconds, by the split, that 1,000 more requests add to each request; None if unknown
     - `slower`: whether the self time certainly grew, in the first half of the requests and in the second
-    - `counted`: the requests whose objects were followed
-    - `objects`: the objects of a request, on average, that were alive after `counted` / 2 more requests; 0 if only some
+    - `counted`: the requests whose objects were followed; `later`: the requests that were made after these
+    - `objects`: the objects of a request, on average, that were alive after the later requests; 0 if only some
       stretches of requests left any, None if unknown
     - `kinds`: these objects by type
     - `why`: the reason for each figure that is None
@@ -26,6 +26,7 @@ class Trend:
     us_per_1000: Estimate | None
     slower: bool
     counted: int
+    later: int
     objects: float | None
     kinds: Mapping[str, float] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)

@@ -26,11 +26,10 @@ def growing(reports: Sequence[LayerReport]) -> Iterator[str]:
             )
             yield tagged(slower, "growing")
         if trend.objects:
-            later = trend.counted // 2
             kept = (
                 f"{name} keeps {_objects(trend.objects)} of each request alive ({_kinds(trend)}), at least"
-                f" {later} requests later. Bound what it collects; a cache that holds more than {later} requests looks"
-                " the same until it is full."
+                f" {trend.later} requests later. Bound what it collects; a cache that holds more than {trend.later}"
+                " requests looks the same until it is full."
             )
             yield tagged(kept, "growing")
     if known and not any(trend.grows for _, trend in known):

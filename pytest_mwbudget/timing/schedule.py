@@ -75,13 +75,14 @@ class Schedule:
     savings_share: float = 0.2
     most_savings: int = 1000
     fewest_savings: int = 16
-    # Growth is looked for in this many requests at most, in legs, and for this time; objects are followed in as many
-    # requests at most, and for this time.
+    # Growth is looked for in this many requests at most, in legs, and for this time. The objects of some requests are
+    # followed through more requests, both at most this many and for this time.
     trend_requests: int = 6000
     trend_leg: int = 250
     trend_ns: int = 4_000_000_000
-    trend_counted: int = 512
-    trend_counting_ns: int = 2_000_000_000
+    trend_counted: int = 128
+    trend_followed: int = 4000
+    trend_counting_ns: int = 1_500_000_000
 
     # A profile ends when each layer has this many samples, within these times, in chunks. The share of a function that
     # takes a fifth of a layer is then known to a tenth of itself.
