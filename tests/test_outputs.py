@@ -145,7 +145,9 @@ def test_two_names_of_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     check_distinct({"--json='a'": Path("a"), "--html='b/a'": Path("b/a")})
     for path in (tmp_path / "a", Path("b/../a")):
-        with pytest.raises(SettingError, match=r"^--html='x' is the same file as --json='a'; give each file its own path$"):
+        with pytest.raises(
+            SettingError, match=r"^--html='x' is the same file as --json='a'; give each file its own path$"
+        ):
             check_distinct({"--json='a'": Path("a"), "--html='x'": path})
 
 
