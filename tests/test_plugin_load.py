@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -420,6 +421,35 @@ def test_a_crash_of_the_generator_fails_the_test(pytester: pytest.Pytester, monk
     result = run(pytester, 'mw_budget.load("/health")')
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the load generator ended with status -9*"])
+
+
+@pytest.mark.parametrize("where", ["reason", "context", "group", "unlogged"])
+def test_an_interrupt_ends_the_test_wherever_the_server_meets_it(where: str) -> None:
+    interrupt = KeyboardInterrupt()
+    with pytest_mwbudget.load.server._logged() as raised:
+        logger = logging.getLogger("uvicorn.error")
+        try:
+            try:
+                raise interrupt
+            except KeyboardInterrupt:
+                if where == "group":
+                    raise BaseExceptionGroup("of tasks", [ValueError(), interrupt]) from None
+                raise ValueError("a callback failed") from (interrupt if where == "reason" else None)
+        except BaseException as error:
+            logger.warning("Invalid HTTP request received.", exc_info=None if where == "unlogged" else error)
+        logger.error("of the app", exc_info=LookupError())
+    with pytest.raises(KeyboardInterrupt):
+        pytest_mwbudget.load.server.Served(1, "uvicorn", raised).check()
+
+
+def test_an_exception_of_the_app_does_not_end_the_test() -> None:
+    error = LookupError()
+    error.__cause__ = error
+    with pytest_mwbudget.load.server._logged() as raised:
+        logging.getLogger("uvicorn.error").error("of the app", exc_info=error)
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    pytest_mwbudget.load.server.Served(1, "uvicorn", raised).check()
+    assert raised == [error]
 
 
 def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,12 +140,23 @@ def _listening() -> Iterator[socket.socket]:
         yield at
 
 
-def _ending(error: BaseException) -> BaseException | None:
-    """Return the exception by which a handler of a signal ends the test, also out of a group; None without one."""
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(_ending, error.exceptions)), None)
+def _ending(error: BaseException | None) -> BaseException | None:
+    """Return the exception by which a handler of a signal ends the test, None without one.
+
+    It may be in a group, or the reason of another exception.
+    """
     of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
-    return None if isinstance(error, of_the_app) else error
+    known: set[int] = set()
+    while error is not None and id(error) not in known:
+        known.add(id(error))
+        if isinstance(error, BaseExceptionGroup):
+            found = next(filter(None, map(_ending, error.exceptions)), None)
+            if found is not None:
+                return found
+        elif not isinstance(error, of_the_app):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 class _Raised(logging.Handler):
@@ -157,9 +168,13 @@ class _Raised(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the exception of a record."""
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and (not self.raised or _ending(error) is not None):
-            self.raised.insert(0, error)
+        logged = record.exc_info[1] if record.exc_info else None
+        # If its parser fails, uvicorn logs that a request was invalid, without the exception.
+        ending = _ending(logged or sys.exception())
+        if ending is not None:
+            self.raised.insert(0, ending)
+        elif logged is not None and not self.raised:
+            self.raised.append(logged)
 
 
 @contextmanager
