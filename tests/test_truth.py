@@ -17,6 +17,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
+from pytest_mwbudget.analysis.savings import FEW
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.asgi.websocket import build_connection
 from pytest_mwbudget.config.budgets import Bounds, Budgets
@@ -114,6 +115,10 @@ def test_what_leaving_a_layer_out_saves() -> None:
     known = {report.name: report.saves for report in measurement.layers if report.saves is not None}
     assert known["AsyncExitStackMiddleware"].why == "the app raises AssertionError without it"
     saved = {name: saves.us for name, saves in known.items() if saves.us is not None}
+    for name in ("Spin#1", "PassThrough", "Noop", "Spin#2"):
+        why = str(known[name].why)
+        if why == FEW or "times slower than for the rows" in why:
+            pytest.skip(f"the machine is too busy: {why}")
     assert near(saved["Spin#1"] - saved["Spin#2"], 180)
     assert saved["Noop"].low < 2
     assert 50 < saved["PassThrough"].estimate < 2000
