@@ -115,14 +115,19 @@ copy() { # name: copies the tree without anything that was installed in it
     tar --create --exclude=./.venv --exclude='*.so' --exclude=./build . | tar --extract --directory="$work/tree-$1"
 }
 
-tests_on() ( # python, name, marks …: installs, and runs the tests with each of these marks but those under load
-    venv="$work/venv-$2"
-    cd "$work/tree-$2" &&
-        "$1" -m venv --upgrade-deps "$venv" &&
-        install "$venv/bin/python" --editable . --group test || exit
-    for marks in "${@:3}"; do
-        "$venv/bin/python" -m pytest -m "$marks" --ignore="$under_load" || exit
+tests_on() { # python, name, marks: installs, and runs the tests with these marks but those under load
+    "$1" -m venv --upgrade-deps "$work/venv-$2" &&
+        install "$work/venv-$2/bin/python" --editable "$work/tree-$2" --group "$work/tree-$2/pyproject.toml:test" &&
+        touch "$work/installed-$2" &&
+        run_on "$2" -m "$3" --ignore="$under_load"
+}
+
+run_on() ( # name, arguments of pytest …: runs tests in a tree that `tests_on` installs; waits for the installation
+    for _ in {1..600}; do
+        if [[ -e $work/installed-$1 ]]; then break; fi
+        sleep 1
     done
+    cd "$work/tree-$1" && "$work/venv-$1/bin/python" -m pytest "${@:2}"
 )
 
 oldest() { # python: prints the oldest dependencies, from [testenv:oldest] in tox.ini
