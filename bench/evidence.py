@@ -57,8 +57,8 @@ failed, and 84.9 % of the verdicts were right.
 The results of `bench/server.py` are of bursts twice as long as the script makes now: 0.3 s of wrk and 0.2 s of ab.
 
 The results of `bench/load.py` were taken part by part, the published cases with loads of 6 s. Two of three processes of
-the settings on asyncio had bursts twice as long. The machine was noisy then, so most of these settings are not known well
-enough.
+the settings on asyncio had bursts twice as long. The machine was noisy then, so most of these settings are not known
+well enough.
 
 The results of `mwbudget versus` are of runs that were ended after 60 s on the machine as it is, and after 90 or 120 s
 beside two busy processes. Ten more runs were made beside these processes and four test suites, at a load of 10 to 12 on
