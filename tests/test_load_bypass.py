@@ -14,10 +14,14 @@ from starlette.routing import Route
 
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.interpreter.clocks import perf_counter_ns
-from pytest_mwbudget.load.bypass import Stays, Trampolines, Ways, ways_past
-from pytest_mwbudget.model.stack import EntryIndex
+from pytest_mwbudget.load.bypass import Stays, Trampolines, Way, Ways, ways_past
+from pytest_mwbudget.load.run import ways_worth
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import LayerReport
+from pytest_mwbudget.model.stack import EntryIndex, Layer, RowIndex
 
 from .apps import caller, discovered, unchanged_code
+from .test_comparison import result
 
 
 class Adds:
@@ -106,6 +110,18 @@ def test_why_layers_cannot_be_bypassed() -> None:
     assert why_not(app_of(Adds), "Adds", "POST") == "a POST request is sent past no layer"
     assert why_not(app_of(Twice), "Twice") == "its inner app is called more than once in a request"
     assert why_not(app_of(Answers, Adds), "Answers") == "it answers without calling an inner app"
+
+
+def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
+    ends_us = {RowIndex(0): 4.9, RowIndex(1): 5.1, RowIndex(2): None}
+    every = tuple(Way(row, EntryIndex(row), EntryIndex(row + 1)) for row in ends_us)
+    reports = [
+        LayerReport(Layer(row, str(row), str(row), "layer"), None if end is None else Estimate(1.0, 0.0, end))
+        for row, end in ends_us.items()
+    ]
+    found, why_not = ways_worth(Ways(every), result(*reports), 500.0)
+    assert found == list(every[1:])
+    assert why_not == {RowIndex(0): "it takes less than 1% of the time of a request"}
 
 
 def headers_past(app: Any, name: str | None) -> list[bytes]:
