@@ -21,6 +21,10 @@ class NeverError(Exception):
     """Something that no disturbance may cause, such as a wrong verdict."""
 
 
+class BusyError(AssertionError):
+    """The machine is too busy for the figures that a test is about."""
+
+
 def never(happened: bool, what: str) -> None:
     """Fail the test without repeating it if `what` happened, which must not happen in any reading."""
     if happened:
@@ -28,7 +32,10 @@ def never(happened: bool, what: str) -> None:
 
 
 def readings(test: Callable[P, None]) -> Callable[P, None]:
-    """Repeat a test that fails, up to READINGS times in all. The last failure counts."""
+    """Repeat a test that fails, up to READINGS times in all. The last failure counts.
+
+    If even then the machine is too busy, which `BusyError` says, the test is skipped.
+    """
 
     @functools.wraps(test)
     def read(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -38,7 +45,10 @@ def readings(test: Callable[P, None]) -> Callable[P, None]:
             except (AssertionError, pytest.fail.Exception) as failure:
                 reason = str(failure).partition("\n")[0]
                 repeated.append(f"{test.__module__}.{test.__qualname__}: {reason}")
-        return test(*args, **kwargs)
+        try:
+            return test(*args, **kwargs)
+        except BusyError as busy:
+            pytest.skip(f"the machine is too busy: {busy}")
 
     return read
 

@@ -196,7 +196,8 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
     assert m.response.text == "ok" and m.load.clients == 3 and m.load.rps.estimate > 0
     assert m.load.p50_ms.estimate <= m.load.p99_ms.estimate
     assert m.layer("Spin").load.method == "bypass" and m.layer("Spin").load.share is not None
-    assert m.layer("NoOp").load.method in ("split", "bypass")  # a busy machine makes its interval wide
+    no_op = m.layer("NoOp")  # bypassed only with an interval beyond 1 % of a request of more than 400 µs
+    assert no_op.load.method == "split" or no_op.us.high > 4
     assert m.layer("Sets").load.why is not None
     assert m.layer("Spin").load.wait.one_us > 399"""
     files = ("--mw-budget-json=r.json", "--mw-budget-markdown=r.md", "--mw-budget-html=r.html", "-v")
