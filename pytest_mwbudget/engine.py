@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -39,10 +39,10 @@ from .model.results import (
     Profile,
     Result,
 )
-from .timing.probes import Probes, TaskLayer
+from .timing.probes import Probes
 from .timing.run import Environment, Pace, Timed, Timing
 from .timing.sampler import Deadline
-from .timing.savings import with_saves
+from .timing.savings import compared
 from .timing.trend import served
 
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ class _Run:
         found = await self._until_known(findings, environment)
         parts = None
         if self.opened:
-            parts = await self._timing_inside(findings.counted, environment, found.skipped).until_known()
+            parts = await self._timing_inside(findings.counted, environment).until_known()
         self.foreign_tools.check(self._codes())
         return findings if self.foreign_tools.distorting else replace(findings, timed=found, timed_parts=parts)
 
@@ -414,13 +414,12 @@ class _Run:
                 timing = self._timing(findings.counted, environment, request_ns)
                 kept = await timing.kept_at_first_sight()
                 if kept is not None:
-                    return kept
+                    return await compared(timing, kept, findings.counted.layers)
                 looks = timing.looks
             async with _called_again(self.caller, self.settings) as call:
                 request_ns = await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
         timing = self._timing(findings.counted, environment, request_ns, looks)
-        timed = await timing.until_known()
-        return await with_saves(timing, timed) if environment.saves else timed
+        return await compared(timing, await timing.until_known(), findings.counted.layers)
 
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
@@ -428,17 +427,14 @@ class _Run:
         pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed, found.received)
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
-    def _timing_inside(self, found: Counted, environment: Environment, skipped: Sequence[TaskLayer]) -> Timing:
-        """Return a timing of the parts of the endpoint, in requests of their own without probes outside it.
-
-        The requests skip the layers that those skip in which the whole endpoint is timed.
-        """
+    def _timing_inside(self, found: Counted, environment: Environment) -> Timing:
+        """Return a timing of the parts of the endpoint, in requests of their own without probes outside it."""
         stack, settings = self.stack.inside, replace(self.settings, budgets=Budgets())
         found = counted_inside(self.stack, found)
         schedule = replace(environment.schedule, precision_time_s=environment.schedule.parts_time_s)
         pace = Pace(self.request_ns, found.suspending, found.sent, hops(stack, found))
         environment = replace(environment, schedule=schedule)
-        return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace, left_out=skipped)
+        return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace)
 
     # ---- growth ---------------------------------------------------------------------------------------------------
 

@@ -28,25 +28,24 @@ US_PER_NS = 1e-3
 class ProbeCosts:
     """What probes cost in the requests of `taken`, of which those in `steady` are from quiet moments.
 
-    Both lists are by the number of skipped layers. `handing` is the extra cost of handing a message from a function to
-    a probe, or from a probe to a function. `readings` are the nanoseconds of the null layers by entry, without blank
-    layers and at the typical pace.
+    `handing` is the extra cost of handing a message from a function to a probe, or from a probe to a function.
+    `readings` are the nanoseconds of the null layers by entry, without blank layers and at the typical pace.
     """
 
     def __init__(
         self,
-        taken: Sequence[Split],
-        steady: Sequence[Split],
+        taken: Split,
+        steady: Split,
         entries: Sequence[Boundary],
         probed: Sequence[EntryIndex],
         sent: Mapping[EntryIndex, int],
         alpha: float,
     ) -> None:
-        levels = [_Level(one, quiet, entries, alpha) for one, quiet in zip(taken, steady, strict=True) if quiet.null]
-        self.readings = _readings(levels, probed)
+        nulls = _Nulls(taken, steady, entries, alpha) if steady.null else None
+        self.readings = _readings(nulls, probed)
         self._nulls = _null_estimates(self.readings, alpha)
-        self._unsure = _widest(levels)
-        self.handing = _handed(levels, sent, alpha) / 2
+        self._unsure = {null.index: nulls.blank(null) for null in steady.null} if nulls else {}
+        self.handing = _handed(nulls, sent, alpha) / 2
 
     def halves(self, crossings: Mapping[EntryIndex, float]) -> Estimate:
         """Return the cost of one half of the probes at these boundaries, each crossed that many times.
@@ -71,8 +70,8 @@ class _Above:
     ns: float
 
 
-class _Level:
-    """The null layers of requests that skipped the same layers."""
+class _Nulls:
+    """The null layers of the split."""
 
     def __init__(self, taken: Split, steady: Split, entries: Sequence[Boundary], alpha: float) -> None:
         self.steady = steady
@@ -131,25 +130,23 @@ class _Level:
                 yield one.null.blanks.count, (one.ns + bare_ns) / sent[one.null.index]
 
 
-def _handed(levels: Sequence[_Level], sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
+def _handed(nulls: _Nulls | None, sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
     """Estimate the extra cost of a message that goes from a probe to a function and from there to a probe.
 
     Null layers whose blank layers wrap `send` take that plus the wrapping, which each further blank layer adds.
     """
     fewest_sent = min(filter(None, sent.values()), default=0)
-    if not fewest_sent or not levels:
+    if not fewest_sent or nulls is None:
         return ZERO
     by_count: dict[int, list[float]] = {}
-    for level in levels:
-        for count, ns in level.wrapped_ns(sent):
-            by_count.setdefault(count, []).append(ns)
+    for count, ns in nulls.wrapped_ns(sent):
+        by_count.setdefault(count, []).append(ns)
     # At most the share of one message in a null layer, with the request itself as one more message.
-    most_us = max(level.most_us for level in levels) / (1 + fewest_sent)
+    most_us = nulls.most_us / (1 + fewest_sent)
     if len(by_count) < 2:
         return Estimate(0.0, 0.0, most_us)
     # All messages of a request share the error of the blank layers.
-    blanks = [blank for level in levels for blank in level.blanks.values()]
-    unsure = max((blank.centred for blank in blanks), key=lambda us: us.half_width)
+    unsure = max((blank.centred for blank in nulls.blanks.values()), key=lambda us: us.half_width)
     unsure /= fewest_sent
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
@@ -192,24 +189,15 @@ def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
     return [value for values in zip_longest(*series) for value in values if value is not None]
 
 
-def _readings(levels: Sequence[_Level], probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
+def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
     """Return by entry the nanoseconds of a probe in each request, at the typical pace."""
     found: dict[EntryIndex, list[float]] = {index: [] for index in probed}
-    for level in levels:
-        for null, ns in zip(level.steady.null, level.steady.nulls_at_typical_tempo(level.typical), strict=True):
-            if not null.blanks.wrapping:
-                blanks_ns = null.blanks.count * level.blank(null).estimate / US_PER_NS
-                found[null.index].append(ns / level.times(null) - blanks_ns)
-    return found
-
-
-def _widest(levels: Sequence[_Level]) -> dict[EntryIndex, Estimate]:
-    """Return for each boundary the cost of a blank layer with the widest interval of all levels."""
-    found: dict[EntryIndex, Estimate] = {}
-    for level in levels:
-        for null in set(level.steady.null):
-            blank = level.blank(null)
-            found[null.index] = max(found.get(null.index, blank), blank, key=lambda us: us.half_width)
+    if nulls is None:
+        return found
+    for null, ns in zip(nulls.steady.null, nulls.steady.nulls_at_typical_tempo(nulls.typical), strict=True):
+        if not null.blanks.wrapping:
+            blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
+            found[null.index].append(ns / nulls.times(null) - blanks_ns)
     return found
 
 

@@ -14,11 +14,24 @@ from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.messages import Messages
-from ..model.stack import HARNESS, OUTERMOST, Boundary, EntryIndex, Owner, callers, first_part, owner_of, parts_of
+from ..model.stack import (
+    HARNESS,
+    NULL,
+    OTHERS,
+    OUTERMOST,
+    UNOWNED,
+    Boundary,
+    EntryIndex,
+    Owner,
+    callers,
+    first_part,
+    owner_of,
+    parts_of,
+)
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .intervals import paces, spend
-from .samples import Samples, Series, Split
-from .slowdown import NONE, STEADY, Hops, Interruptions, slowdown, waited_ns
+from .samples import Samples, Split
+from .slowdown import NONE, Hops, Interruptions, slowdown, waited_ns
 
 # The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01
@@ -34,6 +47,8 @@ COLD_US, COLD_SHARE = 0.3, 0.0003
 ENOUGH_REQUESTS = 40
 # The part of a probe that is for entering and leaving, in messages that cost as much (docs/decisions/0031).
 ENTERING = 3
+# To log a step costs at most this many times what a probe does in a whole request.
+MOST_OF_A_STEP = 2
 # The figures by message of a row: a message sent, a message received, the first part of the body.
 FIGURES_BY_MESSAGE = 3
 
@@ -42,13 +57,12 @@ FIGURES_BY_MESSAGE = 3
 class Slowdowns:
     """How many times slower than at its best the machine ran in the requests behind each figure; at least 1.
 
-    `split` and `bypass` are by entry.
+    `split` is by entry.
     """
 
     whole: float
     outside: float
     split: dict[EntryIndex, float]
-    bypass: dict[EntryIndex, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +71,13 @@ class Waits:
 
     whole: Microseconds = 0.0
     split: dict[EntryIndex, Microseconds] = field(default_factory=dict)
-    bypass: dict[EntryIndex, Microseconds] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
     """Microseconds per request, most of them by entry of the stack.
 
-    - `split`: every probed entry but the app object; `bypass`: entries with pairs
+    - `split`: every probed entry but the app object
     - `holding`: the split without suspensions; `suspended`: the typical time in suspensions
     - `cpu`: the split by the processor's clock, None if it was not measured; `suspended_cpu`: the processor's time
       during suspensions, which is the event loop's work
@@ -73,6 +86,7 @@ class Estimates:
       the same error
     - `outside`: the app object with the server's receive and send; it has an interval if anything was `probed`
     - `whole`: the app without probes
+    - `others`: what ran beside the request and was not started in it; it is in `whole` and in no row
     - `least_us`: the part of `detection_limit_us` that more time does not lower
     - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
@@ -85,7 +99,6 @@ class Estimates:
     """
 
     split: dict[EntryIndex, Estimate]
-    bypass: dict[EntryIndex, Estimate]
     holding: dict[EntryIndex, Estimate]
     suspended: dict[EntryIndex, Microseconds]
     cpu: dict[EntryIndex, Estimate] | None
@@ -94,6 +107,7 @@ class Estimates:
     shared_us: dict[EntryIndex, Microseconds]
     outside: Estimate
     whole: Estimate
+    others: Estimate
     detection_limit_us: Microseconds
     least_us: Microseconds
     slowdowns: Slowdowns
@@ -136,8 +150,8 @@ def estimate(
     `best_hop_ns` is the best known time of the fixed hop. `interruptions` are those of the requests so far.
     """
     probed = samples.probed
-    # One share for each row of the split, each bypass, the outside, the whole, and the figures by message.
-    figures = len(probed) + len(samples.bypass) + 2
+    # One share for each row of the split, the outside, the whole, and the figures by message.
+    figures = len(probed) + 2
     if samples.by_message:
         figures += FIGURES_BY_MESSAGE * len(probed)
     alpha = spend(ALPHA, look, last=last) / figures
@@ -147,7 +161,7 @@ def estimate(
     whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
     wall = Legs(
-        samples.splits,
+        samples.split,
         quick_ns,
         quick_hop_ns,
         entries,
@@ -160,10 +174,11 @@ def estimate(
     )
     # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
     # wrap `send`, so handing over messages is not calibrated.
-    cpu = Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate) if samples.cpu else None
-    bypass = {index: pairs.saved(quick_ns) for index, pairs in samples.bypass.items()}
-    step = _step(samples, wall, quick_ns, quick_hop_ns, alpha)
-
+    cpu = (
+        Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate)
+        if samples.cpu.spent
+        else None
+    )
     around, probes_around = [HARNESS], [ZERO]
     if probed and samples.messages:
         # The outside of the outermost probe, less the part for entering and leaving, which is not in the log.
@@ -175,16 +190,15 @@ def estimate(
     rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
     owners = {index: [owner_of(part) for part in parts_of(entries, index)] for index in rows}
     probes = {index: wall.probes_of(index) for index in rows}
+    step = wall.step(whole, independent_sum(*probes.values(), *probes_around)) if whole_steady.values else ZERO
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
     split = {index: wall.told(own_ns[index], owners[index], probes[index], step) for index in rows}
     suspended = {index: sum(map(wall.suspended, owners[index])) for index in rows}
-    saved = {index: interval(pairs.values, alpha) for index, pairs in bypass.items() if wall.kept_pace(pairs)}
     method = {
-        index: method_us(us.estimate, whole.estimate, suspends=index in saved or wall.resumed(owners[index]) > 0)
-        for index, us in (split | saved).items()
+        index: method_us(us.estimate, whole.estimate, suspends=wall.resumed(owners[index]) > 0)
+        for index, us in split.items()
     }
-    slow: dict[int | None, float] = {None: 1.0}
-    slow |= {level: slowdown(one.reference, best_ns) for level, one in enumerate(wall.splits)}
+    slow = slowdown(wall.split.reference, best_ns) if wall.split.spent else 1.0
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
@@ -192,7 +206,6 @@ def estimate(
     met = interruptions.slowdown
     return Estimates(
         split=split,
-        bypass={index: us.widened(method[index]) for index, us in saved.items()},
         holding=split | {i: wall.row(owners[i], probes[i], step, holding=True) for i in rows if suspended[i]},
         suspended=suspended,
         cpu={index: cpu.row(owners[index], cpu.probes_of(index), step) for index in rows} if cpu else None,
@@ -201,18 +214,18 @@ def estimate(
         shared_us=shared,
         outside=outer,
         whole=whole,
+        others=wall.others(),
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
             whole=slowdown(whole_steady.reference, best_ns) * met(whole.estimate),
-            outside=slow[wall.level(around)] * met(outer.estimate),
-            split={index: slow[wall.level(owners[index])] * met(us.estimate) for index, us in split.items()},
-            bypass={i: slowdown(bypass[i].reference, best_ns) * met(us.estimate) for i, us in saved.items()},
+            outside=slow * met(outer.estimate),
+            split={index: slow * met(us.estimate) for index, us in split.items()},
         ),
         best_ns=best_ns,
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
-        waits=Waits() if hops is None else _waits(samples, wall, hops, min(best_hop_ns, quick_hop_ns), owners),
+        waits=Waits() if hops is None else _waits(samples, hops, min(best_hop_ns, quick_hop_ns), owners),
         own_ns=own_ns,
         alpha=alpha,
         hopping=frozenset(hops.rows) if hops else (),
@@ -222,31 +235,18 @@ def estimate(
     )
 
 
-def _waits(
-    samples: Samples, wall: Legs, hops: Hops, best_ns: float, owners: Mapping[EntryIndex, Sequence[Owner]]
-) -> Waits:
+def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryIndex]) -> Waits:
     """Return how much longer than at the machine's best the figures may have waited for threads.
 
     All hops count, also those before requests that are left out: while most hops wait, requests after a quick one may
     wait too. Slow hops are rare beside a row of few hops that is read after quick ones, so each waits like the typical
-    hop. The whole request has many hops, and a pair has the requests of a whole block: there one of them may wait.
+    hop. The whole request has many hops: there one of them may wait.
     """
-    taken = [samples.splits[level] for level in sorted(samples.splits)]
-
-    def of_split(index: EntryIndex, count: int) -> Microseconds:
-        level = wall.level(owners[index])
-        return 0.0 if level is None else count * waited_ns(taken[level].hops, best_ns, 1) * US_PER_NS
-
-    split = {index: of_split(index, count) for index, count in hops.rows.items() if index in owners}
-    bypass = {
-        index: waited_ns(samples.bypass[index].hops, best_ns, count) * US_PER_NS
-        for index, count in hops.rows.items()
-        if index in samples.bypass
-    }
+    each_us = waited_ns(samples.split.hops, best_ns, 1) * US_PER_NS
+    split = {index: count * each_us for index, count in hops.rows.items() if index in rows}
     return Waits(
         waited_ns(samples.whole.hops, best_ns, hops.whole) * US_PER_NS,
         {index: us for index, us in split.items() if us},
-        {index: us for index, us in bypass.items() if us},
     )
 
 
@@ -258,7 +258,7 @@ class Legs:
 
     def __init__(
         self,
-        splits: Mapping[int, Split],
+        taken: Split,
         quick_ns: float,
         quick_hop_ns: float,
         entries: Sequence[Boundary],
@@ -269,15 +269,14 @@ class Legs:
         received: Mapping[EntryIndex, int] | None = None,
         of_parts: Mapping[Owner, int] | None = None,
     ) -> None:
-        taken = [splits[level] for level in sorted(splits)]
-        self.splits = [split.steady(quick_ns, quick_hop_ns) for split in taken]
+        self.split = taken.steady(quick_ns, quick_hop_ns)
         self.alpha = alpha
         self.whole_us = whole_us
-        self.probes = ProbeCosts(taken, self.splits, entries, probed, sent, alpha)
+        self.probes = ProbeCosts(taken, self.split, entries, probed, sent, alpha)
         self.handovers = handovers(entries, probed, sent)
         for owner, times in handovers(entries, probed, received or {}, received=True).items():
             self.handovers[owner] += times
-        self.tempo = [paces(split.null_paces()) for split in self.splits]
+        self.tempo = paces(self.split.null_paces())
         self.inside = _inside(entries, probed)
         self.entries = entries
         self.outermost = probed[0] if probed else None
@@ -307,14 +306,11 @@ class Legs:
         """Return the nanoseconds of these owners together in each request, less the cost of probes.
 
         `holding` leaves out suspensions. The probes are subtracted at the pace of the moment, because a busy machine
-        slows them and the layer alike. Empty if there are no requests for these owners.
+        slows them and the layer alike.
         """
-        level = self.level(owners)
-        if level is None:
-            return []
         probes_ns = self._probes(owners, probes).estimate / US_PER_NS
         own_ns = []
-        for used, pace in zip(self.splits[level].spent, self.tempo[level], strict=True):
+        for used, pace in zip(self.split.spent, self.tempo, strict=True):
             suspended_ns = sum(used.suspended[owner] for owner in owners) if holding else 0
             own_ns.append(sum(used.ns[owner] for owner in owners) - suspended_ns - probes_ns * pace)
         return own_ns
@@ -338,63 +334,46 @@ class Legs:
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
         """Return the cost of the probes, and of handing messages over, in the time of these owners."""
-        return independent_sum(probes, self.probes.handing * sum(self.handovers[owner] for owner in owners))
-
-    def level(self, owners: Sequence[Owner]) -> int | None:
-        """Return the level of the split for these owners: the highest with enough requests, else the longest."""
-        levels = [level for level, split in enumerate(self.splits) if split.spent and split.owners.issuperset(owners)]
-        sizes = {level: min(len(self.splits[level].reference), ENOUGH_REQUESTS) for level in levels}
-        return max(levels, key=lambda level: (sizes[level], level), default=None)
+        return independent_sum(probes, self.probes.handing * sum(self.handovers.get(owner, 0.0) for owner in owners))
 
     def suspended(self, owner: Owner) -> Microseconds:
         """Return how long the owner was typically suspended."""
-        level = self.level([owner])
-        return 0.0 if level is None else self.splits[level].suspended_ns(owner) * US_PER_NS
+        return self.split.suspended_ns(owner) * US_PER_NS if self.split.spent else 0.0
 
     def suspended_interval(self, owner: Owner) -> Estimate:
         """Return the same with an interval, ZERO for an owner that was not suspended."""
-        level = self.level([owner])
-        if level is None or not self.suspended(owner):
+        if not self.suspended(owner):
             return ZERO
-        us = interval([used.suspended[owner] for used in self.splits[level].spent], self.alpha)
+        us = interval([used.suspended[owner] for used in self.split.spent], self.alpha)
         return us.widened(SUSPENDING_SHARE * us.estimate)
 
     def resumed(self, owners: Sequence[Owner]) -> float:
         """Return how often these owners were typically resumed after a suspension."""
-        level = self.level(owners)
-        return 0 if level is None else self.splits[level].resumptions(owners)
+        return self.split.resumptions(owners) if self.split.spent else 0
 
-    def kept_pace(self, saved: Series) -> bool:
-        """Return whether a bypass's pairs were taken while the machine ran as fast as for the split.
+    def step(self, whole: Estimate, probes: Estimate) -> Estimate:
+        """Return what it costs to log a step of the event loop: the time that a request takes longer than `whole`.
 
-        If all pairs fall into a slow stretch, they show the layer on a slower machine. With too few requests of the
-        split there is nothing to compare the pairs with, and they count.
+        `probes` is the cost of all probes. Probes after a step find colder caches than their null layers, so this cost
+        includes theirs.
         """
-        genuine = self.splits[0].reference if self.splits else []
-        if len(genuine) < ENOUGH_REQUESTS:
-            return bool(saved.reference)
-        return bool(saved.reference) and median(saved.reference) <= STEADY * median(genuine)
+        owners = [Owner(owner) for owner in range(len(self.split.spent[0].ns))] if self.split.spent else []
+        resumed = self.resumed(owners)
+        if not resumed:
+            return ZERO
+        logged = [owner for owner in owners if owner not in (owners[NULL], owners[UNOWNED])]
+        added = independent_sum(interval(self.own_ns(logged, probes), self.alpha), -whole)
+        return (added / resumed).clipped(0.0, MOST_OF_A_STEP * self.probes.typical_us)
+
+    def others(self) -> Estimate:
+        """Return the time of what was not started in the request."""
+        return interval([used.ns[OTHERS] for used in self.split.spent], self.alpha) if self.split.spent else ZERO
 
 
 def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = False) -> Microseconds:
     """Return the known error of the method for a row of `us` in a request of `whole_us`."""
     share = SUSPENDING_SHARE if suspends else METHOD_SHARE
     return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
-
-
-def _step(samples: Samples, legs: Legs, quick_ns: float, quick_hop_ns: float, alpha: float) -> Estimate:
-    """Estimate the cost of a stepper at one suspension, from requests with and without steppers."""
-    if not legs.splits or not samples.inside_stepless.values or not samples.inside.values:
-        return ZERO
-    resumptions = legs.splits[0].resumptions(legs.splits[0].owners) if legs.splits[0].spent else 0
-    if not resumptions:
-        return ZERO
-    with_steppers = interval(samples.inside.steady(quick_ns, quick_hop_ns).values, alpha)
-    without = interval(samples.inside_stepless.steady(quick_ns, quick_hop_ns).values, alpha)
-    added = independent_sum(with_steppers, -without)
-    cost = added / resumptions
-    # A stepper does less at one suspension than a probe does in a whole request.
-    return cost.clipped(0.0, legs.probes.typical_us)
 
 
 def detection_limit_of_nulls(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:

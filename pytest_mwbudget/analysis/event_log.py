@@ -27,26 +27,28 @@ class Spent:
 def spent(log: Sequence[int], owners: int) -> Spent:
     """Divide the time between the first and the last probe of a log among owners 0 to `owners` - 1.
 
-    The log has owners and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next.
+    The log has owners and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next, but
+    for steps aside: the request waits on during these.
     """
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
         return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request reached no probe
-    owner, since, to_harness = int(HARNESS), log[3], 0
+    owner, since, waited, to_harness = int(HARNESS), log[3], 0, 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
         if following > OWNER_BITS:
             following &= OWNER_BITS
-        if owner != SUSPENDED:
+        if owner >= HARNESS:
             ns[owner] += now - since
-            since = now
-        elif following != SUSPENDED:
-            ns[following] += now - since
-            suspended[following] += now - since
-            resumed[following] += 1
-            since = now
-        if following == HARNESS and owner != SUSPENDED:
-            to_harness += 1
-        owner = following
+            to_harness += following == HARNESS
+        else:
+            waited += now - since
+            if following >= HARNESS:
+                resumed[following] += 1
+                if owner == SUSPENDED:
+                    ns[following] += waited
+                    suspended[following] += waited
+                    waited = 0
+        owner, since = following, now
     return Spent(tuple(ns), tuple(suspended), tuple(resumed), max(0, to_harness - 1))
 
 
@@ -55,7 +57,7 @@ def messages_of(log: Sequence[int], parts: Collection[Owner]) -> Counter[Owner]:
 
     `parts` are the owners of the parts, that of the endpoint first. Each message goes from a part to the outside.
     """
-    owners = [Owner(one) for one in log[2::2] if one != SUSPENDED]
+    owners = [Owner(one) for one in log[2::2] if one >= HARNESS]
     left = Counter(before for before, after in pairwise(owners) if before in parts and after not in parts)
     left[next(iter(parts))] -= 1  # the end of the request
     return +left

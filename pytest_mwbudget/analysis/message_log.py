@@ -93,19 +93,16 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
     called: list[list[int]] = [[] for _ in everyone]  # the ways of the calls that have not returned from each owner
     came: dict[int, tuple[int, int, int]] = {}
     first_ns, first_resumed, held, crossings, arrived = ([0] * owners for _ in range(5))
-    owner, since = int(HARNESS), log[3] if len(log) > 3 else 0
+    owner, since, waited = int(HARNESS), log[3] if len(log) > 3 else 0, 0
     for number, (raw, now) in enumerate(zip(log[2::2], log[3::2], strict=True)):
-        if raw == SUSPENDED:
-            if owner != SUSPENDED:
-                ns[way_of[owner]][owner] += now - since
-                since, owner = now, raw
-            continue
-        following, flag = raw & OWNER_BITS, raw // (OWNER_BITS + 1)
-        if owner == SUSPENDED:
-            # The time of a suspension is that of the owner that is resumed, and no message passes.
-            way = way_of[following]
-            ns[way][following] += now - since
-            resumed[way][following] += 1
+        following, flag = (raw & OWNER_BITS, raw // (OWNER_BITS + 1)) if raw > OWNER_BITS else (raw, 0)
+        if owner < HARNESS:  # no message passes
+            waited += now - since
+            if following >= HARNESS:
+                way = way_of[following]
+                resumed[way][following] += 1
+                ns[way][following] += waited if owner == SUSPENDED else 0
+                waited = 0 if owner == SUSPENDED else waited
         else:
             ns[way_of[owner]][owner] += now - since
             if flag:
@@ -124,7 +121,7 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
                         held[owner] = now - then - (own - own_then)
                         crossings[owner] = number - event
                         arrived[owner] = inner[0][owner].count - BEGINNING
-            elif called[owner]:
+            elif following >= HARNESS and called[owner]:
                 way_of[following] = called[owner].pop()
         owner, since = following, now
     spent = Spent(tuple(first_ns), (0,) * owners, tuple(first_resumed), 0)

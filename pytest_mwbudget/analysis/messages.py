@@ -11,7 +11,7 @@ from statistics import median_low
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.messages import FEWEST_MESSAGES, Messages, PerMessage
-from ..model.stack import Boundary, EntryIndex, Owner, owner_of
+from ..model.stack import NULL, Boundary, EntryIndex, Owner, owner_of
 from .calibration import US_PER_NS, handovers, interval
 from .estimates import SHARED_SHARE, SUSPENDING_SHARE, Estimates, Legs, detection_limit_of_nulls, method_us
 from .event_log import Spent
@@ -112,10 +112,7 @@ class _Reading:
 
     def _held_back(self, legs: Legs, owner: Owner, probe_us: Microseconds) -> Estimate:
         """Estimate how long the others work or wait while a row keeps the first part; without a buffer zero."""
-        level = legs.level([owner])
-        if level is None:
-            return ZERO
-        firsts = [one.first for one in legs.splits[level].messages]
+        firsts = [one.first for one in legs.split.messages]
         if not any(one.arrived[owner] for one in firsts):
             return ZERO
         # A message crosses the probe of a boundary twice, also those probes whose time is in the row itself.
@@ -130,17 +127,15 @@ class _Reading:
 
     def _typical(self, of: Callable[[MessageTimes], tuple[int, ...]]) -> list[int]:
         """Return the typical numbers by owner."""
-        level = min(self.samples.splits)
-        every = [of(one) for one in self.samples.splits[level].messages]
+        every = [of(one) for one in self.samples.split.messages]
         return [median_low(column) for column in zip(*every, strict=True)]
 
     def _legs(
         self, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool], sent: Mapping[EntryIndex, int]
     ) -> Legs:
         """Return the requests with the time of their messages instead of the time of the whole request."""
-        splits = {level: _of(split, spent, kept) for level, split in self.samples.splits.items()}
         return Legs(
-            {level: split for level, split in splits.items() if split.null},
+            _of(self.samples.split, spent, kept),
             self.samples.quick_ns(),
             self.samples.quick_hop_ns(),
             self.entries,
@@ -154,7 +149,6 @@ class _Reading:
 def _of(split: Split, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool]) -> Split:
     """Return the requests of a split with other times, without those whose null layer the messages do not pass."""
     times = [spent(one) for one in split.messages]
-    # The null owner comes before the owner of time without a row.
-    null_ns = [float(one.ns[-2]) for one in times]
-    found = Split(split.owners, split.reference, split.null, null_ns, times, split.hops, split.messages)
+    null_ns = [float(one.ns[NULL]) for one in times]
+    found = Split(split.reference, split.null, null_ns, times, split.hops, split.messages)
     return found.only([kept(null) for null in split.null])

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..errors import tagged
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, Microseconds, independent_sum
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL, EntryIndex
-from .estimates import SHARED_SHARE
 from .rows import told_by
 from .verdicts import Look
 
@@ -26,7 +25,6 @@ WAITED_SHARE = 0.1
 def remarks(
     look: Look,
     endpoint: EntryIndex | None,
-    refused: Mapping[EntryIndex, str],
     *,
     stopped: bool,
     framework: bool,
@@ -34,10 +32,9 @@ def remarks(
 ) -> Iterator[str]:
     """Write the notes on the figures of the last look.
 
-    `endpoint` is its entry, None if it has no row. `refused` says by entry why a layer was not bypassed. `stopped` says
-    that sampling stopped early, before the figures were precise; `framework` that the app object works outside its
-    layers, as those of frameworks with middlewares of their own kind do; `outside_told` that another note says what
-    `(outside)` is.
+    `endpoint` is its entry, None if it has no row. `stopped` says that sampling stopped early, before the figures were
+    precise; `framework` that the app object works outside its layers, as those of frameworks with middlewares of their
+    own kind do; `outside_told` that another note says what `(outside)` is.
     """
     figures = _figures(look, endpoint)
     times = {name: us for name, (us, _) in figures.items()}
@@ -54,7 +51,8 @@ def remarks(
         )
     else:
         yield from _wide(times)
-    yield from _unexplained(times)
+    yield from _unexplained(times, look.estimates.others)
+    yield from _beside(look.estimates.others, times[TOTAL])
     yield from _cold(look, endpoint)
     if not outside_told and _much_outside(look):
         own = "what the app object does before and after its middlewares, and " if framework else ""
@@ -63,11 +61,6 @@ def remarks(
             " budget but outside_us and total_us.",
             "outside",
         )
-    for row in look.rows:
-        why = None if row.entry is None else refused.get(row.entry)
-        if why is not None:
-            refusal = f"{row.layer.name} could not be bypassed ({why}); its row may be {SHARED_SHARE:.0%} off."
-            yield tagged(refusal, "bypass")
 
 
 def on_parts(parts: Mapping[str, Estimate], endpoint: Estimate) -> Iterator[str]:
@@ -147,10 +140,10 @@ def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
         )
 
 
-def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
-    """Note the unattributed time if it is more than the intervals explain."""
+def _unexplained(figures: Mapping[str, Estimate], others: Estimate) -> Iterator[str]:
+    """Note the unattributed time if it is more than the intervals, and the work of others, explain."""
     *rows, total = figures.values()
-    residue = independent_sum(*rows, -total)
+    residue = independent_sum(*rows, others, -total)
     if _beyond(residue, total):
         more = "more" if residue.estimate > 0 else "less"
         yield tagged(
@@ -158,6 +151,16 @@ def _unexplained(figures: Mapping[str, Estimate]) -> Iterator[str]:
             " intervals do not explain: some row, or the total, is wrong by up to"
             f" {abs(residue.estimate):.0f} µs. Measure again when the machine is less busy.",
             "unattributed",
+        )
+
+
+def _beside(others: Estimate, total: Estimate) -> Iterator[str]:
+    """Note the work that was not started in the request and ran while the request waited."""
+    if others.low > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate):
+        yield tagged(
+            f"While the request waited, the event loop worked {_duration(others.estimate)} for tasks that were there"
+            " before it, such as a background task of the app's lifespan. This time is in (total) and in no row.",
+            "background-work",
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..model.estimate import Estimate, Microseconds
 from ..model.messages import Messages
-from ..model.results import Judged, LayerReport, Method, Occupation, Quantity
+from ..model.results import Judged, LayerReport, Occupation, Quantity
 from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
 
@@ -57,7 +57,6 @@ class Row:
 
     bounded: Bounded
     us: Estimate | None = None
-    method: Method | None = None
     method_us: Microseconds = 0.0
     occupation: Occupation | None = None
     slowdown: float = 1.0
@@ -87,7 +86,7 @@ class Row:
         if self.us is None or not self.us.bounded:
             return LayerReport(self.layer, judged=judged)
         messages = self.messages.bounded if self.messages else None
-        return LayerReport(self.layer, self.us, self.method, self.occupation, judged=judged, messages=messages)
+        return LayerReport(self.layer, self.us, "split", self.occupation, judged=judged, messages=messages)
 
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
@@ -114,11 +113,6 @@ def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
     return next((other for other in rows if other.layer.name == row.layer.merged_with), None)
 
 
-def by_split(entry: EntryIndex, quantity: Quantity, found: Estimates) -> Estimate:
-    """Return a time by the split, also if the row is by the bypass."""
-    return found.split[entry] if quantity == "us" else _busy(entry, found)
-
-
 def is_narrow(us: Estimate, method_us: Microseconds = 0.0) -> bool:
     """Return whether an interval needs no more requests; they would not narrow `method_us` of it."""
     return us.half_width - method_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
@@ -128,18 +122,17 @@ def _row(bounded: Bounded, found: Estimates) -> Row:
     entry = bounded.entry
     if entry is None or entry not in found.split:
         return Row(bounded)
-    bypass, method_us, messages = found.bypass.get(entry), found.method_us[entry], found.messages.get(entry)
-    if bypass is not None and bypass.bounded:
-        occupation = _occupation(entry, bypass, "bypass", found)
-        waited_us = found.waits.bypass.get(entry, 0.0)
-        slowdown = found.slowdowns.bypass[entry]
-        return Row(bounded, bypass, "bypass", method_us, occupation, slowdown, waited_us, messages)
     shared_us = found.shared_us.get(entry, 0.0)
     us = found.split[entry].widened(shared_us)
-    occupation = _occupation(entry, us, "split", found)
-    waited_us = found.waits.split.get(entry, 0.0)
-    slowdown = found.slowdowns.split[entry]
-    return Row(bounded, us, "split", method_us + shared_us, occupation, slowdown, waited_us, messages)
+    return Row(
+        bounded,
+        us,
+        found.method_us[entry] + shared_us,
+        _occupation(entry, us, found),
+        found.slowdowns.split[entry],
+        found.waits.split.get(entry, 0.0),
+        found.messages.get(entry),
+    )
 
 
 def _waits(entry: EntryIndex, found: Estimates) -> bool:
@@ -153,15 +146,12 @@ def _busy(entry: EntryIndex, found: Estimates) -> Estimate:
     return found.holding[entry] + found.suspended_cpu[entry] if _waits(entry, found) else found.split[entry]
 
 
-def _occupation(entry: EntryIndex, us: Estimate, method: Method, found: Estimates) -> Occupation | None:
+def _occupation(entry: EntryIndex, us: Estimate, found: Estimates) -> Occupation | None:
     """Return how the layer spends its time `us`; None if an interval is missing, or layers ran in threads."""
     if not us.bounded or found.in_threads:
         return None
     split, waits = _busy(entry, found), _waits(entry, found)
-    busy = split.widened(found.shared_us.get(entry, 0.0)) if method == "split" else us
-    if waits and method == "bypass":
-        suspended_us = found.suspended[entry]
-        busy = us - (Estimate(suspended_us, suspended_us, suspended_us) - found.suspended_cpu[entry])
+    busy = split.widened(found.shared_us.get(entry, 0.0))
     if not busy.bounded:
         return None
     wait_us = max(0.0, us.estimate - busy.estimate) if waits else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import compress
 from statistics import median
 
 from ..model.stack import EntryIndex, Owner
@@ -13,8 +13,6 @@ from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
 from .message_log import MessageTimes
 
-# A pair counts if at least this many requests of each block are quick.
-FEWEST_OF_BLOCK = 3
 # Slowdowns up to which a moment counts as quiet (docs/decisions/0010). By the reference workload: against the quickest
 # moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
 # more: against the quickest quarter of them.
@@ -59,44 +57,6 @@ def _quick_hops(hops: Sequence[float], quick_hop_ns: float) -> list[bool]:
     return [ns <= limit for ns in hops]
 
 
-@dataclass(slots=True)
-class Pairs:
-    """Pairs of blocks of requests with and without a layer."""
-
-    blocks: list[tuple[Series, Series]] = field(default_factory=list)
-
-    @property
-    def reference(self) -> list[float]:
-        """The reference workload's times beside all these requests."""
-        return [ns for pair in self.blocks for block in pair for ns in block.reference]
-
-    @property
-    def hops(self) -> list[float]:
-        """The times of the hop beside all these requests."""
-        return [ns for pair in self.blocks for block in pair for ns in block.hops]
-
-    def saved(self, quick_ns: float) -> Series:
-        """Return for each pair how much longer the typical request takes with the layer.
-
-        Only requests in quiet moments count, and only pairs with enough of them in both blocks.
-        """
-        paces = [max(map(_pace, pair)) for pair in self.blocks]
-        limit = quiet_limit(paces, QUIET_PAIR, quick_ns)
-        found = Series()
-        for pair, pace in zip(self.blocks, paces, strict=True):
-            if pace <= limit:
-                with_it, without = (block.only([ns <= limit for ns in block.reference]) for block in pair)
-                found.add(
-                    median(with_it.values) - median(without.values), median(with_it.reference + without.reference)
-                )
-        return found
-
-
-def _pace(block: Series) -> float:
-    """Return the slowest reference of the block's FEWEST_OF_BLOCK quickest requests."""
-    return sorted(block.reference)[FEWEST_OF_BLOCK - 1]
-
-
 @dataclass(frozen=True, slots=True)
 class BlankLayers:
     """The blank layers of a null layer, which do nothing, or only wrap `send`."""
@@ -115,12 +75,11 @@ class Null:
 
 @dataclass(slots=True)
 class Split:
-    """Requests with every probe in place: the time of `owners` and of the null layer in each.
+    """Requests with every probe in place: the time of every owner and of the null layer in each.
 
     `messages` divides the requests by message. It is empty if no budget and no report needs this.
     """
 
-    owners: frozenset[Owner]
     reference: list[float] = field(default_factory=list)
     null: list[Null] = field(default_factory=list)
     null_ns: list[float] = field(default_factory=list)
@@ -185,7 +144,6 @@ class Split:
     def only(self, kept: Sequence[bool]) -> Split:
         """Return the requests that are kept."""
         return Split(
-            self.owners,
             list(compress(self.reference, kept)),
             list(compress(self.null, kept)),
             list(compress(self.null_ns, kept)),
@@ -199,10 +157,7 @@ class Split:
 class Samples:
     """Everything measured so far.
 
-    - `splits`: by the number of task-spawning layers that requests skipped, each with the owners inside these layers;
-      `cpu`: the same with probes that read the processor's clock
-    - `bypass`: by entry
-    - `inside`: the time between the first and the last probe; `inside_stepless`: the same without steppers
+    - `split`; `cpu`: the same with probes that read the processor's clock
     - `whole`: the time of requests without probes
     - `machine`: pieces of fixed work beside the requests
     - `messages`: calls of the server's receive and send in a request; `sent` and `received`: messages that each entry
@@ -212,12 +167,9 @@ class Samples:
 
     probed: tuple[EntryIndex, ...]
     sent: Mapping[EntryIndex, int] = field(default_factory=dict)
-    splits: dict[int, Split] = field(default_factory=dict)
-    cpu: dict[int, Split] = field(default_factory=dict)
+    split: Split = field(default_factory=Split)
+    cpu: Split = field(default_factory=Split)
     whole: Series = field(default_factory=Series)
-    bypass: dict[EntryIndex, Pairs] = field(default_factory=dict)
-    inside: Series = field(default_factory=Series)
-    inside_stepless: Series = field(default_factory=Series)
     machine: Series = field(default_factory=Series)
     messages: int = 0
     rounds: int = 0
@@ -228,18 +180,13 @@ class Samples:
     @property
     def by_message(self) -> bool:
         """Whether requests are divided by message."""
-        return any(split.messages for split in self.splits.values())
+        return bool(self.split.messages)
 
     def quick_ns(self) -> float:
         """Return the reference workload's time in the quickest moments of the quickest kind of requests."""
-        references = [one.reference for one in (self.whole, self.inside)]
-        references += [pairs.reference for pairs in self.bypass.values()]
-        references += [split.reference for split in self.splits.values()]
-        return min(map(quickest, references))
+        return min(quickest(self.whole.reference), quickest(self.split.reference))
 
     def quick_hop_ns(self) -> float:
         """Return the time of the run's quick hops, infinite if none was measured."""
-        taken = [self.whole.hops, *(pairs.hops for pairs in self.bypass.values())]
-        taken += [split.hops for split in self.splits.values()]
-        hops = sorted(chain.from_iterable(taken))
+        hops = sorted([*self.whole.hops, *self.split.hops])
         return hops[int(QUICK_HOPS * len(hops))] if hops else math.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from ..model.remedies import MAX_TIME, TimeOption
 from ..model.results import TAILS, Count, Effort, Frame, Judged, Quantity, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
-from .rows import BY_MESSAGE, Bounded, Row, Together, by_split, is_narrow, rows_of, told_by
+from .rows import Bounded, Row, Together, is_narrow, rows_of, told_by
 from .tails import needed, percentile, slow_requests, too_few
 
 # The same layer differs by up to this share from process to process, and no interval of one process contains that
@@ -201,22 +201,7 @@ class Look:
     def kept(self) -> bool:
         """Whether there are budgets of time and all of them are certainly kept."""
         said = {judgement.verdict for judgement in self.judgements.values()}
-        return said == {"pass"} and self.estimates.bounded and not any(map(self._bypass_decides, self.rows))
-
-    def _bypass_decides(self, row: Row) -> bool:
-        """Return whether a budget is kept by the bypass and not by the split.
-
-        With few requests a bypass that changes more than its layer does not show yet. The split has every layer in
-        place, so a budget that is kept by the split is certainly kept.
-        """
-        entry = row.entry
-        if row.method != "bypass" or entry is None:
-            return False
-        shared_us = self.estimates.shared_us.get(entry, 0.0)
-        # A cost per message and percentiles are always by the split.
-        quantities = row.bounded.bounds.keys() - BY_MESSAGE - TAILS.keys()
-        split = {quantity: by_split(entry, quantity, self.estimates) for quantity in quantities}
-        return any(us.widened(shared_us).high > row.bounded.bounds[quantity] for quantity, us in split.items())
+        return said == {"pass"} and self.estimates.bounded
 
 
 def judge_all(
@@ -226,32 +211,23 @@ def judge_all(
     effort: Effort,
     *,
     endpoint: EntryIndex | None = None,
-    pending: Collection[EntryIndex] = (),
     crowded: str | None = None,
     time: TimeOption = MAX_TIME,
 ) -> Look:
     """Judge every budget of time by the estimates, which took `effort`.
 
     `frames` are the budgets of rows that are no layers, and `endpoint` is the entry of the endpoint, None if no budget
-    is of it. A layer whose entry is in `pending` gets no verdict before its bypass has an interval. `crowded` is
-    the reason why no failure counts, None if failures count. `time` gives the measurement more time.
+    is of it. `crowded` is the reason why no failure counts, None if failures count. `time` gives the measurement more
+    time.
     """
     rows = rows_of(layers, found)
-    judging = _Judging(found, rows, effort, pending, crowded, time)
+    judging = _Judging(found, rows, effort, crowded, time)
     judgements: dict[BudgetKey, Judged] = {
         (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
     }
     for frame, bound in frames.items():
         judgements[frame] = judging.frame(frame, bound, endpoint)
     return Look(found, rows, judgements)
-
-
-def contested(row: Row, quantity: Quantity, bound: Microseconds, found: Estimates) -> bool:
-    """Return whether the row is over its budget by the bypass and not by the split. A test fails only by both."""
-    us = row.estimate_of(quantity)
-    if quantity == "us_per_message" or row.method != "bypass" or row.entry is None or us is None or us.low <= bound:
-        return False
-    return by_split(row.entry, quantity, found).estimate <= bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +237,6 @@ class _Judging:
     found: Estimates
     rows: Sequence[Row]
     effort: Effort
-    pending: Collection[EntryIndex]
     crowded: str | None
     time: TimeOption
 
@@ -290,18 +265,9 @@ class _Judging:
         return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.waited_us, row.method_us)
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
-        if row.method == "split" and row.entry in self.pending and quantity != "us_per_message":
-            return Judgement(
-                "undecided",
-                tagged(
-                    "the layer runs the inner app in a task, and too few requests skipped it so far", "too-few-requests"
-                ),
-            )
         together, by_message = row.bounded.together, quantity == "us_per_message"
         limit_us = self.found.message_limit_us if by_message else self.found.detection_limit_us
         judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us)
-        if judgement.verdict == "fail" and contested(row, quantity, bound, self.found):
-            return Judgement("undecided", tagged("the bypass says it is over its budget, the split does not", "bypass"))
         shared = together.bounds.get(quantity) if together else None
         of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown, row.waited_us)
         return _unless_explained(judgement, together, of_all)

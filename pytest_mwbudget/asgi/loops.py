@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from ..errors import MeasurementError
 from ..model.estimate import Seconds
 from ..model.results import LoopName
 from .deadlines import AsyncioAlarm, Deadline, Sleeper
@@ -236,6 +237,24 @@ class TrioLoop:
 
 
 Loop: TypeAlias = AsyncioLoop | TrioLoop
+
+
+@contextmanager
+def replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
+    """Set an attribute of the loop, which asyncio's code in C finds before the method of its class."""
+    if not hasattr(loop, "__dict__"):
+        raise MeasurementError(
+            f"nothing can be measured on a loop of {type(loop).__module__}.{type(loop).__qualname__}: its {name} is not"
+            " written in Python, and an attribute cannot take its place; run this test on asyncio's own loop",
+            message_id="interpreter",
+        )
+    present = {name: vars(loop)[name]} if name in vars(loop) else {}
+    setattr(loop, name, value)
+    try:
+        yield
+    finally:
+        delattr(loop, name)
+        vars(loop).update(present)
 
 
 def current() -> Loop:

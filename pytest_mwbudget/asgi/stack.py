@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..interpreter.code_patching import Function, Parameters
 from ..model.endpoint import Observed
-from ..model.stack import Boundary, EntryIndex, Kind, Layer, outwards
+from ..model.stack import Boundary, EntryIndex, Kind, Layer
 from .calls import Call, FrameworkCall, FrameworkReader, Key, Reader, Spot
 from .frameworks.seam import Hook, Seam, stands_for_app
 
@@ -124,17 +124,14 @@ class Stack:
         """The endpoint as a stack of its own, whose layers are the parts. What is outside has no probe.
 
         A method of a middleware that is called inside the endpoint has a probe and no row: its time is in no part.
-        If a layer outside runs the endpoint in a task of its own, that task is stepped from the endpoint inwards.
         """
         assert self.endpoint is not None
-        entries = list(self._told_apart)
-        own_task = any(entries[index].own_task for index in outwards(entries, self.endpoint))
-        entries[self.endpoint] = replace(entries[self.endpoint], own_task=own_task)
+        entries = self._told_apart
         methods = (i for i in self.probeable if self.entries[i].is_layer and self.entries[i].parent == self.endpoint)
         parts = [self.entries[index] for index in self.part_entries]
         return replace(
             self,
-            entries=tuple(entries),
+            entries=entries,
             probeable=(self.endpoint, *self.part_entries, *methods),
             endpoint=None,
             outside=False,

@@ -22,8 +22,7 @@ from functools import partial
 from types import CoroutineType, FunctionType
 from typing import Any, TypeAlias
 
-from ..asgi.loops import Library
-from ..errors import MeasurementError
+from ..asgi.loops import Library, replaced
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
 from ..model.stack import Owner
@@ -245,7 +244,7 @@ class Spawning:
                 stack.enter_context(self._detoured(_python_method(loop, name), seen(1), strange(1)))
                 if loop is not None and not isinstance(_method(loop, name), FunctionType):
                     shown = self._shown(getattr(loop, name), seen(0), strange(0))
-                    stack.enter_context(_replaced(loop, name, self.core.aside(shown)))
+                    stack.enter_context(replaced(loop, name, self.core.aside(shown)))
             factory = None if loop is None else loop.get_task_factory()
             if factory is not None and (why := internals.why_no_eager_constructor()) is not None:
                 self.unseen.append(f"{why}.")
@@ -305,9 +304,9 @@ class Spawning:
         set_factory(watching)
         try:
             with (
-                _replaced(loop, "create_task", self.core.aside(create_task)),
-                _replaced(loop, "get_task_factory", lambda: own),
-                _replaced(loop, "set_task_factory", set_own),
+                replaced(loop, "create_task", self.core.aside(create_task)),
+                replaced(loop, "get_task_factory", lambda: own),
+                replaced(loop, "set_task_factory", set_own),
             ):
                 yield
         finally:
@@ -412,24 +411,6 @@ def _by_owner(pairs: list[tuple[Owner, str]]) -> dict[Owner, Counter[str]]:
 
 def _with(arguments: Arguments, position: int, value: object) -> Arguments:
     return (*arguments[:position], value, *arguments[position + 1 :])
-
-
-@contextmanager
-def _replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Iterator[None]:
-    """Set an attribute of the loop, which asyncio's code in C finds before the method of its class."""
-    if not hasattr(loop, "__dict__"):
-        raise MeasurementError(
-            f"nothing can be counted on a loop of {type(loop).__module__}.{type(loop).__qualname__}: its {name} is not"
-            " written in Python, and an attribute cannot take its place; run this test on asyncio's own loop",
-            message_id="interpreter",
-        )
-    present = {name: vars(loop)[name]} if name in vars(loop) else {}
-    setattr(loop, name, value)
-    try:
-        yield
-    finally:
-        delattr(loop, name)
-        vars(loop).update(present)
 
 
 def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:

@@ -25,7 +25,13 @@ OUTERMOST = EntryIndex(0)
 OUTSIDE, ENDPOINT, TOTAL = "(outside)", "(endpoint)", "(total)"
 
 HARNESS = Owner(0)  # the server side, outside the app
-SUSPENDED = Owner(-1)  # between a suspension and the next resumption, which determines the owner
+SUSPENDED = Owner(-1)  # between two steps of the event loop
+# Before the owner of a step that the request does not wait for: of work beside it, which entered no layer.
+ASIDE = Owner(-2)
+# The owners after those of the entries, from the last: the null layer, time without a row, work that was not started in
+# the request.
+NULL, UNOWNED, OTHERS = -3, -2, -1
+FURTHER_OWNERS = 3
 
 # Added to an owner in an event log: the owner was entered by a call of its `send`, or of its `receive`.
 SENDING, RECEIVING = 1 << 20, 1 << 21

@@ -6,19 +6,16 @@ A probe appends to a log which owner has the time from here on, and the clock. `
 
 from __future__ import annotations
 
-import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from types import CodeType
 from typing import Any, TypeAlias
 
 from ..asgi.calls import Call, FrameworkReader, Key, Reader
 from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
-from ..interpreter.coroutine_proxy import awaiting
 from ..interpreter.identity import identity
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
 from ..model.stack import RECEIVING, SENDING, SUSPENDED, Owner
@@ -183,9 +180,6 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
             if body_over:
                 # After the body comes the wait for the disconnect, most often in a task of its own: no row works.
                 return await ask(*arguments, **named)
-            if timeline[-2] == SUSPENDED:  # a task that the layer spawned: its time until here is the layer's
-                log(owner)
-                log(clock())
             log(asked)
             log(clock())
             try:
@@ -205,9 +199,6 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
         given = outer | SENDING
 
         async def probed_send(*arguments: Any, **named: Any) -> Any:
-            if timeline[-2] == SUSPENDED:
-                log(owner)
-                log(clock())
             log(given)
             log(clock())
             try:
@@ -222,28 +213,6 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
     return receiving, sending
 
 
-def _resumption(timeline: Log, clock: Clock, inside: Collection[Owner]) -> Callable[[Owner, Owner], Owner]:
-    """Return a function that finds and logs the part that goes on when a task that it spawned has a message.
-
-    The part waits for the task. What is outside, such as a null layer, may have worked since. Without a part, the
-    owner goes on.
-    """
-
-    def resumed(owner: Owner, outer: Owner) -> Owner:
-        if timeline[-2] != SUSPENDED:
-            return owner
-        before = owner
-        for one in islice(reversed(timeline), 1, None, 2):
-            if one in inside and one != outer:
-                before = Owner(one)
-                break
-        timeline.append(before)
-        timeline.append(clock())
-        return before
-
-    return resumed
-
-
 def _message_probes_inside(
     timeline: Log, clock: Clock, inside: Collection[Owner]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -251,7 +220,7 @@ def _message_probes_inside(
 
     `inside` are the owners of the endpoint and its parts.
     """
-    log, resumed = timeline.append, _resumption(timeline, clock, inside)
+    log = timeline.append
 
     def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
         body_over = False
@@ -262,7 +231,7 @@ def _message_probes_inside(
                 return await ask(*arguments, **named)
             before = timeline[-2]
             if before not in inside:
-                before = resumed(owner, outer)
+                before = owner
             log(outer)
             log(clock())
             try:
@@ -282,7 +251,7 @@ def _message_probes_inside(
         async def probed_send(*arguments: Any, **named: Any) -> Any:
             before = timeline[-2]
             if before not in inside:
-                before = resumed(owner, outer)
+                before = owner
             log(outer)
             log(clock())
             try:
@@ -389,63 +358,3 @@ def framework_probe_for(timeline: Log, clock: Clock, *, plain: bool) -> Probe:
             log(clock())
 
     return plain_probe if plain else probe
-
-
-@types.coroutine
-def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator[Any, Any, Any]:
-    """Run `awaitable`, and log each suspension of its task and the owner at each resumption."""
-    # No `CoroutineProxy`: its methods, written in Python, would take part of the time that they are to measure.
-    log = timeline.append
-    steps: Any = awaitable if isinstance(awaitable, Coroutine) else awaiting(awaitable)
-    try:
-        waiting_for = steps.send(None)
-        while True:
-            owner = timeline[-2]
-            log(SUSPENDED)
-            log(clock())
-            value = thrown = None
-            try:
-                value = yield waiting_for
-            except BaseException as error:
-                thrown = error  # it must not be "being handled" while the app goes on
-            log(owner)
-            log(clock())
-            waiting_for = steps.send(value) if thrown is None else steps.throw(thrown)
-    except StopIteration as stop:
-        return stop.value
-
-
-@dataclass(slots=True)
-class Steppers:
-    """A switch: whether the tasks of a request are stepped."""
-
-    on: bool
-
-
-def stepping_probe(
-    probe: Probe, timeline: Log, clock: Clock, steppers: Steppers, outer: dict[Owner, Owner], *, beside: bool = False
-) -> Probe:
-    """Return a probe that steps the task a layer begins, with the owners outside such layers in `outer`.
-
-    `beside` means that such tasks run side by side: when one is over, another one may be what the request waits for.
-
-    Takes no `Probes`, which would keep itself alive: it holds the code that holds this function, and the garbage
-    collector does not look into code.
-    """
-
-    async def first_of_its_task(outside: Owner, awaitable: Awaitable[Any]) -> Any:
-        timeline.extend((outside, clock()))
-        try:
-            return await stepped(awaitable, timeline, clock)
-        finally:
-            if beside:
-                timeline.extend((SUSPENDED, clock()))
-
-    def enter(hit: Target, /, *arguments: Any, **named: Any) -> Any:
-        answer = probe(hit, *arguments, **named)
-        outside = outer.get(hit[0])
-        if outside is None or not steppers.on:
-            return answer
-        return stand_in_for_awaitable(answer, partial(first_of_its_task, outside))
-
-    return enter

@@ -18,7 +18,7 @@ from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
-from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, contested, judge_all, more_time
+from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, judge_all
 from ..asgi import loops, server
 from ..asgi.app import Observer
 from ..asgi.stack import Stack
@@ -30,7 +30,7 @@ from ..model.results import TAILS, Books, Effort, Frame, Judged, LayerReport, Qu
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Interrupted, Machine, Pieces
-from .probes import Probes, TaskLayer, task_layers
+from .probes import Probes
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
 
@@ -38,9 +38,6 @@ from .schedule import Schedule
 Progress: TypeAlias = Callable[[float | None], None]
 
 NS_PER_S = 1_000_000_000
-# If the bypass differs from the split by more than this share and this much, the inside does something else without the
-# layer (docs/decisions/0007).
-BYPASS_SHARE, BYPASS_US = 0.25, 10.0
 # Methods that RFC 9110 calls safe: only such a request may skip a layer.
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # A processor's clock that ticks more slowly than this tells nothing about a request.
@@ -102,7 +99,7 @@ class Timed:
     """The result of timing a stack.
 
     `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
-    can be trusted. `skipped` are the layers that requests skipped to time what is inside them.
+    can be trusted.
     """
 
     layers: Mapping[RowIndex, LayerReport]
@@ -113,14 +110,12 @@ class Timed:
     reference_ns: float
     effort: Effort
     notes: tuple[str, ...]
-    skipped: tuple[TaskLayer, ...] = ()
 
 
 class Timing:
     """One stack being timed.
 
     `looks_before` is the number of looks at samples that were discarded. These looks have spent their share of ALPHA.
-    Requests of the split skip the layers in `left_out`.
     """
 
     def __init__(
@@ -132,7 +127,6 @@ class Timing:
         environment: Environment,
         pace: Pace,
         looks_before: int = 0,
-        left_out: Sequence[TaskLayer] = (),
     ) -> None:
         self.stack = stack
         self.layers = layers
@@ -150,7 +144,6 @@ class Timing:
         self.failed_before: frozenset[BudgetKey] = frozenset()
         self.first_look = self.schedule.first_look(pace.request_ns)
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
-        self.left_out = left_out
         self.begun_ns = environment.clock()
         # Real interruptions mean nothing on another clock.
         self.interrupted = Interrupted.now() if environment.clock is perf_counter_ns else None
@@ -165,39 +158,22 @@ class Timing:
 
         # Each thread has a processor's clock of its own, and these cannot be compared.
         cpu_clock = None if self.stack.threads else self.environment.cpu_clock
-        shown = [bounded.entry for bounded in self.layers]
-        passable = [layer for layer in task_layers(self.stack) if layer.index in shown]
         sampler = Sampler(
             probes(self.environment.clock),
             probes(cpu_clock) if cpu_clock else None,
-            passable,
             timed,
             self.environment.rng,
             pace.sent,
             self.schedule,
             self.schedule.turn(pace.request_ns),
             self.environment.hop if self.hops else None,
-            self.left_out,
             by_message=pace.streamed and self._reads_messages,
         )
         percentiles_us = [us for one in self.layers for quantity, us in one.bounds.items() if quantity in TAILS]
         if percentiles_us:
             sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
         sampler.samples.received = pace.received
-        needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
-        why_not = self._no_bypass(caller.template.line.method, needed_ns)
-        if why_not is not None:
-            sampler.refused = {layer.index: why_not for layer in passable}
         return sampler
-
-    def _no_bypass(self, method: str, needed_ns: float) -> str | None:
-        """Return why no layer is bypassed, None if some can be. The bypasses would take `needed_ns`."""
-        if method not in SAFE_METHODS:
-            return f"a {method} request is sent past no layer"
-        if needed_ns > self.settings.max_time_s * NS_PER_S:
-            longer = more_time(needed_ns / NS_PER_S, time=self.settings.more_time)
-            return f"above so slow an app that takes longer than the time for it: {longer}"
-        return None
 
     @property
     def _reads_messages(self) -> bool:
@@ -269,6 +245,11 @@ class Timing:
         return max(self.schedule.failure_time_s, self.schedule.watched_time_s - self.environment.machine.watched_s)
 
     @property
+    def savings_ns(self) -> float:
+        """The time for measuring what leaving out each layer saves."""
+        return self.schedule.savings_share * self.settings.max_time_s * NS_PER_S
+
+    @property
     def seconds(self) -> Seconds:
         """The time since sampling began."""
         return (self.environment.clock() - self.begun_ns) / NS_PER_S
@@ -289,7 +270,7 @@ class Timing:
                 limit_s = min(self.schedule.precision_time_s, limit_s)
         factor = 2 ** max(0, self.looks - 2)
         deadline = Deadline(self.begun_ns + round(share * limit_s * NS_PER_S), self.environment.clock, tick)
-        await self.sampler.look(self.first_look * factor, self.schedule.first_look_pairs * factor, deadline, wanted)
+        await self.sampler.look(self.first_look * factor, deadline, wanted)
 
     def _wanted(self, look: Look) -> set[Part] | None:
         """Return the parts that undecided verdicts depend on.
@@ -303,39 +284,11 @@ class Timing:
         for row in look.rows:
             for quantity, bound in row.bounded.bounds.items():
                 if look.judgements[row.layer.index, quantity].verdict == "undecided":
-                    wanted |= self._depends_on(row, look, quantity, bound)
+                    wanted |= _depends_on(row, look, quantity, bound)
         for frame in self.frames:
             if look.judgements[frame].verdict == "undecided":
                 wanted.add("whole" if frame == "total" else "split")
         return wanted or None
-
-    def _depends_on(self, row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
-        """Return the parts that the verdict on a layer's budget depends on; none if no time would bring a verdict.
-
-        The split is one part, because the costs of probes and steppers are estimated from all of it.
-        """
-        teller, found = told_by(row, look.rows), look.estimates
-        if teller is None or teller.entry is None or bound <= found.least_us:
-            return set()
-        if quantity == "us_per_message":
-            return {"split"} if teller.messages else set()
-        if quantity in TAILS:
-            return {"split"}
-        us = teller.estimate_of(quantity)
-        if us is None and found.in_threads and quantity == "busy_us":
-            return set()
-        if teller is not row and us is not None and us.low > bound:
-            return set()  # a merged layer, whose neighbour alone is over the budget
-        busy = quantity == "busy_us"
-        wanted: set[Part] = {"cpu"} if busy else set()
-        if teller.entry not in self._pending():
-            return wanted | {"split"}
-        # With more null layers in the split the detection limit may fall below the budget.
-        below_limit = found.least_us < bound < found.detection_limit_us
-        # The busy time is the bypass less the wait, which the split and the processor's clock tell.
-        if busy or below_limit or contested(teller, quantity, bound, found):
-            wanted.add("split")
-        return wanted | {teller.entry}
 
     # ---- judging ------------------------------------------------------------------------------------------------
 
@@ -343,24 +296,16 @@ class Timing:
         """Judge every budget of time by all samples so far."""
         if self.latest is not None:
             self.failed_before = self.latest.failed
-        found = self._estimated()
-        while self._refused_bypass(found):
-            found = self._estimated()
         self.latest = judge_all(
             self.layers,
-            found,
+            self._estimated(),
             self.frames,
             self._effort(),
             endpoint=self.stack.endpoint,
-            pending=() if self.over else self._pending(),
             crowded=self.environment.turn.crowded,
             time=self.settings.more_time,
         )
         return self.latest
-
-    def _pending(self) -> list[EntryIndex]:
-        """The entries of the layers that are bypassed."""
-        return [layer.index for layer in self.sampler.bypassable]
 
     def _estimated(self) -> Estimates:
         if self.sampler.full_log:
@@ -382,21 +327,6 @@ class Timing:
         """Return the interruptions since sampling began."""
         now = None if self.interrupted is None else Interrupted.now()
         return NONE if self.interrupted is None or now is None else self.interrupted.until(now)
-
-    def _refused_bypass(self, found: Estimates) -> bool:
-        """Refuse the outermost bypass that differs too much from the split; return whether there is one."""
-        for layer in self.sampler.bypassable:
-            bypass, split = found.bypass.get(layer.index), found.split[layer.index]
-            if bypass is None or not bypass.bounded or not split.bounded:
-                continue
-            slack = BYPASS_SHARE * abs(split.estimate) + BYPASS_US
-            if bypass.low > split.high + slack or bypass.high < split.low - slack:
-                reason = (
-                    f"the app takes another way without it: {bypass.estimate:.0f} µs less, not {split.estimate:.0f}"
-                )
-                self.sampler.refuse(layer.index, reason)
-                return True
-        return False
 
     def _known(self, look: Look) -> bool:
         """Return whether more requests would change no verdict and no figure that is shown."""
@@ -424,7 +354,7 @@ class Timing:
         stopped = not self.environment.precise and look.kept and not look.precise
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         told = self.stack.without_asgi
-        notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework, outside_told=told)
+        notes = remarks(look, endpoint, stopped=stopped, framework=framework, outside_told=told)
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: self._report(row, look) for row in look.rows},
@@ -435,7 +365,6 @@ class Timing:
             reference_ns=look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
-            skipped=tuple(self.sampler.bypassable),
         )
 
     def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
@@ -465,6 +394,23 @@ class Timing:
         bounded = all(part.bounded for part in [*parts, found.whole])
         residue_us = math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
         return Books(found.whole, found.outside, endpoint, residue_us)
+
+
+def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
+    """Return the parts that the verdict on a layer's budget depends on; none if no time would bring a verdict."""
+    teller, found = told_by(row, look.rows), look.estimates
+    if teller is None or teller.entry is None or bound <= found.least_us:
+        return set()
+    if quantity == "us_per_message":
+        return {"split"} if teller.messages else set()
+    if quantity in TAILS:
+        return {"split"}
+    us = teller.estimate_of(quantity)
+    if us is None and found.in_threads and quantity == "busy_us":
+        return set()
+    if teller is not row and us is not None and us.low > bound:
+        return set()  # a merged layer, whose neighbour alone is over the budget
+    return {"split", "cpu"} if quantity == "busy_us" else {"split"}
 
 
 def _lacks_messages(key: BudgetKey, look: Look) -> bool:

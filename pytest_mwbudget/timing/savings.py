@@ -1,26 +1,28 @@
 """Measure what leaving a layer out saves: whole requests with every layer, and without one, in turns.
 
-This comes after the rows are known and shares no request with them. Whatever the app does without a layer, the rows
-stay as they are: a layer that the app cannot do without has a reason in place of a figure.
+This comes after the rows are known and shares no request with them, so it is a second witness of a verdict. Whatever
+the app does without a layer, the rows stay as they are: a layer that the app cannot do without has a reason in place of
+a figure.
 """
 
 from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..analysis.samples import Series, Split
 from ..analysis.savings import Round, other_way, savings
 from ..analysis.verdicts import more_time
+from ..analysis.witness import in_doubt, judged_by_both
 from ..asgi import loops
 from ..errors import RepetitionError, ResponseError, of_the_app
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Seconds
-from ..model.results import LayerReport
+from ..model.results import Counts, LayerReport
 from ..model.saves import Saves
-from ..model.stack import EntryIndex
+from ..model.stack import EntryIndex, RowIndex
 from .bypasses import Bypasses, inner_app
 from .host_speed import reference_ns
 from .run import NS_PER_S, SAFE_METHODS, Timed, Timing
@@ -31,30 +33,34 @@ TRIAL_S: Seconds = 1.0
 TRIAL_FACTOR = 20
 
 
-async def with_saves(timing: Timing, timed: Timed) -> Timed:
-    """Add to each row what leaving its layer out saves, within a share of the time limit; nothing if that is 0."""
+async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Counts]) -> Timed:
+    """Compare rows with what leaving out their layers saves: all rows for reports, else those with verdicts in doubt.
+
+    `counts` are those of the rows. Verdicts that the comparison contradicts become undecided.
+    """
     __tracebackhide__ = True
-    if not timing.schedule.savings_share:
+    schedule, everything = timing.schedule, timing.environment.saves
+    rows = {b.layer.index: b.entry for b in timing.layers if b.layer.merged_with is None and b.entry is not None}
+    doubtful = {row for row in rows if in_doubt(timed.layers[row], counts.get(row))}
+    if everything and schedule.savings_share:
+        wanted, most_ns, rounds = {*rows}, timing.savings_ns, schedule.most_savings
+    else:
+        wanted, most_ns, rounds = doubtful, schedule.witness_ns, schedule.witness_rounds
+    if not wanted or not most_ns:
         return timed
-    rows = {bounded.layer.index: bounded.entry for bounded in timing.layers if bounded.layer.merged_with is None}
     begin = timing.environment.clock()
-    run = Savings(timing, timed.books.total.estimate * 1000)
-    found = await run.measured([entry for entry in rows.values() if entry is not None])
+    run = Savings(timing, timed.books.total.estimate * 1000, most_ns, rounds)
+    saved = await run.measured([rows[row] for row in sorted(wanted)])
+    layers = dict(timed.layers)
+    for row in wanted:
+        saves, report = saved[rows[row]], layers[row]
+        if row in doubtful and saves.us is not None:
+            layers[row] = judged_by_both(report, saves.us)
+        if everything:
+            layers[row] = replace(layers[row], saves=_of_the_layer(saves, report))
     seconds = (timing.environment.clock() - begin) / NS_PER_S
-    return replace(
-        timed,
-        layers={
-            row: replace(report, saves=_of_the_layer(found[entry], report))
-            if (entry := rows.get(row)) is not None
-            else report
-            for row, report in timed.layers.items()
-        },
-        effort=replace(
-            timed.effort,
-            requests=timed.effort.requests + run.requests,
-            seconds=timed.effort.seconds + seconds,
-        ),
-    )
+    requests, seconds = timed.effort.requests + run.requests, timed.effort.seconds + seconds
+    return replace(timed, layers=layers, effort=replace(timed.effort, requests=requests, seconds=seconds))
 
 
 def _of_the_layer(saves: Saves, report: LayerReport) -> Saves:
@@ -65,15 +71,18 @@ def _of_the_layer(saves: Saves, report: LayerReport) -> Saves:
 class Savings:
     """The requests of one stack with every layer and without one. A request takes `request_ns`.
 
-    `layers` are those that the app can do without; `why` has the reason for the others.
+    They are made for `most_ns` in at most `most_rounds`. `layers` are those that the app can do without; `why` has the
+    reason for the others.
     """
 
-    def __init__(self, timing: Timing, request_ns: float) -> None:
+    def __init__(self, timing: Timing, request_ns: float, most_ns: float, most_rounds: int) -> None:
         self.timing = timing
         self.caller = timing.caller
         self.clock = timing.environment.clock
         self.schedule = timing.schedule
         self.request_ns = request_ns
+        self.most_ns = most_ns
+        self.most_rounds = most_rounds
         self.requests = 0
         self.layers: list[EntryIndex] = []
         self.rounds: list[Round] = []
@@ -116,14 +125,10 @@ class Savings:
             return f"a {method} request is sent past no layer"
         block = schedule.block_settle_calls + schedule.block_calls
         needed_ns = schedule.fewest_savings * (layers + 1) * block * self.request_ns
-        if needed_ns > self._most_ns:
+        if needed_ns > self.most_ns:
             longer = more_time(needed_ns / NS_PER_S / schedule.savings_share, time=self.timing.settings.more_time)
             return f"the app is so slow that there is too little time: {longer}"
         return None
-
-    @property
-    def _most_ns(self) -> float:
-        return self.schedule.savings_share * self.timing.settings.max_time_s * NS_PER_S
 
     async def _try_without(self, index: EntryIndex) -> None:
         """Make a first request without a layer."""
@@ -155,11 +160,11 @@ class Savings:
         limit_s = self.caller.limit_s or self.timing.settings.startup_timeout_s
         try:
             async with self.caller.loop.limited(limit_s) as extend:
-                end_ns = self.clock() + round(self._most_ns)
+                end_ns = self.clock() + round(self.most_ns)
                 deadline = Deadline(end_ns, self.clock, lambda: extend(limit_s))
                 for _ in range(self.schedule.settle_calls):
                     await self._request()
-                for _ in range(self.schedule.most_savings):
+                for _ in range(self.most_rounds):
                     if deadline.over() or not self.layers:
                         return
                     await self._round(deadline)
@@ -192,7 +197,7 @@ class Savings:
 
         Between two requests a log of the split is evaluated, as between those of the total.
         """
-        before, discarded = reference_ns(self.clock), Split(frozenset())
+        before, discarded = reference_ns(self.clock), Split()
         with self.bypasses.without(left_out):
             for number in range(self.schedule.block_settle_calls + self.schedule.block_calls):
                 try:

@@ -33,7 +33,6 @@ class Schedule:
     first_look_ns: int = 500_000_000
     fewest_first: int = 64
     most_first: int = 128
-    first_look_pairs: int = 16
     # Before the app is warm: this many looks in this share of the time limit. On a busy machine the first look may have
     # too few quiet moments.
     first_sight_looks: int = 2
@@ -56,13 +55,9 @@ class Schedule:
     # Calls that do not count after code was patched, until CPython has specialised it again.
     settle_calls: int = 32
     settle_ns: int = 20_000_000
-    # The calls of a block of a bypass's pair, and the calls before them that do not count.
+    # The calls of a block with or without a layer, and the calls before them that do not count.
     block_calls: int = 4
     block_settle_calls: int = 1
-    # A layer is bypassed only if there is time for this many calls, which there is not above a slow endpoint.
-    bypass_calls: int = 1000
-    # One request in this many runs without steppers, to measure their cost.
-    stepless_every: int = 4
     # For this many requests, one more is made whose probes read the processor's clock.
     cpu_every: int = 4
     # For this many requests, one more is made without probes.
@@ -75,6 +70,9 @@ class Schedule:
     savings_share: float = 0.2
     most_savings: int = 1000
     fewest_savings: int = 16
+    # The same for layers whose verdict is in doubt.
+    witness_ns: int = 800_000_000
+    witness_rounds: int = 64
     # Growth is looked for in this many requests at most, in legs, and for this time. The objects of some requests are
     # followed through more requests, both at most this many and for this time.
     trend_requests: int = 6000

@@ -1,0 +1,68 @@
+"""Judge a layer by two witnesses: by its row, and by what leaving it out saves in whole requests. Pure; no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import tagged
+from ..model.estimate import Estimate
+from ..model.results import COUNTED, Counts, LayerReport, Quantity
+from .estimates import SHARED_SHARE
+from .verdicts import fails_above
+
+# A saving and a row may differ by this much and this share, which are known errors of the rows.
+WITNESS_US, WITNESS_SHARE = 3.0, SHARED_SHARE
+# To create an object takes at least this long. Fewer objects than in OBJECTS_US are not looked at.
+OBJECT_US, OBJECTS_US = 0.01, 2.0
+# The quantities of which a saving is the whole.
+WHOLE: frozenset[Quantity] = frozenset(("us", "busy_us"))
+
+
+def in_doubt(report: LayerReport, counts: Counts | None) -> bool:
+    """Return whether a verdict on the time of a layer should not stand on its row alone.
+
+    A failure never does. Nor does a pass of a layer that spawns tasks, or that creates more objects than its row has
+    time for: somebody else may have been charged with what it does.
+    """
+    if report.us is None:
+        return False
+    verdicts = {judged.verdict for quantity, judged in report.judged.items() if quantity not in COUNTED}
+    if "fail" in verdicts:
+        return True
+    if "us" not in report.judged or "pass" not in verdicts or counts is None:
+        return False
+    objects = counts.objects.count if counts.objects else 0
+    return report.layer.runs_task or counts.tasks.count > 0 or objects * OBJECT_US > max(OBJECTS_US, report.us.high)
+
+
+def judged_by_both(report: LayerReport, saved: Estimate) -> LayerReport:
+    """Return a layer with verdicts by its row and by what leaving it out saves; undecided where the two disagree.
+
+    A failure stands if both are over the budget.
+    """
+    own = report.us
+    if own is None or not contradicts(saved, own):
+        return report
+    judged = dict(report.judged)
+    for quantity, one in report.judged.items():
+        failed = one.verdict == "fail" and (quantity not in WHOLE or saved.low <= one.bound)
+        kept_only_by_row = one.verdict == "pass" and quantity in WHOLE and saved.low > fails_above(one.bound, 1.0)
+        if quantity not in COUNTED and (failed or kept_only_by_row):
+            judged[quantity] = replace(one, verdict="undecided", reason=_contradicted(saved, own))
+    return replace(report, judged=judged)
+
+
+def contradicts(saved: Estimate, own: Estimate) -> bool:
+    """Return whether a saving and a row differ by more than both intervals and the known error explain."""
+    slack = WITNESS_US + WITNESS_SHARE * max(abs(own.estimate), abs(saved.estimate))
+    return saved.low > own.high + slack or saved.high < own.low - slack
+
+
+def _contradicted(saved: Estimate, own: Estimate) -> str:
+    return tagged(
+        f"by its row the layer takes {own.estimate:.1f} µs ({own.low:.1f} to {own.high:.1f}), but a whole request"
+        f" without it is {saved.estimate:.1f} µs shorter ({saved.low:.1f} to {saved.high:.1f}): the app does something"
+        " else without the layer, or a row is charged with the work of another layer; use a budget of counts for this"
+        " layer",
+        "contradicted",
+    )

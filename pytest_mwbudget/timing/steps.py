@@ -1,0 +1,226 @@
+"""Log whose work the event loop runs, at the begin and at the end of each of its steps.
+
+A step is what the loop runs without a break: a task up to its next suspension, or a callback. A task or a callback
+belongs to the owner that started it, until the task enters a layer. Work that was there before the request belongs to
+`others`. So a row is charged with what it starts, in time as in counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from types import BuiltinMethodType, MethodType
+from typing import Any
+
+from ..asgi import loops
+from ..interpreter import internals
+from ..interpreter.clocks import Clock
+from ..model.stack import ASIDE, SUSPENDED, Owner
+from .probe_code import Log
+
+# The types of asyncio's own callbacks, which hold their task: a step in C, a wakeup in C, both in Python.
+STEP, HOLDERS = "TaskStepMethWrapper", frozenset((BuiltinMethodType, MethodType))
+# Tasks in C and in Python.
+TASKS = (asyncio.Task, asyncio.tasks._PyTask)  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True)
+class _Task:
+    """The owner that started a task, and the owner that goes on in its next step.
+
+    As long as both are the same, the task has entered no layer: it runs beside the request, which does not wait for
+    each of its steps.
+    """
+
+    born: Owner
+    resumes: Owner
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps of the running loop, logged to `timeline`."""
+
+    timeline: Log
+    clock: Clock
+    others: Owner
+    tasks: dict[Any, _Task] = field(default_factory=dict)
+    # Returns the running task.
+    running: Callable[[], Any] = asyncio.current_task
+
+    @contextmanager
+    def logged(self) -> Iterator[None]:
+        """Log the steps of the running loop in the block."""
+        loop = loops.current()
+        try:
+            with self._of_trio(loop) if isinstance(loop, loops.TrioLoop) else self._of_asyncio(loop.loop):
+                yield
+        finally:
+            self.tasks.clear()
+
+    def forget_ended(self) -> None:
+        """Forget the tasks of asyncio that are over."""
+        for task in [task for task in self.tasks if isinstance(task, TASKS) and task.done()]:
+            del self.tasks[task]
+
+    def begins(self) -> None:
+        """Note that the running task makes a request, which nobody in a request started."""
+        if self.tasks:
+            self.tasks[self.running()].born = self.others
+
+    def _started(self, task: Any) -> _Task:
+        """Note that the current owner has started a task."""
+        owner = Owner(self.timeline[-2])
+        state = self.tasks[task] = _Task(owner, owner)
+        return state
+
+    def _resume(self, state: _Task) -> None:
+        now = self.clock()
+        if state.resumes == state.born:
+            self.timeline.extend((ASIDE, now, state.born, now))
+        else:
+            self.timeline.extend((state.resumes, now))
+
+    def _suspend(self, state: _Task) -> None:
+        state.resumes = Owner(self.timeline[-2])
+        self.timeline.extend((SUSPENDED, self.clock()))
+
+    # ---- asyncio --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _of_asyncio(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Replace the methods that take callbacks by attributes of the loop, which asyncio's code in C finds."""
+        for task in asyncio.all_tasks(loop):
+            self.tasks[task] = _Task(self.others, self.others)
+        with ExitStack() as stack:
+            for name, scheduling in self._scheduling(loop).items():
+                stack.enter_context(loops.replaced(loop, name, scheduling))
+            own = loop.get_task_factory()
+            constructor = internals.eager_constructor(own)
+            if constructor is not None:
+                eager: Any = asyncio.create_eager_task_factory  # type: ignore[attr-defined, unused-ignore]
+                loop.set_task_factory(eager(self._constructing(constructor)))
+                stack.callback(loop.set_task_factory, own)
+            yield
+
+    def _scheduling(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[..., Any]]:
+        """Return functions that schedule callbacks as the loop's methods do, and log when these run.
+
+        Closures with as few calls as possible, because they run in timed requests.
+        """
+        known, timeline = self.tasks.get, self.timeline
+        stepped, called = _logging(timeline, self.clock)
+        call_soon, call_later, call_at = loop.call_soon, loop.call_later, loop.call_at
+
+        def logged(callback: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+            """Return what is to be called, and its arguments."""
+            if callback is stepped or callback is called:
+                return (callback, *arguments)  # a method of the loop has called another one
+            task = _stepped_by(callback)
+            if task is None:
+                return (called, Owner(timeline[-2]), callback, *arguments)
+            return (stepped, known(task) or self._started(task), callback, *arguments)
+
+        def soon(callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
+            if type(callback) is BuiltinMethodType and type(callback.__self__) is asyncio.Task:
+                state = known(callback.__self__)
+                if state is not None:  # the most frequent callback
+                    return call_soon(stepped, state, callback, *arguments, context=context)
+            return call_soon(*logged(callback, *arguments), context=context)
+
+        def later(delay: float, callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
+            return call_later(delay, *logged(callback, *arguments), context=context)
+
+        def at(when: float, callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
+            return call_at(when, *logged(callback, *arguments), context=context)
+
+        return {"call_soon": soon, "call_later": later, "call_at": at}
+
+    def _constructing(self, constructor: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the constructor of tasks whose first step runs inside it, as a part of what the caller does."""
+
+        def constructed(*arguments: Any, **named: Any) -> Any:
+            starter = Owner(self.timeline[-2])
+            task = constructor(*arguments, **named)
+            if not task.done():
+                self.tasks[task] = _Task(starter, Owner(self.timeline[-2]))
+            if self.timeline[-2] != starter:
+                self.timeline.extend((starter, self.clock()))
+            return task
+
+        return constructed
+
+    # ---- trio -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _of_trio(self, loop: loops.TrioLoop) -> Iterator[None]:
+        instrument, self.running = _Instrument(self), loop.task
+        loop.trio.lowlevel.add_instrument(instrument)
+        try:
+            yield
+        finally:
+            loop.trio.lowlevel.remove_instrument(instrument)
+
+
+def _stepped_by(callback: Callable[..., Any]) -> object | None:
+    """Return the task of asyncio that a callback steps, None for another callback."""
+    kind = type(callback)
+    if kind not in HOLDERS and kind.__name__ != STEP:
+        return None
+    task: object = callback.__self__  # type: ignore[attr-defined]
+    return task if issubclass(type(task), TASKS) else None
+
+
+def _logging(timeline: Log, clock: Clock) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return functions that run a step of a task, and another callback, and log it."""
+    log = timeline.append
+
+    def stepped(state: _Task, step: Callable[..., Any], /, *arguments: Any) -> None:
+        owner, now = state.resumes, clock()
+        if owner == state.born:
+            log(ASIDE)
+            log(now)
+        log(owner)
+        log(now)
+        try:
+            step(*arguments)
+        finally:
+            state.resumes = Owner(timeline[-2])
+            log(SUSPENDED)
+            log(clock())
+
+    def called(owner: Owner, callback: Callable[..., Any], /, *arguments: Any) -> None:
+        now = clock()
+        timeline.extend((ASIDE, now, owner, now))
+        try:
+            callback(*arguments)
+        finally:
+            timeline.extend((SUSPENDED, clock()))
+
+    return stepped, called
+
+
+class _Instrument:
+    """What trio calls at each step. Not a subclass of `trio.abc.Instrument`, because trio may not be installed."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.task_spawned = steps._started
+        self.over: Any = None
+
+    def before_task_step(self, task: Any) -> None:
+        steps = self.steps
+        steps._resume(steps.tasks.get(task) or steps.tasks.setdefault(task, _Task(steps.others, steps.others)))
+
+    def task_exited(self, task: Any) -> None:
+        self.over = task  # before the end of its last step
+
+    def after_task_step(self, task: Any) -> None:
+        state = self.steps.tasks.get(task)
+        if state is not None:
+            self.steps._suspend(state)
+        if task is self.over:
+            self.over = None
+            self.steps.tasks.pop(task, None)
