@@ -32,10 +32,8 @@ from starlette.routing import Route
 from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.asgi import server
-from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
-from pytest_mwbudget.timing.probe_code import stepped
-from pytest_mwbudget.timing.probes import Probes, task_layers
+from pytest_mwbudget.timing.probes import Probes
 
 from . import apps
 from .apps import (
@@ -94,7 +92,7 @@ def observed(app: App, url: str = "/", **options: Any) -> tuple[server.Exchange,
             with everything_on(probes, place, blanks):
                 probed = await call(probes.watch)
                 probed = await call(probes.watch)
-            owners = list(probes.log)[::2]
+            owners = probes.read()[::2]
             assert (plain.status, probes.null_owner in owners) == (probed.status, True)
         return plain, probed, owners
 
@@ -336,7 +334,7 @@ def test_everything_is_off_after_an_exception(error: BaseException) -> None:
 def test_everything_is_off_when_a_probe_cannot_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = stack_of(Noop(outer(Slots(hello))))
     probes = Probes(stack)
-    real = probes._outer_probe
+    real = probes._probe
     placed = 0
 
     def fails_at_the_second(site: Any) -> Any:
@@ -346,7 +344,7 @@ def test_everything_is_off_when_a_probe_cannot_be_placed(monkeypatch: pytest.Mon
             raise KeyboardInterrupt
         return real(site)
 
-    monkeypatch.setattr(probes, "_outer_probe", fails_at_the_second)
+    monkeypatch.setattr(probes, "_probe", fails_at_the_second)
     with unchanged_code(), pytest.raises(KeyboardInterrupt), probes.installed(probes.probed):
         pytest.fail("not reached")
     assert placed == 2
@@ -492,7 +490,7 @@ def test_a_listener_in_a_task_of_its_own_does_not_take_the_time() -> None:
         return probes
 
     probes = asyncio.run(main())
-    owners, times = list(probes.log)[::2], list(probes.log)[1::2]
+    owners, times = probes.read()[::2], list(probes.log)[1::2]
     [jump] = [place for place in range(1, len(times)) if times[place] - times[place - 1] > 999]
     assert owners[jump - 1] == 2  # the endpoint, not the harness
 
@@ -624,164 +622,10 @@ def test_a_decorator_that_awaits_coroutines_only() -> None:
     same(AsksFirst(Noop(AsksFirst(hello))))
 
 
-# ---- bypass -----------------------------------------------------------------------------------------------------
+# ---- steps of the event loop ------------------------------------------------------------------------------------
 
 
-def test_task_layers() -> None:
-    stack = stack_of(Noop(InATask(Noop(InATask(hello)))))
-    assert [(layer.index, layer.child) for layer in task_layers(stack)] == [(1, 2), (3, 4)]
-    assert task_layers(stack_of(Noop(hello))) == []
-
-
-def test_bypass_leaves_the_layer_out_and_nothing_else() -> None:
-    entered: list[str] = []
-
-    class Tells(Noop):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            entered.append("inside")
-            await self.app(scope, receive, send)
-
-    class TaskLayer(Noop):
-        async def __call__(self, *args: Any) -> None:
-            entered.append("layer")
-            await asyncio.create_task(self.app(*args))
-
-    async def main() -> None:
-        call = await caller(Noop(TaskLayer(Tells(hello))))
-        probes = Probes(await discovered(call))
-        [layer] = task_layers(probes.stack)
-        entered.clear()
-        with probes.installed(probes.probed):
-            with probes.bypassed([layer]):
-                await call(probes.watch)
-            assert entered == ["inside"]
-            assert {1, 2, 3, 4} <= set(list(probes.log)[::2])
-            await call(probes.watch)
-            assert entered == ["inside", "layer", "inside"]
-
-    with unchanged_code():
-        asyncio.run(main())
-
-
-# ---- steppers ---------------------------------------------------------------------------------------------------
-
-
-@types.coroutine
-def suspend(value: object = None) -> Generator[object, object, object]:
-    return (yield value)
-
-
-def step(coroutine: Any) -> tuple[Any, list[int]]:
-    log = [HARNESS, 0]
-    return stepped(coroutine, log, Ticks()), log
-
-
-def test_a_stepper_passes_values_both_ways() -> None:
-    async def work() -> Any:
-        return [await suspend("a"), await suspend("b")]
-
-    for make in (lambda work: work, lambda work: step(work)[0]):
-        steps = make(work())
-        assert steps.send(None) == "a"
-        assert steps.send(1) == "b"
-        with pytest.raises(StopIteration) as stop:
-            steps.send(2)
-        assert stop.value.value == [1, 2]
-
-
-def test_a_stepper_notes_suspensions_and_whose_time_begins_again() -> None:
-    async def work() -> None:
-        log.extend([5, 0])
-        await suspend()
-
-    log: list[int] = [HARNESS, 0]
-    steps = stepped(work(), log, Ticks())
-    steps.send(None)
-    log.extend([7, 0])  # another task of the request
-    with pytest.raises(StopIteration):
-        steps.send(None)
-    assert log[::2] == [HARNESS, 5, SUSPENDED, 7, 5]
-
-
-def test_a_stepper_throws_what_is_thrown() -> None:
-    error = LookupError()
-    caught: list[Any] = []
-
-    async def work() -> str:
-        try:
-            await suspend()
-        except LookupError as got:
-            caught.append(got)
-        caught.append(sys.exception())
-        try:
-            await suspend()
-        except asyncio.CancelledError:
-            return "cancelled"
-        return "not reached"
-
-    steps, _ = step(work())
-    steps.send(None)
-    steps.throw(error)
-    with pytest.raises(StopIteration) as stop:
-        steps.throw(asyncio.CancelledError())
-    assert stop.value.value == "cancelled"
-    assert caught == [error, None]
-
-
-def test_a_new_exception_has_no_foreign_context() -> None:
-    async def work() -> None:
-        with suppress(LookupError):
-            await suspend()
-        raise ValueError("new")
-
-    steps, _ = step(work())
-    steps.send(None)
-    with pytest.raises(ValueError, match="new") as caught:
-        steps.throw(LookupError())
-    assert caught.value.__context__ is None
-
-
-def test_a_stepper_closes_what_it_steps() -> None:
-    closed: list[str] = []
-
-    async def work() -> None:
-        try:
-            await suspend()
-        finally:
-            closed.append("closed")
-
-    steps, _ = step(work())
-    steps.send(None)
-    steps.close()
-    assert closed == ["closed"]
-
-    async def stubborn() -> None:
-        try:
-            await suspend()
-        except GeneratorExit:
-            await suspend()
-
-    steps, _ = step(stubborn())
-    steps.send(None)
-    with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
-        steps.close()
-    steps.close()  # The second close succeeds, so the garbage collector need not close the coroutine.
-
-
-def test_a_stepper_takes_any_awaitable() -> None:
-    class Simple:
-        def __await__(self) -> Any:
-            return iter([None])
-
-    async def main() -> Any:
-        log = [HARNESS, 0]
-        await stepped(Simple(), log, Ticks())
-        return await stepped(asyncio.ensure_future(asyncio.sleep(0, "done")), log, Ticks())
-
-    assert asyncio.run(main()) == "done"
-
-
-def test_cancellation_goes_through_steppers() -> None:
+def test_cancellation_goes_through_steps() -> None:
     seen: list[str] = []
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
@@ -804,20 +648,8 @@ def test_cancellation_goes_through_steppers() -> None:
     assert set(seen) == {"cancelled"}
 
 
-def test_a_stack_that_has_tasks_is_stepped_only_when_asked() -> None:
-    stack: Stack = stack_of(Noop(InATask(hello)))
-    probes = Probes(stack)
-    assert probes.stepping
-    with probes.stepping_set(on=False):
-        assert not probes.stepping
-    assert probes.stepping
-    plain = Probes(stack_of(Noop(hello)))
-    with plain.stepping_set(on=True):
-        assert not plain.stepping
-
-
 def test_a_stack_in_which_a_task_waits_is_stepped_as_well() -> None:
-    """Step a stack without tasks too: only a stepper notices the suspension of its single task."""
+    """Log the steps of a stack without tasks too: only they show the suspension of its single task."""
 
     class Waits(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -829,12 +661,10 @@ def test_a_stack_in_which_a_task_waits_is_stepped_as_well() -> None:
         stack = await discovered(call)
         assert not stack.tasks
         probes = Probes(stack, suspending=suspending)
-        assert probes.steppable == probes.stepping == suspending
-        with probes.stepping_set(on=False):
-            assert not probes.stepping
+        assert probes.steppable == suspending
         with probes.installed(probes.probed):
             await call(probes.watch)
-        return list(probes.log)[::2].count(SUSPENDED)
+        return probes.read()[::2].count(SUSPENDED)
 
     assert asyncio.run(suspensions(True)) == 1
     assert asyncio.run(suspensions(False)) == 0

@@ -16,10 +16,11 @@ import wrapt
 
 from pytest_mwbudget.analysis.estimates import Estimates, estimate
 from pytest_mwbudget.analysis.event_log import spent
-from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Split
+from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
+from pytest_mwbudget.model.stack import probed_parent
 from pytest_mwbudget.timing.probes import Probes
 
 from .apps import App, Noop, SyncCall, caller, discovered, hello
@@ -61,7 +62,7 @@ def calls(
         with probes.installed(probes.probed), garbage_collection_paused():
             sent = await messages_by_entry(call, probes)
             samples = Samples(probes.probed, sent)
-            split = samples.splits[0] = Split(frozenset(range(len(stack.entries) + 1)))
+            split = samples.split
             nulls = [
                 Null(index, BlankLayers(count, wrapping))
                 for index, count, wrapping in itertools.product(probes.probed, (1, 4), (False, True))
@@ -72,7 +73,6 @@ def calls(
                     await call(probes.watch)
                 used = spent(probes.read(), probes.owners)
                 split.add(1000.0, null, used.ns[probes.null_owner], used)
-                samples.inside.add(sum(used.ns), 1000.0)
                 samples.messages = used.messages
             samples.of_parts = probes.messages_of_parts(probes.read())
         times = [len(entry.parents) for entry in stack.entries]
@@ -89,7 +89,7 @@ async def messages_by_entry(call: server.Caller, probes: Probes) -> dict[int, in
     owners = log[::2]
     # Each message, and finally the return, changes from the entry's owner to the owner outside.
     for index in probes.probed:
-        outer = probes.owner_of_parent(index)
+        outer = probed_parent(probes.stack.entries, index, probes.probed)[0]
         pairs = itertools.pairwise(owners)
         counted[index] = max(0, sum(pair == (index + 1, outer) for pair in pairs) - 1)
     return counted

@@ -67,8 +67,9 @@ class Steps:
 
     def begins(self) -> None:
         """Note that the running task makes a request, which nobody in a request started."""
-        if self.tasks:
-            self.tasks[self.running()].born = self.others
+        state = self.tasks.get(self.running()) if self.tasks else None
+        if state is not None:  # an eager task is known after its first step
+            state.born = self.others
 
     def _started(self, task: Any) -> _Task:
         """Note that the current owner has started a task."""

@@ -1,0 +1,301 @@
+"""Work beside a request is charged to who started it, on every loop, with a clock that counts calls."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import StreamingResponse
+
+from pytest_mwbudget.analysis.event_log import Spent, spent
+from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
+from pytest_mwbudget.model.stack import OTHERS
+from pytest_mwbudget.timing.probes import Probes
+
+from .apps import App, Noop, caller, discovered, hello, respond, stack_of
+from .test_truth_exact import CALL_NS, CallClock
+
+LOOPS = ["asyncio", "uvloop", "trio"]
+ASYNCIO = ["asyncio", "uvloop"]
+# What a side task calls, and the most that probes, steps and the event loop call in a request.
+WORK, REST = 2000, 900
+
+
+def no_op() -> None: ...
+
+
+def work(calls: int = WORK) -> None:
+    for _ in range(calls):
+        no_op()
+
+
+async def by_row(app: App, before: Callable[[], Awaitable[None]] | None = None) -> Spent:
+    """Return the calls of the third of three requests by owner, with what `before` starts before all of them."""
+    clock = CallClock()
+    if before is not None:
+        await before()
+    call = await caller(app)
+    probes = Probes(await discovered(call), clock.read, suspending=True)
+    with probes.installed(probes.probed), garbage_collection_paused():
+        for _ in range(3):
+            with clock:
+                await call(probes.watch)
+    return spent(probes.read(), probes.owners)
+
+
+def calls(app: App, loop: Any, before: Callable[[], Awaitable[None]] | None = None) -> list[float]:
+    """Return the calls by owner: the harness, the layers from the outermost, …."""
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+    found = loops.run(loop, lambda: by_row(app, before))
+    return [ns / CALL_NS for ns in found.ns]
+
+
+def assert_charged(found: list[float], row: int, times: int = 1) -> None:
+    """Check that the work is in one row and nowhere else."""
+    assert times * WORK <= found[row] < times * WORK + REST
+    assert all(calls < REST for place, calls in enumerate(found) if place != row % len(found))
+
+
+class Yields(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        await self.app(scope, receive, send)
+
+
+class PassesOn(BaseHTTPMiddleware):
+    async def dispatch(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+
+async def record() -> None:
+    work()
+
+
+class InAGroup(Noop):
+    """Work in a task of a task group beside the app."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(record)
+            await self.app(scope, receive, send)
+
+
+class Awaited(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        task = asyncio.create_task(record())
+        await self.app(scope, receive, send)
+        await task
+
+
+class Gathered(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.gather(self.app(scope, receive, send), record())
+
+
+class Forgotten(Noop):
+    """Work in a task that nobody awaits."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.task = asyncio.create_task(record())
+        await self.app(scope, receive, send)
+
+
+class Calls(Noop):
+    """Work in callbacks of the event loop."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        asyncio.get_running_loop().call_soon(work)
+        await self.app(scope, receive, send)
+
+
+class CallsLater(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0, work)
+        loop.call_at(loop.time(), no_op)
+        await self.app(scope, receive, send)
+        await asyncio.sleep(0.001)
+
+
+SIDE_WORK: dict[str, type[Noop]] = {
+    "awaited": Awaited,
+    "gathered": Gathered,
+    "forgotten": Forgotten,
+    "callback": Calls,
+    "later": CallsLater,
+}
+
+
+@pytest.mark.parametrize("inside", [Yields, PassesOn])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_task_in_a_group_is_its_layers(loop: str, inside: Any) -> None:
+    assert_charged(calls(InAGroup(inside(Noop(hello))), loop), row=1)
+
+
+@pytest.mark.parametrize("inside", [Yields, PassesOn])
+@pytest.mark.parametrize("name", SIDE_WORK)
+@pytest.mark.parametrize("loop", ASYNCIO)
+def test_side_work_is_its_layers(loop: str, name: str, inside: Any) -> None:
+    assert_charged(calls(Noop(SIDE_WORK[name](inside(Noop(hello)))), loop), row=2)
+
+
+@pytest.mark.parametrize("loop", ASYNCIO)
+def test_tasks_of_side_tasks_are_their_layers(loop: str) -> None:
+    class Nested(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def parent() -> None:
+                await asyncio.gather(record(), record())
+
+            task = asyncio.create_task(parent())
+            await self.app(scope, receive, send)
+            await task
+
+    assert_charged(calls(Noop(Nested(Yields(hello))), loop), row=2, times=2)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 has eager tasks")
+def test_eager_tasks_are_their_layers() -> None:
+    class Late(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def late() -> None:
+                await asyncio.sleep(0)
+                work()
+
+            task = asyncio.create_task(late())
+            await self.app(scope, receive, send)
+            await task
+
+    async def eager() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+
+    assert_charged(calls(Noop(Late(PassesOn(Noop(hello)))), "asyncio", eager), row=2)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_work_that_was_there_before_is_in_no_row(loop: str) -> None:
+    async def main() -> Spent:
+        async def worker() -> None:
+            while True:
+                work(WORK // 10)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker)
+            try:
+                return await by_row(Noop(Yields(PassesOn(Noop(hello)))))
+            finally:
+                group.cancel_scope.cancel()
+
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+    found = loops.run(loop, main)  # type: ignore[arg-type]
+    *rows, others = [ns / CALL_NS for ns in found.ns]
+    assert found.ns[OTHERS] / CALL_NS == others >= 3 * WORK // 10
+    assert max(rows) < REST
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_wait_in_send_is_a_wait_where_a_task_sends(loop: str) -> None:
+    class SlowSend(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def slow(message: Any) -> None:
+                await anyio.sleep(0.003)
+                await send(message)
+
+            await self.app(scope, receive, slow)
+
+    async def streams(scope: Any, receive: Any, send: Any) -> None:
+        async def body() -> AsyncIterator[bytes]:
+            yield b"1"
+            yield b"2"
+
+        await StreamingResponse(body())(scope, receive, send)
+
+    async def main() -> Spent:
+        call = await caller(Noop(SlowSend(Noop(streams))))
+        probes = Probes(await discovered(call), suspending=True)
+        with probes.installed(probes.probed):
+            for _ in range(3):
+                await call(probes.watch)
+        return spent(probes.read(), probes.owners)
+
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+    found = loops.run(loop, main)  # type: ignore[arg-type]
+    # Four messages, each after a wait of 3 ms, and no other row waits.
+    assert found.suspended[2] > 4 * 2.9e6
+    assert max(found.suspended[:2] + found.suspended[3:]) < 2e6
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_wait_beside_the_request_is_nobodys(loop: str) -> None:
+    """A side task sleeps and the request waits longer: the whole wait is of the row that the request waits in."""
+
+    class SleepsBeside(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep, 0.002)
+                await self.app(scope, receive, send)
+
+    class Waits(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await anyio.sleep(0.006)
+            await self.app(scope, receive, send)
+
+    async def main() -> Spent:
+        call = await caller(SleepsBeside(Waits(hello)))
+        probes = Probes(await discovered(call), suspending=True)
+        with probes.installed(probes.probed):
+            await call(probes.watch)
+        return spent(probes.read(), probes.owners)
+
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+    found = loops.run(loop, main)  # type: ignore[arg-type]
+    assert found.suspended[1] < 1.5e6
+    assert found.suspended[2] > 4.5e6  # timers of uvloop are coarse
+
+
+@pytest.mark.parametrize("loop", ASYNCIO)
+def test_the_loop_is_as_before_afterwards(loop: str) -> None:
+    async def main() -> None:
+        running = asyncio.get_running_loop()
+        before, factory = dict(vars(running)), running.get_task_factory()
+        probes = Probes(stack_of_two, suspending=True)
+        with probes.installed(probes.probed):
+            assert dict(vars(running)) != before
+        assert dict(vars(running)) == before
+        assert running.get_task_factory() is factory
+
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+    stack_of_two = stack_of(Yields(Noop(hello)))
+    loops.run(loop, main)  # type: ignore[arg-type]
+
+
+def test_a_handle_can_be_cancelled_and_keeps_its_context() -> None:
+    import contextvars
+
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="outside")
+    seen: list[str] = []
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        context.run(variable.set, "inside")
+        loop.call_soon(lambda: seen.append("never")).cancel()
+        loop.call_soon(lambda text: seen.append(text + variable.get()), "given ", context=context)
+        loop.call_later(0, lambda: seen.append(variable.get())).when()
+        await asyncio.sleep(0.001)
+        await respond(send)
+
+    calls(Yields(endpoint), "asyncio")
+    assert set(seen) == {"given inside", "outside"}
+    assert len(seen) % 2 == 0
