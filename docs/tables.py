@@ -36,7 +36,7 @@ REASONS = (
     "machine-tail",
     "other-process",
     "too-few-requests",
-    "bypass",
+    "contradicted",
     "merged",
     "not-entered",
     "not-bypassed",
