@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_mwbudget.analysis import estimates
 from pytest_mwbudget.analysis.calibration import FEWEST_NULLS, OWN_NULLS, handovers
 from pytest_mwbudget.analysis.estimates import (
-    ENOUGH_REQUESTS,
+    MOST_OF_A_STEP,
     SHARED_SHARE,
     SUSPENDING_SHARE,
     Estimates,
@@ -22,13 +23,15 @@ from pytest_mwbudget.analysis.estimates import (
 )
 from pytest_mwbudget.analysis.event_log import Spent
 from pytest_mwbudget.analysis.intervals import NEAR
-from pytest_mwbudget.analysis.samples import BlankLayers, Null, Pairs, Samples, Series, Split
+from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Series, Split
 from pytest_mwbudget.analysis.slowdown import Hops
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
 from pytest_mwbudget.timing.null_layers import BLANKS
 
 STEADY_NS = 1000.0
+# The time without a row in each request, which is part of no figure.
+UNOWNED_NS = 5_000_000.0
 # A null layer at the boundary of the outermost entry, without a blank layer.
 PLAIN = Null(0, BlankLayers(0))
 
@@ -55,16 +58,25 @@ def put(
     null: Null = PLAIN,
     suspended_ns: dict[int, float] | None = None,
     resumed: dict[int, int] | None = None,
+    others: tuple[float, int] = (0.0, 0),
 ) -> None:
-    """Add a request: the reading of its null layer, and time, suspensions and resumptions by entry (-1: the server)."""
+    """Add a request: the reading of its null layer, and time, suspensions and resumptions by entry (-1: the server).
+
+    `others` is the time and the number of steps of work that was not started in the request.
+    """
     null_owner = max(owned_ns) + 2
 
-    def column(by_entry: dict[int, float] | dict[int, int]) -> tuple[int, ...]:
+    def column(by_entry: dict[int, float] | dict[int, int], *further: float) -> tuple[int, ...]:
         # Not rounded, so that the true values stay exact.
-        return tuple(by_entry.get(owner - 1, 0) for owner in range(null_owner))  # type: ignore[misc]
+        return (*(by_entry.get(owner - 1, 0) for owner in range(null_owner)), *further)  # type: ignore[misc,return-value]
 
-    used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0), 0)  # type: ignore[arg-type]
-    split.owners |= {index + 1 for index in owned_ns}
+    others_ns, steps = others
+    used = Spent(
+        column(owned_ns, null_ns, UNOWNED_NS, others_ns),
+        column(suspended_ns or {}, 0, 0, 0),
+        column(resumed or {}, 0, 0, steps),
+        0,
+    )
     split.add(reference, null, null_ns, used)
 
 
@@ -82,19 +94,6 @@ def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -
     return found
 
 
-def pairs(saved: Series) -> Pairs:
-    """Make pairs of blocks of three requests, whose differences are the costs in `saved`."""
-    return Pairs(
-        [
-            (
-                Series([20_000 + ns - 10, 20_000 + ns + 10, 20_000 + ns], [reference] * 3),
-                Series([20_000 - 30, 20_000 + 30, 20_000], [reference] * 3),
-            )
-            for ns, reference in zip(saved.values, saved.reference, strict=True)
-        ]
-    )
-
-
 def samples(
     owned_ns: dict[int, float],
     nulls_ns: dict[int, float],
@@ -110,6 +109,8 @@ def samples(
     handed_ns: float = 0.0,
     sent: dict[int, int] | None = None,
     own_noise: float = 2.0,
+    others: tuple[float, int] = (0.0, 0),
+    whole_ns: float | None = None,
     seed: int = 7,
 ) -> Samples:
     """Make samples of a stack: the time that each entry owns, probes included (-1: the server), and null layers.
@@ -117,7 +118,8 @@ def samples(
     `suspended_ns` is the part of an entry's time in suspensions. `null_counts` is the number of requests with the null
     layer at an entry, by default 200. A null layer has one of the numbers `blanks` of blank layers, each of `blank_ns`.
     Where an entry has `sent` messages, every third null layer wraps `send`, which takes `wrap_ns` a message; the probes
-    then take `handed_ns` more for each message.
+    then take `handed_ns` more for each message. `others` is as in `put`. A request without probes takes `whole_ns`, by
+    default as long as with probes.
     """
     rng = random.Random(seed)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
@@ -127,10 +129,10 @@ def samples(
         for number in range(counts[index])
     ]
     rng.shuffle(doubled)
-    split = Split(frozenset())
+    found = Samples(tuple(nulls_ns), sent or {})
     for null in doubled:
         put(
-            split,
+            found.split,
             nulls_ns[null.index]
             + null.blanks.count * blank_ns
             + null.blanks.wrapping * (sent or {}).get(null.index, 0) * (null.blanks.count * wrap_ns + handed_ns)
@@ -139,11 +141,9 @@ def samples(
             null=null,
             suspended_ns=suspended_ns,
             resumed=resumed,
+            others=others,
         )
-    found = Samples(tuple(nulls_ns), sent or {})
-    if doubled:
-        found.splits[0] = split
-    found.whole = series(sum(owned_ns.values()), seed=40)
+    found.whole = series(sum(owned_ns.values()) if whole_ns is None else whole_ns, seed=40)
     found.messages = messages
     return found
 
@@ -306,31 +306,13 @@ def test_a_function_hands_over_what_it_sends_itself_and_what_it_wraps(
     assert handovers(entries, probed, {0: 3, 1: 2, 2: 2}) == expected
 
 
-def test_what_is_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_it() -> None:
-    taken = samples({-1: 5000, 0: 20_000}, {0: 1000})
-    taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
-    taken.probed = (0, 1)
-    found = estimated(taken, CHAIN)
-    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
-    assert found.split[1].estimate == near(30 - 2 / 2)
-
-
-def test_until_enough_requests_went_past_it_what_is_inside_comes_from_the_others() -> None:
-    for count, expected in [(ENOUGH_REQUESTS - 1, 35 - 1), (ENOUGH_REQUESTS, 30 - 1)]:
-        taken = samples({-1: 5000, 0: 20_000, 1: 35_000}, {0: 2000, 1: 2000}, suspended_ns={1: 500})
-        taken.splits[1] = samples({1: 30_000}, {1: 2000}, null_counts={1: count}, suspended_ns={1: 700}).splits[0]
-        found = estimated(taken, CHAIN)
-        assert found.split[1].estimate == near(expected)
-        assert found.suspended[1] == near(0.7 if count == ENOUGH_REQUESTS else 0.5)
-
-
 def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
     """A slowdown too small to leave out slows the layer and the probes inside it alike."""
-    split = Split(frozenset())
+    split = Split()
     for number in range(1400):
         slow = 1.04 if number % 140 < 70 else 1.0
         put(split, 1000 * slow, {-1: 0, 0: 500 * slow})
-    taken = Samples((0,), splits={0: split})
+    taken = Samples((0,), split=split)
     found = estimated(taken, CHAIN)
     assert found.split[0].estimate == pytest.approx(0, abs=1e-9)
     assert sampling_us(found.split[0], found) < 0.03
@@ -338,15 +320,12 @@ def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
 
 def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0)
-    row = taken.splits[0]
-    taken.splits[0] = replace(row, spent=[row.spent[0]] * len(row.spent))
-    taken.bypass[0] = pairs(Series([40_000.0] * 200, [STEADY_NS] * 200))
+    row = taken.split
+    taken.split = replace(row, spent=[row.spent[0]] * len(row.spent))
     found = estimated(taken, CHAIN)
     for us in (found.split[0], found.outside):
         assert us.half_width == pytest.approx(method_us(us.estimate, 25))
-    bypass = found.bypass[0]
-    assert bypass.half_width == pytest.approx(method_us(bypass.estimate, 25, suspends=True))
-    assert found.method_us == {0: bypass.half_width}
+    assert found.method_us == {0: pytest.approx(found.split[0].half_width)}
     assert found.detection_limit_us == pytest.approx(method_us(0, 25))
     assert found.whole.half_width < 0.01
 
@@ -367,8 +346,8 @@ def test_the_split_of_a_task_layer_says_what_it_shares_with_its_neighbours() -> 
 
 def test_a_row_that_suspends_is_known_to_a_few_per_cent_but_what_it_holds_as_any_other() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0, suspended_ns={0: 9000}, resumed={0: 1})
-    row = taken.splits[0]
-    taken.splits[0] = replace(row, spent=[row.spent[0]] * len(row.spent))
+    row = taken.split
+    taken.split = replace(row, spent=[row.spent[0]] * len(row.spent))
     found = estimated(taken, CHAIN)
     whole_us = found.whole.estimate
     split, holding = found.split[0], found.holding[0]
@@ -390,7 +369,7 @@ def test_rows_without_samples_are_unbounded() -> None:
     for us in (found.split[0], found.split[1], found.outside, found.whole):
         assert (us.low, us.high) == (-math.inf, math.inf)
     assert found.detection_limit_us == math.inf
-    assert found.bypass == {}
+    assert (found.step, found.others) == (ZERO, ZERO)
 
 
 def test_an_app_without_a_probe_has_a_whole_and_nothing_else() -> None:
@@ -399,86 +378,23 @@ def test_an_app_without_a_probe_has_a_whole_and_nothing_else() -> None:
     assert found.whole.estimate == near(5)
 
 
-def test_a_bypass_is_what_the_pairs_say() -> None:
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    taken.bypass = {0: pairs(series(107_000)), 1: Pairs()}
-    found = estimated(taken, CHAIN)
-    assert found.bypass[0].estimate == near(107)
-    assert set(found.bypass) == {0}
-
-
-def test_pairs_from_a_stretch_in_which_the_machine_was_slow_are_no_bypass_yet() -> None:
-    """At half speed the layer costs twice as much, and seems to differ from the layer in the split."""
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    slow = Series()
-    for _ in range(64):
-        slow.add(214_000, 2 * STEADY_NS)
-    taken.bypass = {0: pairs(slow)}
-    assert estimated(taken, CHAIN).bypass == {}
-    taken.bypass[0].blocks += pairs(series(107_000)).blocks
-    assert estimated(taken, CHAIN).bypass[0].estimate == near(107)
-
-
-def test_a_neighbour_who_comes_and_goes_within_a_pair_of_blocks_is_left_out() -> None:
-    """In no pair are both blocks undisturbed; a third of the pairs have three undisturbed requests in each block."""
-    rng = random.Random(5)
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    taken.bypass = {0: Pairs()}
-    for number in range(600):
-        free = (3, 3) if number % 3 == 0 else (4, 0) if number % 7 == 0 else (2, 0)
-        blocks = []
-        for cost, quick in zip((127_000, 20_000), free, strict=True):
-            block = Series()
-            for place in rng.sample(range(4), 4):
-                slow = 1.0 if place < quick else 1.6
-                block.add(slow * rng.uniform(0.99, 1.01) * cost, slow * STEADY_NS)
-            blocks.append(block)
-        taken.bypass[0].blocks.append((blocks[0], blocks[1]))
-    found = estimated(taken, CHAIN)
-    assert found.bypass[0].estimate == pytest.approx(107, abs=0.5)
-    assert found.bypass[0].half_width < 1 + method_us(107, found.whole.estimate, suspends=True)
-    assert found.slowdowns.bypass[0] == 1.0
-
-
-def test_where_hardly_any_pair_is_quick_slower_ones_count_and_say_so() -> None:
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    slow = series(150_000)
-    slow.reference[:] = [STEADY_NS] * 5 + [1.4 * STEADY_NS] * 195
-    assert len(pairs(slow).saved(STEADY_NS).values) == 200
-    assert len(pairs(series(150_000)).saved(STEADY_NS).values) == 200
-    taken.bypass = {0: pairs(slow)}
-    taken.splits[0].reference[:] = [1.4 * STEADY_NS] * len(taken.splits[0].reference)
-    assert estimated(taken, CHAIN).slowdowns.bypass[0] == pytest.approx(1.4)
-
-
 def test_the_last_look_has_the_chances_that_were_not_spent() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, own_noise=2000)
     one, last = (estimate(taken, CHAIN, outside=False, look=6, last=last).split[0] for last in (False, True))
     assert one.low < last.low < last.estimate < last.high < one.high
 
 
-def test_what_the_steppers_cost_is_taken_off_where_they_rode() -> None:
-    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000})
-    plain = estimated(taken, CHAIN)
-    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}, resumed={0: 1, 1: 3})
-    taken.inside, taken.inside_stepless = series(98_000, noise=0), series(90_000, noise=0)
-    found = estimated(taken, CHAIN)
-    assert found.split[0].estimate == near(plain.split[0].estimate - 1 * 2)
-    assert found.split[1].estimate == near(plain.split[1].estimate - 3 * 2)
-    assert found.split[2] == plain.split[2]
-
-
 def test_requests_from_busy_moments_are_left_out() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     for _ in range(300):
-        put(taken.splits[0], 1000, {-1: 5000, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
+        put(taken.split, 1000, {-1: 5000, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
     assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
 
 
 def test_a_moment_is_busy_also_by_its_null_layers() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     for _ in range(150):
-        put(taken.splits[0], 1400, {-1: 5000, 0: 90_000, 1: 0, 2: 0})
+        put(taken.split, 1400, {-1: 5000, 0: 90_000, 1: 0, 2: 0})
     assert estimated(taken, CHAIN).split[0].estimate == near(20 - 0.5)
 
 
@@ -492,9 +408,146 @@ def test_a_part_that_was_busy_from_end_to_end_is_known_by_the_quickest_part() ->
     assert estimated(taken, CHAIN).whole.estimate == near(25)
 
 
-# ---- how time is spent ------------------------------------------------------------------------------------------
+# ---- the steps of the event loop ------------------------------------------------------------------------------------
 
 OWNED, NULLS = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}
+# The halves of the probes in the time of each entry, and in that of the server, which three of four messages pass.
+PROBES = {-1: 375.0, 0: 1500.0, 1: 3000.0, 2: 2000.0}
+# A row of each kind: the server waits, the outermost layer does not, the others wait once and three times.
+RESUMED = {-1: 2, 1: 1, 2: 3}
+
+
+def stepping(step_ns: float, *, resumed: dict[int, int] = RESUMED, **said: Any) -> Samples:
+    """Make samples whose rows take OWNED, longer by the probes and by what logging their steps costs."""
+    logged = {index: ns + PROBES[index] + step_ns * resumed.get(index, 0) for index, ns in OWNED.items()}
+    others_ns, _ = said.get("others", (0.0, 0))
+    said = {"whole_ns": sum(OWNED.values()) + others_ns, **said}
+    return samples(logged, NULLS, resumed=resumed, **said)
+
+
+def added_up(found: Estimates) -> float:
+    """Add up the rows, the outside, and the time of others."""
+    return math.fsum(us.estimate for us in (*found.split.values(), found.outside, found.others))
+
+
+@pytest.mark.parametrize("step_ns", [0.0, 700.0, 2500.0])
+@pytest.mark.parametrize("others_ns", [0.0, 15_000.0])
+def test_what_logging_the_steps_costs_is_taken_off_where_they_are(step_ns: float, others_ns: float) -> None:
+    found = estimated(stepping(step_ns, others=(others_ns, 0)), CHAIN)
+    assert found.step.estimate == near(step_ns / 1000)
+    assert found.step.low <= step_ns / 1000 <= found.step.high
+    assert [found.split[index].estimate for index in range(3)] == [near(OWNED[index] / 1000) for index in range(3)]
+    assert found.outside.estimate == near(OWNED[-1] / 1000)
+    assert added_up(found) == near(found.whole.estimate)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_rows_add_up_to_the_total_also_beside_an_app_object_and_messages(outside: bool) -> None:
+    """Entry 1 wraps `send`: what it costs to hand messages over is no cost of the steps."""
+    entries = [entry(None), entry(0), entry(1, same_send=False)]
+    sent, handed_ns = {0: 10, 1: 10, 2: 10}, 160.0
+    handed = {-1: 10 * handed_ns / 2, 1: 10 * handed_ns, 2: 10 * handed_ns / 2}
+    owned = {i: ns + PROBES[i] + handed.get(i, 0) + 900 * RESUMED.get(i, 0) for i, ns in OWNED.items()}
+    taken = samples(
+        owned,
+        NULLS,
+        resumed=RESUMED,
+        blank_ns=180,
+        blanks=(1, 1, 2),
+        wrap_ns=110,
+        handed_ns=handed_ns,
+        sent=sent,
+        others=(15_000.0, 0),
+        whole_ns=sum(OWNED.values()) + 15_000,
+    )
+    found = estimated(taken, entries, outside=outside)
+    assert found.step.estimate == pytest.approx(0.9, abs=0.005)
+    assert set(found.split) == ({1, 2} if outside else {0, 1, 2})
+    assert added_up(found) == pytest.approx(found.whole.estimate, abs=0.005)
+
+
+@pytest.mark.xfail(reason="what logging the steps of others costs is not taken off", strict=True)
+def test_the_steps_of_others_are_logged_at_the_same_cost() -> None:
+    step_ns, others_ns, steps = 700.0, 15_000.0, 4
+    taken = stepping(step_ns, others=(others_ns + steps * step_ns, steps), whole_ns=sum(OWNED.values()) + others_ns)
+    found = estimated(taken, CHAIN)
+    assert found.step.estimate == near(step_ns / 1000)
+    assert found.others.estimate == near(others_ns / 1000)
+    assert added_up(found) == near(found.whole.estimate)
+
+
+def test_to_log_a_step_costs_nothing_at_least_and_two_typical_probes_at_most() -> None:
+    plain = estimated(stepping(0, resumed={}), CHAIN)
+    quicker = estimated(stepping(-700), CHAIN)
+    assert quicker.step == ZERO
+    assert quicker.split[2].estimate == near(plain.split[2].estimate - 3 * 0.7)
+    most_us = MOST_OF_A_STEP * 2.0
+    slower = estimated(stepping(9000), CHAIN)
+    assert slower.step == Estimate(near(most_us), near(most_us), near(most_us))  # type: ignore[arg-type]
+    assert slower.split[2].estimate == near(plain.split[2].estimate + 3 * (9 - most_us))
+
+
+def test_where_no_step_follows_another_there_is_none_to_log() -> None:
+    found = estimated(stepping(0, resumed={}, whole_ns=50_000), CHAIN)
+    assert found.step == ZERO
+    assert [us.estimate for us in found.split.values()] == [near(20), near(30), near(40)]
+
+
+def test_without_whole_requests_the_steps_are_taken_to_cost_nothing() -> None:
+    taken = stepping(700)
+    taken.whole = Series()
+    found = estimated(taken, CHAIN)
+    assert found.step == ZERO
+    assert found.split[2].estimate == near(40 + 3 * 0.7)
+    assert not found.whole.bounded
+
+
+def test_the_cost_of_a_step_is_as_unsure_as_both_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "method_us", lambda us, whole_us, suspends=False: 0.0)
+    sure = estimated(stepping(700), CHAIN)
+    assert sure.step.half_width < 0.001
+    taken = stepping(700)
+    taken.whole = series(95_000, noise=3000)
+    by_whole = estimated(taken, CHAIN)
+    by_split = estimated(stepping(700, own_noise=2000), CHAIN)
+    for unsure in (by_whole, by_split):
+        assert unsure.step.low <= 0.7 <= unsure.step.high
+        assert unsure.step.half_width > 20 * sure.step.half_width
+    # A row that is resumed three times shares three times in it, one that is never resumed does not.
+    assert by_whole.split[2].half_width == pytest.approx(3 * by_whole.step.half_width, rel=0.01)
+    assert by_whole.split[0] == sure.split[0]
+
+
+def test_steps_on_the_processors_clock_cost_as_much() -> None:
+    taken = stepping(700)
+    taken.cpu = stepping(700, whole_ns=0).split
+    found = estimated(taken, CHAIN)
+    assert found.cpu is not None
+    assert [found.cpu[index].estimate for index in range(3)] == [near(20), near(30), near(40)]
+
+
+def test_the_time_of_others_is_in_no_row() -> None:
+    plain = estimated(samples(OWNED, NULLS), CHAIN)
+    found = estimated(samples(OWNED, NULLS, others=(15_000.0, 0)), CHAIN)
+    assert plain.others.estimate == 0
+    assert found.others.estimate == near(15)
+    assert found.others.low <= 15 <= found.others.high
+    assert replace(found, others=plain.others) == plain
+
+
+def test_the_time_of_others_is_that_of_quiet_moments_and_has_an_interval() -> None:
+    taken, rng = Samples((0,)), random.Random(5)
+    for number in range(500):
+        slow = 1.5 if number >= 300 else 1.0
+        others_ns = 90_000.0 if number >= 300 else rng.uniform(10_000, 20_000)
+        put(taken.split, 1000 * slow, {-1: 5000, 0: 20_000}, reference=slow * STEADY_NS, others=(others_ns, 0))
+    found = estimated(taken, CHAIN)
+    assert found.others.estimate == pytest.approx(15, abs=1)
+    assert found.others.low < found.others.estimate < found.others.high
+    assert 0.5 < found.others.half_width < 3
+
+
+# ---- how time is spent ------------------------------------------------------------------------------------------
 
 
 def test_holding_leaves_out_the_suspensions_of_each_row_and_takes_off_the_same_probes() -> None:
@@ -515,11 +568,11 @@ def test_without_suspensions_holding_is_the_whole_of_a_row() -> None:
 
 def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
     """A longer wait adds the same time to what a request owns and to its suspension."""
-    rng, split = random.Random(11), Split(frozenset())
+    rng, split = random.Random(11), Split()
     for _ in range(400):
         waited = rng.uniform(10_000, 90_000)
         put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})
-    found = estimated(Samples((0,), splits={0: split}), CHAIN)
+    found = estimated(Samples((0,), split=split), CHAIN)
     assert found.holding[0].estimate == pytest.approx(7, abs=1e-9)
     assert sampling_us(found.holding[0], found) < 0.1
     assert found.split[0].half_width > 1
@@ -541,7 +594,7 @@ def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers
         suspended_ns={1: 600},
         resumed={1: 1},
     )
-    taken.cpu = cpu.splits
+    taken.cpu = cpu.split
     found = estimated(taken, CHAIN)
     assert found.cpu is not None
     assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
@@ -556,34 +609,18 @@ def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers
 
 def test_the_app_object_has_no_row_of_any_kind() -> None:
     taken = samples(OWNED, NULLS)
-    taken.cpu = samples(OWNED, NULLS).splits
+    taken.cpu = samples(OWNED, NULLS).split
     found = estimated(taken, CHAIN, outside=True)
     assert found.cpu is not None
     for rows in (found.split, found.holding, found.suspended, found.cpu, found.suspended_cpu):
         assert set(rows) == {1, 2}
 
 
-def test_the_processors_time_inside_a_bypassed_layer_comes_from_the_requests_that_went_past_it() -> None:
-    taken = samples({-1: 5000, 0: 20_000}, {0: 1000})
-    taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
-    taken.cpu = {
-        0: samples({-1: 900, 0: 8000}, {0: 100}).splits[0],
-        1: samples({1: 9000}, {1: 200}, suspended_ns={1: 700}, resumed={1: 1}).splits[0],
-    }
-    taken.probed = (0, 1)
-    found = estimated(taken, CHAIN)
-    assert found.cpu is not None
-    assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
-    assert found.cpu[1].estimate == near(9 - 0.2 / 2)
-    assert found.suspended_cpu[0] == ZERO
-    assert found.suspended_cpu[1].estimate == near(0.7)
-
-
 def test_requests_on_the_processors_clock_from_busy_moments_are_left_out() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    taken.cpu = samples({-1: 900, 0: 8000, 1: 0, 2: 0}, {0: 100}).splits
+    taken.cpu = samples({-1: 900, 0: 8000, 1: 0, 2: 0}, {0: 100}).split
     for _ in range(300):
-        put(taken.cpu[0], 100, {-1: 900, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
+        put(taken.cpu, 100, {-1: 900, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
     found = estimated(taken, CHAIN)
     assert found.cpu is not None
     assert found.cpu[0].estimate == near(8 - 0.05)
@@ -609,7 +646,7 @@ def test_so_many_readings_as_make_an_interval_make_a_detection_limit() -> None:
 
 def test_the_detection_limit_is_above_what_any_two_halves_differ_by() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    values = taken.splits[0].null_ns
+    values = taken.split.null_ns
     halves = [sorted(values[part::2])[len(values) // 4] for part in (0, 1)]
     assert estimated(taken, CHAIN).detection_limit_us >= abs(halves[0] - halves[1]) / 1000
 
@@ -617,35 +654,26 @@ def test_the_detection_limit_is_above_what_any_two_halves_differ_by() -> None:
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 
-def test_each_row_has_the_slowdown_of_its_own_requests() -> None:
-    """Only the requests inside the task layer had no quick moment, so only their rows have a slowdown."""
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    slow = taken.splits[1] = samples({1: 30_000}, {1: 2000}).splits[0]
-    taken.probed = (0, 1)
-    slow.reference[:] = [1.6 * STEADY_NS] * len(slow.reference)
-    taken.bypass = {0: pairs(series(107_000))}
+def test_each_figure_has_the_slowdown_of_its_own_requests() -> None:
+    """Only the requests with probes had no quick moment, so only rows have a slowdown."""
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
+    taken.split.reference[:] = [1.6 * STEADY_NS] * len(taken.split.reference)
     found = estimated(taken, CHAIN).slowdowns
-    assert (found.whole, found.split[0], found.bypass) == (1.0, 1.0, {0: 1.0})
-    assert found.outside == 1.0
-    assert found.split[1] == pytest.approx(1.6)
-
-
-def test_a_bypass_whose_pairs_had_no_quick_moment_has_the_slowdown_of_these() -> None:
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    for split in taken.splits.values():
-        split.reference[:] = [1.08 * STEADY_NS] * len(split.reference)
-    slow = series(107_000)
-    slow.reference[:] = [1.18 * STEADY_NS] * len(slow.reference)
-    taken.bypass = {0: pairs(slow)}
+    assert found.whole == 1.0
+    assert found.outside == pytest.approx(1.6)
+    assert found.split == {0: pytest.approx(1.6), 1: pytest.approx(1.6)}
+    taken.split.reference[:100] = [STEADY_NS] * 100
+    assert estimated(taken, CHAIN).slowdowns == Slowdowns(1.0, 1.0, {0: 1.0, 1: 1.0})
+    taken.whole.reference[:] = [1.4 * STEADY_NS] * len(taken.whole.reference)
     found = estimated(taken, CHAIN).slowdowns
-    assert (found.whole, found.split) == (1.0, {0: 1.0})
-    assert found.bypass[0] == pytest.approx(1.18)
+    assert found.whole == pytest.approx(1.4)
+    assert (found.outside, found.split) == (1.0, {0: 1.0, 1: 1.0})
 
 
 def test_the_slowdown_is_read_from_the_samples() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
     found = estimate(taken, CHAIN, outside=False, look=1, best_ns=STEADY_NS / 2)
-    assert found.slowdowns == Slowdowns(whole=2.0, outside=2.0, split={0: 2.0}, bypass={})
+    assert found.slowdowns == Slowdowns(whole=2.0, outside=2.0, split={0: 2.0})
     assert found.best_ns == STEADY_NS / 2
     other = estimated(taken, CHAIN)
     assert replace(found, slowdowns=other.slowdowns, best_ns=other.best_ns) == other
@@ -662,7 +690,7 @@ def hopping(slow_share: float, count: int = 200, seed: int = 9) -> list[float]:
 
 def test_only_rows_with_hops_may_have_waited_and_each_as_often_as_it_hops() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
-    taken.splits[0].hops = [50_000.0] * 400
+    taken.split.hops = [50_000.0] * 400
     taken.whole.hops = [60_000.0] * 200
     found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
     assert found.waits == Waits(whole=near(60.0), split={1: near(20.0)})  # type: ignore[arg-type]
@@ -674,7 +702,7 @@ def test_a_row_waits_while_most_hops_do_and_the_whole_if_any_of_its_hops_does(
     slow_share: float, split: dict[int, float]
 ) -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
-    taken.splits[0].hops = hopping(slow_share, 400)
+    taken.split.hops = hopping(slow_share, 400)
     taken.whole.hops = hopping(slow_share)
     found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 5), best_hop_ns=40_000.0)
     assert found.waits.split == split
@@ -683,22 +711,10 @@ def test_a_row_waits_while_most_hops_do_and_the_whole_if_any_of_its_hops_does(
 
 def test_the_requests_after_slow_hops_do_not_count() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
-    rng, taken.splits[0].hops = random.Random(4), hopping(0.7, 400)
-    quick = taken.splits[0].hops
-    for place, (used, hop) in enumerate(zip(taken.splits[0].spent, quick, strict=True)):
+    rng, taken.split.hops = random.Random(4), hopping(0.7, 400)
+    quick = taken.split.hops
+    for place, (used, hop) in enumerate(zip(taken.split.spent, quick, strict=True)):
         slower = 1 if hop < 1_000_000 or rng.random() < 0.1 else 3
-        taken.splits[0].spent[place] = replace(used, ns=(*used.ns[:2], slower * used.ns[2], *used.ns[3:]))
+        taken.split.spent[place] = replace(used, ns=(*used.ns[:2], slower * used.ns[2], *used.ns[3:]))
     found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 2), best_hop_ns=40_000.0)
     assert found.split[1].estimate == near(30 - 1 / 2)
-
-
-def test_pairs_with_hops_may_have_waited_in_any_request() -> None:
-    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    taken.splits[0].hops = [40_000.0] * 200
-    taken.whole.hops = [40_000.0] * 200
-    taken.bypass[0] = pairs(series(107_000))
-    for pair in taken.bypass[0].blocks:
-        for block in pair:
-            block.hops = [70_000.0] * 3
-    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({0: 1}, 1), best_hop_ns=40_000.0)
-    assert found.waits == Waits(bypass={0: near(30.0)})  # type: ignore[arg-type,dict-item]
