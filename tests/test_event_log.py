@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.analysis.event_log import Spent, spent
-from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
+from pytest_mwbudget.model.stack import ASIDE, HARNESS, SUSPENDED
 
 OUTER, INNER = 1, 2
 
@@ -93,9 +93,65 @@ def test_a_request_that_came_to_no_probe_spent_nothing() -> None:
     assert read() == Spent((0, 0, 0), (0, 0, 0), (0, 0, 0), 0)
 
 
+# ---- steps that the request does not wait for -----------------------------------------------------------------------
+
+
+def test_the_wait_goes_on_past_a_step_aside_to_the_owner_that_the_request_goes_on_with() -> None:
+    aside = (SUSPENDED, 15), (ASIDE, 20), (INNER, 20), (SUSPENDED, 26)
+    found = read((OUTER, 0), *aside, (OUTER, 40), (HARNESS, 42))
+    assert found.ns == (0, 15 + (20 - 15) + (40 - 26) + 2, 6)
+    assert found.suspended == (0, (20 - 15) + (40 - 26), 0)
+    assert found.resumed == (0, 1, 1)
+
+
+def test_what_an_owner_does_aside_is_charged_to_it_without_the_wait_before() -> None:
+    found = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (ASIDE, 40), (INNER, 40), (HARNESS, 47))
+    assert found.ns == (0, 10, 5 + 7)
+    assert found.suspended == (0, 0, 0)
+    assert found.resumed == (0, 0, 1)
+
+
+def test_the_wait_goes_on_past_any_number_of_steps_aside() -> None:
+    steps = [(owner, 100 * number + later) for number in range(1, 6) for owner, later in ((ASIDE, 0), (INNER, 0))]
+    ended = [(SUSPENDED, 100 * number + 30) for number in range(1, 6)]
+    crossings = sorted([*steps, *ended], key=lambda one: one[1])
+    found = read((OUTER, 0), (SUSPENDED, 10), *crossings, (OUTER, 600), (HARNESS, 605))
+    assert found.ns == (0, 10 + (590 - 5 * 30) + 5, 5 * 30)
+    assert found.suspended == (0, 590 - 5 * 30, 0)
+    assert found.resumed == (0, 1, 5)
+
+
+def test_a_step_aside_may_enter_and_leave_other_owners() -> None:
+    aside = (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (OUTER, 10), (INNER, 13), (SUSPENDED, 14)
+    found = read((OUTER, 0), *aside, (INNER, 20), (HARNESS, 21))
+    assert found.ns == (0, 5 + 3, 2 + 1 + (3 + 6) + 1)
+    assert found.suspended == (0, 0, 3 + 6)
+    assert found.resumed == (0, 0, 2)
+
+
+def test_the_time_between_the_marker_and_the_step_is_of_the_wait() -> None:
+    found = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (INNER, 9), (SUSPENDED, 12), (OUTER, 20), (HARNESS, 20))
+    assert found.ns == (0, 5 + 3 + 1 + 8, 3)
+    assert found.suspended == (0, 3 + 1 + 8, 0)
+
+
+def test_a_step_aside_of_the_server_is_no_message() -> None:
+    found = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (HARNESS, 8), (SUSPENDED, 9), (OUTER, 11), (HARNESS, 12))
+    assert found.messages == 0
+    assert found.ns == (1, 5 + 3 + 2 + 1, 0)
+    assert found.resumed == (1, 1, 0)
+
+
+def test_a_log_that_ends_after_a_step_aside_charges_nobody_for_the_wait() -> None:
+    found = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (SUSPENDED, 11))
+    assert (found.ns, found.suspended) == ((0, 5, 3), (0, 0, 0))
+
+
 @relaxed
 @given(
-    steps=st.lists(st.tuples(st.sampled_from([SUSPENDED, HARNESS, OUTER, INNER]), st.integers(0, 1000)), min_size=1),
+    steps=st.lists(
+        st.tuples(st.sampled_from([SUSPENDED, ASIDE, HARNESS, OUTER, INNER]), st.integers(0, 1000)), min_size=1
+    ),
     start=st.integers(0, 10**6),
 )
 def test_the_shares_add_up_to_the_time_between_the_first_and_the_last_crossing(
@@ -105,8 +161,31 @@ def test_the_shares_add_up_to_the_time_between_the_first_and_the_last_crossing(
     for owner, later in steps:
         now += later
         crossings.append((owner, now))
-    crossings.append((HARNESS, now + 7))
+    # A request that has waited goes on, and not aside.
+    crossings += [(SUSPENDED, now), (OUTER, now), (HARNESS, now + 7)]
     found = read(*crossings)
     assert sum(found.ns) == now + 7 - start
     assert all(0 <= suspended <= ns for suspended, ns in zip(found.suspended, found.ns, strict=True))
     assert all(resumed for resumed, ns in zip(found.resumed, found.suspended, strict=True) if ns)
+
+
+@relaxed
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 1000), st.sampled_from([HARNESS, OUTER, INNER]), st.integers(0, 1000))),
+    last=st.integers(0, 1000),
+)
+def test_steps_aside_have_their_own_time_and_the_request_has_all_of_the_wait(
+    steps: list[tuple[int, int, int]], last: int
+) -> None:
+    """The outer layer waits; each step begins some time after the one before has ended."""
+    now, crossings, own = 100, [(OUTER, 0), (SUSPENDED, 100)], [0, 0, 0]
+    for idle, owner, works in steps:
+        crossings += [(ASIDE, now + idle), (owner, now + idle), (SUSPENDED, now + idle + works)]
+        now += idle + works
+        own[owner] += works
+    found = read(*crossings, (OUTER, now + last), (HARNESS, now + last))
+    waited = sum(idle for idle, _, _ in steps) + last
+    assert found.ns == (own[HARNESS], 100 + own[OUTER] + waited, own[INNER])
+    assert found.suspended == (0, waited, 0)
+    resumed = [sum(owner == one for _, owner, _ in steps) for one in range(3)]
+    assert found.resumed == (resumed[HARNESS], resumed[OUTER] + 1, resumed[INNER])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_mwbudget.analysis.message_log import MessageTimes, message_times
-from pytest_mwbudget.model.stack import HARNESS, RECEIVING, SENDING, SUSPENDED
+from pytest_mwbudget.model.stack import ASIDE, HARNESS, RECEIVING, SENDING, SUSPENDED
 
 LAYER, ENDPOINT = 1, 2
 
@@ -141,6 +141,76 @@ def test_a_resumption_in_a_send_is_no_message_and_its_wait_is_of_the_way() -> No
     sent = log.read().sent
     assert sent.inner[LAYER] == 12
     assert (sent.spent.ns[LAYER], sent.spent.resumed[LAYER]) == (40, 1)
+
+
+def test_the_wait_of_a_message_goes_on_past_a_step_aside_which_has_its_own_time() -> None:
+    log = Log()
+    for _ in range(12):
+        log.owned_by(LAYER | SENDING, 10)
+        log.owned_by(SUSPENDED, 25)
+        log.owned_by(ASIDE, 0)
+        log.owned_by(ENDPOINT, 8)  # a task that the endpoint has started
+        log.owned_by(SUSPENDED, 15)
+        log.owned_by(LAYER, 5)
+        log.owned_by(HARNESS | SENDING, 0)
+        log.owned_by(LAYER, 0)
+        log.owned_by(ENDPOINT, 3)
+    sent = log.read().sent
+    assert sent.inner[LAYER] == sent.outer[LAYER] == sent.outer[ENDPOINT] == 12
+    assert (sent.spent.ns[LAYER], sent.spent.resumed[LAYER]) == (10 + 25 + 15 + 5, 1)
+    assert (sent.spent.ns[ENDPOINT], sent.spent.resumed[ENDPOINT]) == (8 + 3, 1)
+
+
+def test_a_step_aside_of_the_owner_that_waits_is_not_the_end_of_its_wait() -> None:
+    log = Log()
+    for _ in range(12):
+        log.owned_by(LAYER | RECEIVING, 0)
+        log.owned_by(HARNESS | RECEIVING, 7)
+        log.owned_by(SUSPENDED, 25)
+        log.owned_by(ASIDE, 0)
+        log.owned_by(LAYER, 4)
+        log.owned_by(SUSPENDED, 15)
+        log.owned_by(HARNESS, 1)  # it is the server that waits for the message
+        log.owned_by(LAYER, 20)
+        log.owned_by(ENDPOINT, 5)
+    received = log.read().received
+    assert received.inner[LAYER] == received.outer[LAYER] == 12
+    assert (received.spent.ns[LAYER], received.spent.resumed[LAYER]) == (4 + 20, 1)
+    assert (received.spent.ns[HARNESS], received.spent.resumed[HARNESS]) == (7 + 25 + 15 + 1, 1)
+
+
+def test_steps_aside_before_the_first_byte_are_time_of_their_owner_and_nothing_held() -> None:
+    log = Log()
+    for _ in range(12):
+        log.owned_by(ENDPOINT, 50)
+        log.owned_by(SUSPENDED, 40)
+        log.owned_by(ASIDE, 0)
+        log.owned_by(LAYER, 9)
+        log.owned_by(SUSPENDED, 60)
+        log.owned_by(ENDPOINT, 0)
+        log.send(30)
+    first = log.read().first
+    assert first.spent.ns[LAYER] == 100 + 2 * (9 + 30)
+    assert first.spent.ns[ENDPOINT] == 100 + 2 * (50 + 40 + 60)
+    assert (first.spent.resumed[LAYER], first.spent.resumed[ENDPOINT]) == (2, 2)
+    assert (first.held_ns[LAYER], first.arrived[LAYER]) == (0, 0)
+
+
+def test_a_buffer_holds_the_first_byte_also_while_others_take_steps_aside() -> None:
+    log = Log()
+    log.send(30, 50)
+    for _ in range(9):
+        log.owned_by(SUSPENDED, 40)
+        log.owned_by(ASIDE, 0)
+        log.owned_by(LAYER, 6)
+        log.owned_by(SUSPENDED, 60)
+        log.owned_by(ENDPOINT, 0)
+        log.send(30, 50, passed=False)
+    log.send(30, 50)
+    first = log.read().first
+    assert first.arrived[LAYER] == 9
+    assert first.held_ns[LAYER] == 9 * 50 + 8 * (40 + 60)  # the first step aside is before the first part comes
+    assert first.spent.ns[LAYER] == 100 + 11 * 30 + 9 * 6
 
 
 def test_without_messages_there_is_nothing() -> None:
