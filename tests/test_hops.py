@@ -16,7 +16,7 @@ import pytest
 
 from pytest_mwbudget.analysis.event_log import Spent
 from pytest_mwbudget.analysis.intervals import FEWEST_QUICK, batched_interval, spend
-from pytest_mwbudget.analysis.samples import QUICK_HOPS, QUIET_HOP, BlankLayers, Null, Pairs, Samples, Series, Split
+from pytest_mwbudget.analysis.samples import QUICK_HOPS, QUIET_HOP, BlankLayers, Null, Samples, Series, Split
 from pytest_mwbudget.analysis.slowdown import STEADY, Hops, waited_ns
 from pytest_mwbudget.analysis.verdicts import fails_above, judge
 from pytest_mwbudget.asgi.request import build_request
@@ -181,7 +181,7 @@ def test_only_requests_after_a_quick_hop_count() -> None:
     kept = hopping(readings, range(120)).steady(1000.0, 40.0)
     assert [value % 4 for value in kept.values] == [0.0, 1.0] * 30
     assert kept.hops == [40.0, 60.0] * 30
-    split = Split(frozenset())
+    split = Split()
     for number, reading in enumerate(readings):
         split.add(1000.0, Null(0, BlankLayers(0)), 100.0, Spent((number,), (0,), (0,), 0), reading)  # type: ignore[arg-type]
     assert [used.ns[0] % 4 for used in split.steady(1000.0, 40.0).spent] == [0, 1] * 30
@@ -214,9 +214,8 @@ def test_a_run_without_quick_hops_keeps_its_quickest_quarter() -> None:
 def test_the_quick_hops_of_a_run_are_the_quickest_share_of_all_its_hops() -> None:
     taken = Samples((0,))
     assert taken.quick_hop_ns() == float("inf")
-    taken.whole = hopping(range(100, 150), [0.0] * 50)
-    taken.bypass[0] = Pairs([(hopping(range(25), [0.0] * 25), hopping(range(25, 50), [0.0] * 25))])  # type: ignore[index]
-    taken.splits[0] = Split(frozenset(), hops=[float(ns) for ns in range(50, 100)])
+    taken.whole = hopping(range(75, 150), [0.0] * 75)
+    taken.split = Split(hops=[float(ns) for ns in range(75)])
     assert taken.quick_hop_ns() == QUICK_HOPS * 150
 
 
@@ -343,6 +342,8 @@ SCHEDULE = Schedule(
     failure_time_s=0.1,
     watched_time_s=0.1,
     first_look_ns=50_000_000,
+    # Requests of the second witness have no hop beside them.
+    witness_ns=0,
 )
 
 
