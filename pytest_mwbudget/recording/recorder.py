@@ -126,7 +126,8 @@ class Recorder:
 
     async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         recorded_scope, context = copied(scope), copy_context()
-        passage = Conversation(receive, send) if scope["type"] == "websocket" else Passage(receive, send)
+        kind = Conversation if scope["type"] == "websocket" else Passage
+        passage = kind(receive, send, scope.get("extensions") or ())
         context.run(_inside.set, "again")
         begin = perf_counter_ns()
         ended = await self._first(app, scope, passage)
@@ -166,15 +167,16 @@ class Recorder:
         if why_not is not None or passage.status is None:
             self.left_out(line, why_not or f"the app {'did not accept it' if connects else 'sent no response'}")
             return
+        body = (b"",) if isinstance(passage, Conversation) else await self._body(line, passage)
+        if body is None:
+            return
+        recorded = (line, body, context, recorded_scope, passage.offered, frozenset(passage.refused))
         template: RequestTemplate
         kind: type[Exchange]
         if isinstance(passage, Conversation):
-            template, kind = RecordedConnection(line, passage.steps, context, recorded_scope), Connection
+            template, kind = RecordedConnection(*recorded, passage.steps), Connection
         else:
-            body = await self._body(line, passage)
-            if body is None:
-                return
-            template, kind = RecordedRequest(line, body, context, recorded_scope), Exchange
+            template, kind = RecordedRequest(*recorded), Exchange
         caller = Caller(
             app,
             template,
