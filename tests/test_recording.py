@@ -29,7 +29,7 @@ from pytest_mwbudget.asgi.websocket import Step
 from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.recording import recorder as recorder_module
-from pytest_mwbudget.recording.clients import CLIENTS, Instead, recorded
+from pytest_mwbudget.recording.clients import CLIENTS, Instead, _recording, recorded
 from pytest_mwbudget.recording.recorder import OVERLAPPED, Recorded, Recorder
 from pytest_mwbudget.recording.request import Passage, copied, line_of, route_of
 from pytest_mwbudget.recording.signals import noting_signals
@@ -670,6 +670,37 @@ def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert asyncio.run(asked(seen, hello)).text == "ok"
     assert seen.recorder.unknown == [httpx.__name__]
     assert not seen.requests
+
+
+def test_a_client_whose_transport_has_another_name_and_methods_that_call_each_other_records_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = starlette.testclient._TestClientTransport.handle_request
+
+    class OfAnotherVersion(starlette.testclient._TestClientTransport):
+        def handle_request(self, request: Any) -> Any:
+            return asyncio.run(self.handle_async_request(request))
+
+        async def handle_async_request(self, request: Any) -> Any:
+            return await asyncio.to_thread(handle, self, request)
+
+    OfAnotherVersion.__module__ = starlette.testclient.__name__
+    monkeypatch.setattr(starlette.testclient, "_TestClientTransport", OfAnotherVersion)
+    seen = Seen()
+    with recorded(seen.recorder):
+        assert TestClient(hello).get("/").text == "ok"
+    assert (seen.lines, seen.left_out, seen.recorder.unknown) == (["GET /"], [], [])
+
+
+def test_a_client_that_has_its_app_elsewhere_is_named_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(module: Any, patch: Any, recorder: Recorder) -> None:
+        patch(module.ASGITransport, "handle_async_request", _recording("wrapped.app", module, recorder))
+
+    monkeypatch.setitem(CLIENTS, httpx.__name__, elsewhere)
+    seen = Seen()
+    for _ in range(2):
+        assert asyncio.run(asked(seen, hello)).text == "ok"
+    assert (seen.recorder.unknown, seen.lines) == ([httpx.__name__], [])
 
 
 def test_a_client_whose_module_has_two_names_records_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,11 @@ class Recorder:
         """End the measurement that is under way, because this signal came."""
         self.interrupted = signal
 
+    def note_unknown(self, module: str) -> None:
+        """Note that requests of the clients of a module cannot be recorded."""
+        if module not in self.unknown:
+            self.unknown.append(module)
+
     def around(self, app: Any, finished: Callable[[], None] = lambda: None) -> RecordedApp:
         """Return an app that records what `app` is asked. `finished` is called after each request."""
         return RecordedApp(app, self, finished)
