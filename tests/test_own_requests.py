@@ -1194,8 +1194,22 @@ def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
     assert found.reports.measured[-1] == ("test_next", "GET /health", "pass")
 
 
-def test_ctrl_c_ends_the_run(suite: Suite) -> None:
-    tests = """
+@pytest.mark.parametrize("client", ["a sync test", "asyncio", "trio"])
+def test_ctrl_c_ends_the_run(suite: Suite, client: str) -> None:
+    asking = """
+        def test_it():
+            try:
+                TestClient(make(endpoint=interrupted)).get("/")
+    """
+    if client != "a sync test":
+        asking = f"""
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["{client}"])
+        async def test_it():
+            try:
+                await client_of(make(endpoint=interrupted)).get("/")
+        """
+    tests = f"""
         import os, signal
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what runs in the background of a shell
@@ -1208,9 +1222,7 @@ def test_ctrl_c_ends_the_run(suite: Suite) -> None:
             return PlainTextResponse("ok")
 
         @pytest.mark.mw_budget(us=0.01)  # takes seconds
-        def test_it():
-            try:
-                TestClient(make(endpoint=interrupted)).get("/")
+        {asking.strip()}
             finally:
                 print("calls:", len(calls))
 

@@ -808,6 +808,60 @@ def test_a_signal_during_a_request_ends_its_measurement(name: str) -> None:
     assert len(ended) == 1
 
 
+@pytest.mark.parametrize("library", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGALRM"])
+def test_a_request_that_outlives_its_loop_leaves_no_handler_behind(name: str, library: str) -> None:
+    def own(*_: object) -> None:
+        pass
+
+    new_event_loop = pytest.importorskip(library).new_event_loop
+    number, begun = getattr(signal, name), asyncio.Event()
+
+    async def until_cancelled(request: Recorded) -> None:
+        begun.set()
+        while True:
+            await request.caller()
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        client = client_of(hello)
+        requests.append(asyncio.create_task(client.get("/")))
+        await begun.wait()
+
+    seen, requests = Seen(then=until_cancelled), []
+    usual = signal.default_int_handler if name == "SIGINT" else own
+    before = signal.signal(number, usual)
+    try:
+        with recorded(seen.recorder), asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(main())
+        assert signal.getsignal(number) is usual
+    finally:
+        signal.signal(number, before)
+    assert requests[0].cancelled()
+
+
+def test_handlers_are_given_back_in_any_order() -> None:
+    notes: list[list[str]] = [[] for _ in range(4)]
+    passed_on: list[str] = []
+
+    def own(*_: object) -> None:
+        passed_on.append("own")
+
+    before = signal.signal(signal.SIGALRM, own)
+    blocks = [noting_signals(noted.append, ("SIGALRM",)) for noted in notes]
+    try:
+        for block in blocks:
+            block.__enter__()
+        for number in (1, 3, 0):
+            blocks[number].__exit__(None, None, None)
+        signal.raise_signal(signal.SIGALRM)
+        assert (notes, passed_on) == ([[], [], ["SIGALRM"], []], ["own"])
+        blocks[2].__exit__(None, None, None)
+        assert signal.getsignal(signal.SIGALRM) is own
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_handler_that_the_test_sets_stays() -> None:
     def own(*_: object) -> None:
         pass

@@ -24,7 +24,7 @@ from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
 from .request import Conversation, Passage, RecordedConnection, RecordedRequest, copied, endpoint_of, line_of, route_of
-from .signals import noting_signals
+from .signals import IN_A_TASK, noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
 REPEATABLE = ("GET", "HEAD", "OPTIONS")
@@ -192,7 +192,7 @@ class Recorder:
             status=passage.status,
             exchange=kind,
         )
-        with noting_signals(self.interrupt), _shielded() if connects else nullcontext():
+        with noting_signals(self.interrupt, IN_A_TASK), _shielded() if connects else nullcontext():
             await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
     async def _body(self, line: RequestLine, passage: Passage) -> tuple[bytes, ...] | None:
