@@ -70,13 +70,21 @@ class Recorder:
 
     `repeat` are the methods to repeat besides REPEATABLE. `measure` is awaited for each request that can be repeated.
     `left_out` is told each request that is not, with the reason. `seen` is whether any client has made a request,
-    `unknown` names the modules of clients whose requests cannot be recorded. When it is `over`, requests only pass.
+    `unknown` names the modules of clients whose requests cannot be recorded. Requests only pass when it is `over`, or
+    not `active`.
     """
 
-    def __init__(self, repeat: Collection[str], measure: Measure, left_out: LeaveOut) -> None:
+    def __init__(
+        self,
+        repeat: Collection[str],
+        measure: Measure,
+        left_out: LeaveOut,
+        active: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.methods = frozenset((*REPEATABLE, *repeat))
         self.measure = measure
         self.left_out = left_out
+        self.active = active
         self.seen = False
         self.unknown: list[str] = []
         # The name of the signal that came during a request.
@@ -100,10 +108,7 @@ class Recorder:
 
     async def called(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call of a client on to the app, and have it measured if it can be repeated."""
-        if self.over:
-            await app(scope, receive, send)
-            return
-        if scope["type"] not in ("http", "websocket"):
+        if self.over or scope["type"] not in ("http", "websocket") or not self.active():
             await app(scope, receive, send)
             return
         inside = _inside.get()

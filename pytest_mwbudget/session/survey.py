@@ -222,12 +222,13 @@ class Survey:
             self.claims.add(Sums(tests=1, unexamined=self._unexamined))
 
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        properties = list(item.user_properties)
+        properties, markers = list(item.user_properties), list(item.own_markers)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         failed = next((report for report in reports if report.failed), None)
         if failed is None or item.nodeid not in self._unrecorded:
             return reports
         item.user_properties[:] = properties
+        item.own_markers[:] = markers  # without those that the test added
         item._report_sections.clear()
         again = runtestprotocol(item, log=False, nextitem=nextitem)
         if not any(report.failed for report in again):
@@ -255,7 +256,8 @@ class Survey:
             environment_of(self.config),
             lambda number: None,
             lambda: self.settings,
-            lambda: True,
+            # A test that is marked while it runs is judged from then on.
+            lambda: self._may_record(item),
             self.claims,
             plan=lambda request: self._plan(request, item),
             waiting=self.waiting,
