@@ -661,6 +661,30 @@ def test_what_the_test_patches_itself_stays_and_records_no_more(monkeypatch: pyt
     assert not seen.recorder.seen
 
 
+def test_clients_are_restored_in_whatever_order_recorders_end() -> None:
+    before, blocks, seen = methods(), [], Seen()
+    for recorder in (Seen().recorder, Seen().recorder, seen.recorder):
+        blocks.append(recorded(recorder))
+        blocks[-1].__enter__()
+    for number in (1, 0):
+        blocks[number].__exit__(None, None, None)
+    assert TestClient(hello).get("/").text == "ok"
+    assert seen.lines == ["GET /"]
+    blocks[2].__exit__(None, None, None)
+    assert methods() == before
+
+
+def test_what_a_test_puts_back_late_is_not_recorded_twice() -> None:
+    before, late, seen = methods(), pytest.MonkeyPatch(), Seen()
+    with recorded(Seen().recorder):
+        late.setattr(TestClient, "send", TestClient.send)
+    late.undo()
+    assert methods() != before
+    with recorded(seen.recorder):
+        assert TestClient(hello).get("/").text == "ok"
+    assert (seen.lines, methods()) == (["GET /"], before)
+
+
 def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(module: Any, patch: Any, recorder: Any) -> None:
         patch(module.NoSuchTransport, "handle", None)

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from .django_client import HandlerApp
 from .recorder import Recorder, streaming
@@ -204,9 +205,12 @@ def recorded(recorder: Recorder) -> Iterator[None]:
     with ExitStack() as undo:
 
         def patch(owner: type, name: str, wrapping: Wrapping) -> None:
+            current = vars(owner).get(name)
+            before = _before(current)
+            if before is not current:
+                _put(owner, name, before)
             original = getattr(owner, name)
-            before = vars(owner).get(name)
-            replaced = functools.wraps(original)(wrapping(original))
+            replaced: Any = functools.wraps(original)(wrapping(original))
             setattr(owner, name, replaced)
             undo.callback(_restore, owner, name, replaced, before)
 
@@ -233,13 +237,28 @@ def recorded(recorder: Recorder) -> Iterator[None]:
             recorder.over = True  # a test may have kept a patched method
 
 
-def _restore(owner: type, name: str, replaced: object, before: object) -> None:
-    if vars(owner).get(name) is not replaced:  # the test has put something else there
-        return
-    if before is None:
+# Methods of recorders that have ended, with what they replaced: a test may put one back, another recorder stand on it.
+_ended: WeakKeyDictionary[FunctionType, object] = WeakKeyDictionary()
+
+
+def _restore(owner: type, name: str, replaced: FunctionType, before: object) -> None:
+    _ended[replaced] = before
+    if vars(owner).get(name) is replaced:  # else the test has put something else there
+        _put(owner, name, _before(replaced))
+
+
+def _before(method: object) -> object:
+    """Return what was there before the recorders that have ended."""
+    while type(method) is FunctionType and method in _ended:
+        method = _ended[method]
+    return method
+
+
+def _put(owner: type, name: str, method: object) -> None:
+    if method is None:
         delattr(owner, name)
     else:
-        setattr(owner, name, before)
+        setattr(owner, name, method)
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
