@@ -297,7 +297,7 @@ def test_a_marked_test_without_a_request_fails(suite: Suite) -> None:
         """
     )
     found.assert_outcomes(failed=2)
-    found.says("marked with mw_budget but made no request to an ASGI app in this process", "explain no-request")
+    found.says("made no request to an ASGI app in this process while it was marked", "explain no-request")
 
 
 def test_a_mark_on_a_class_or_a_module_measures_and_requires_no_request(suite: Suite) -> None:
@@ -1193,8 +1193,89 @@ def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
     assert found.reports.measured[-1] == ("test_next", "GET /health", "pass")
 
 
-def test_ctrl_c_ends_the_run(suite: Suite) -> None:
-    tests = """
+@pytest.mark.parametrize("survey", [False, True])
+def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Suite, survey: bool) -> None:
+    found = suite.run(
+        """
+        def test_kept(request):
+            TestClient(app).get("/health?before")
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+            TestClient(app).get("/health")
+
+        def test_broken(request):
+            request.applymarker(pytest.mark.mw_budget(tasks=0))
+            TestClient(make(Header)).get("/health")
+
+        def test_narrowed(request):
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+            request.node.add_marker(pytest.mark.mw_budget(tasks=0))
+            TestClient(make(Header)).get("/health")
+
+        @pytest.mark.asyncio
+        async def test_async(request):
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+            await client_of(app).get("/health")
+
+        def test_with_the_fixture(request):
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+            request.getfixturevalue("mw_budget").get("/health")
+            TestClient(app).get("/own")
+
+        def test_marked_at_last(request):
+            TestClient(app).get("/health")
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+
+        def test_unusable(request):
+            request.node.add_marker(pytest.mark.mw_budget(tusks=1))
+            TestClient(app).get("/health")
+
+        def test_other_mark(request):
+            request.node.add_marker(pytest.mark.filterwarnings("ignore"))
+            assert "add_marker" in vars(request.node)
+
+        @pytest.fixture(autouse=True)
+        def no_mark_stays(request):
+            yield
+            assert "add_marker" not in vars(request.node)
+
+        @pytest.fixture
+        def mw_budget_app():
+            return app
+        """,
+        *(["--mw-budget-survey"] if survey else []),
+    )
+    found.assert_outcomes(passed=4, failed=4)
+    judged = [one for one in found.reports.measured if "before" not in one[1]]
+    assert judged == [
+        ("test_kept", "GET /health", "pass"),
+        ("test_broken", "GET /health", "fail"),
+        ("test_narrowed", "GET /health", "fail"),
+        ("test_async", "GET /health", "pass"),
+        ("test_with_the_fixture", "GET /health", "pass"),
+    ]
+    assert not found.reports.left_out
+    found.says(
+        "made no request to an ASGI app in this process while it was marked with mw_budget",
+        "unknown keyword 'tusks' in the mw_budget marker",
+    )
+
+
+@pytest.mark.parametrize("client", ["a sync test", "asyncio", "trio"])
+def test_ctrl_c_ends_the_run(suite: Suite, client: str) -> None:
+    asking = """
+        def test_it():
+            try:
+                TestClient(make(endpoint=interrupted)).get("/")
+    """
+    if client != "a sync test":
+        asking = f"""
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["{client}"])
+        async def test_it():
+            try:
+                await client_of(make(endpoint=interrupted)).get("/")
+        """
+    tests = f"""
         import os, signal
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what runs in the background of a shell
@@ -1207,9 +1288,7 @@ def test_ctrl_c_ends_the_run(suite: Suite) -> None:
             return PlainTextResponse("ok")
 
         @pytest.mark.mw_budget(us=0.01)  # takes seconds
-        def test_it():
-            try:
-                TestClient(make(endpoint=interrupted)).get("/")
+        {asking.strip()}
             finally:
                 print("calls:", len(calls))
 

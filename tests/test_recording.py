@@ -26,10 +26,10 @@ from starlette.websockets import WebSocketDisconnect
 
 from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.asgi.websocket import Step
-from pytest_mwbudget.errors import MeasurementError
+from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.recording import recorder as recorder_module
-from pytest_mwbudget.recording.clients import CLIENTS, Instead, recorded
+from pytest_mwbudget.recording.clients import CLIENTS, Instead, _recording, recorded
 from pytest_mwbudget.recording.recorder import OVERLAPPED, Recorded, Recorder
 from pytest_mwbudget.recording.request import Passage, copied, line_of, route_of
 from pytest_mwbudget.recording.signals import noting_signals
@@ -421,6 +421,201 @@ def test_requests_from_threads_pass_through() -> None:
     assert len(seen.requests) + len(seen.left_out) == 4
 
 
+# ---- messages of extensions, and those that the client ignores ------------------------------------------------------
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+BODY = {"type": "http.response.body", "body": b"ok"}
+TRAILERS = {"type": "http.response.trailers", "headers": [(b"checksum", b"1")]}
+HINT = {"type": "http.response.early_hint", "links": []}
+PUSH = {"type": "http.response.push", "path": "/style.css", "headers": []}
+DEBUG = {"type": "http.response.debug", "info": {}}
+
+
+def sending(*messages: dict[str, Any] | None, ways: list[object]) -> App:
+    """An app that sends messages, and notes the extensions in its scope and what `send` refused; None receives."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        refused = []
+        for message in messages:
+            if message is None:
+                await receive()
+                continue
+            try:
+                await send(message)
+            except Exception:
+                refused.append(message["type"])
+        ways.append((scope.get("extensions"), refused))
+
+    return app
+
+
+async def three_more(request: Recorded) -> None:
+    for _ in range(3):
+        await request.caller()
+
+
+def asked_by(client: str, app: App) -> httpx.Response:
+    """Make a request with one of the clients: httpx, or Starlette's on a loop."""
+    if client == "httpx":
+        return asyncio.run(asked_alone(app))
+    backend: Any = client
+    return TestClient(app, backend=backend).get("/")  # type: ignore[no-any-return]
+
+
+async def asked_alone(app: App) -> httpx.Response:
+    async with client_of(app) as client:
+        return await client.get("/")
+
+
+@pytest.mark.parametrize("client", ["httpx", "asyncio", "trio"])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (HINT, PUSH, START, BODY),
+        (DEBUG, START, HINT, BODY),
+        (START, BODY, DEBUG, HINT),
+        ({**START, "trailers": False}, BODY),
+    ],
+)
+def test_a_repetition_takes_what_the_client_took(client: str, messages: Any) -> None:
+    ways: list[object] = []
+    seen = Seen(then=three_more)
+    with recorded(seen.recorder):
+        assert asked_by(client, sending(*messages, ways=ways)).text == "ok"
+    assert (seen.left_out, len(ways), ways.count(ways[0])) == ([], 4, 4)
+
+
+def test_messages_that_only_a_repetition_sends_are_taken_as_the_client_would() -> None:
+    seen, calls = Seen(then=three_more), []
+
+    async def now_and_then(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            await send(HINT)
+        await respond(send)
+
+    with recorded(seen.recorder):
+        assert TestClient(now_and_then).get("/").text == "ok"
+    assert (seen.left_out, len(calls)) == ([], 4)
+
+
+def test_a_repetition_refuses_what_the_client_refused() -> None:
+    ways: list[Any] = []
+
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        async def of_a_client(message: Any) -> None:
+            if message["type"] == HINT["type"]:
+                raise AssertionError
+            await send(message)
+
+        await recorder.called(sending(HINT, START, BODY, ways=ways), scope, receive, of_a_client)
+
+    seen = Seen(then=three_more)
+    recorder = seen.recorder
+    assert TestClient(refusing).get("/").text == "ok"
+    assert (seen.left_out, [refused for _, refused in ways]) == ([], [[HINT["type"]]] * 4)
+
+
+@pytest.mark.parametrize("client", ["asyncio", "trio"])
+def test_a_repetition_offers_what_the_first_request_offered(client: str) -> None:
+    ways: list[Any] = []
+    app = sending({**START, "trailers": True}, BODY, TRAILERS, ways=ways)
+    after: list[str] = []
+
+    async def with_trailers(scope: Any, receive: Any, send: Any) -> None:
+        scope["extensions"].setdefault("http.response.trailers", {})  # an older client offers none
+        await recorder.called(waiting_for_the_end, scope, receive, send)
+
+    async def waiting_for_the_end(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await app(scope, receive, send)
+        after.append((await receive())["type"])
+
+    seen = Seen(then=three_more)
+    recorder = seen.recorder
+    assert asked_by(client, with_trailers).text == "ok"
+    assert "http.response.trailers" in ways[0][0]
+    assert (seen.left_out, ways, after) == ([], [ways[0]] * 4, ["http.disconnect"] * 4)
+
+
+def test_a_repetition_whose_trailers_do_not_come_is_incomplete() -> None:
+    calls: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(1)
+        await sending({**START, "trailers": True}, BODY, *[TRAILERS][len(calls) - 1 :], ways=[])(scope, receive, send)
+
+    async def with_trailers(scope: Any, receive: Any, send: Any) -> None:
+        scope["extensions"].setdefault("http.response.trailers", {})
+        await recorder.called(app, scope, receive, send)
+
+    async def again(request: Recorded) -> None:
+        with pytest.raises(ResponseError, match="trailers"):
+            await request.caller()
+
+    seen = Seen(then=again)
+    recorder = seen.recorder
+    assert TestClient(with_trailers).get("/").text == "ok"
+    assert (seen.left_out, len(calls)) == ([], 2)
+
+
+def test_a_file_that_the_client_sends_itself_is_the_body() -> None:
+    ways: list[object] = []
+    path = {"type": "http.response.pathsend", "path": "/etc/hostname"}
+
+    async def offering(scope: Any, receive: Any, send: Any) -> None:
+        async def of_a_client(message: Any) -> None:
+            await send(BODY if message is path else message)
+
+        scope["extensions"] = {"http.response.pathsend": {}}
+        await recorder.called(sending(START, path, ways=ways), scope, receive, of_a_client)
+
+    seen = Seen(then=three_more)
+    recorder = seen.recorder
+    assert TestClient(offering).get("/").text == "ok"
+    assert (seen.left_out, ways) == ([], [({"http.response.pathsend": {}}, [])] * 4)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        ([{"type": "websocket.accept"}, {"type": "websocket.debug"}, {"type": "websocket.send", "text": "a"}], 101),
+        (
+            [
+                None,
+                {"type": "websocket.accept"},
+                None,
+                {"type": "websocket.send", "text": "a"},
+                {"type": "websocket.close"},
+                {"type": "websocket.close"},
+                {"type": "websocket.send", "text": "late"},
+            ],
+            101,
+        ),
+        (
+            [
+                {"type": "websocket.http.response.start", "status": 418, "headers": []},
+                {"type": "websocket.http.response.body", "body": b"a", "more_body": True},
+                {"type": "websocket.http.response.body", "body": b"b"},
+                {"type": "websocket.http.response.debug"},
+            ],
+            418,
+        ),
+    ],
+)
+def test_a_repeated_connection_takes_what_the_client_took(backend: Any, messages: Any, status: int) -> None:
+    ways: list[object] = []
+    seen = Seen("WS", then=three_more)
+    client = TestClient(sending(*messages, ways=ways), backend=backend)
+    with recorded(seen.recorder), suppress(WebSocketDisconnect), client.websocket_connect("/ws") as websocket:
+        websocket.send_text("hi")
+        while websocket.receive().get("text") != "a":
+            pass
+    assert (seen.left_out, [one.caller.status for one in seen.requests]) == ([], [status])
+    assert ways == [({"websocket.http.response": {}}, [])] * 4
+
+
 # ---- clients --------------------------------------------------------------------------------------------------------
 
 
@@ -466,6 +661,30 @@ def test_what_the_test_patches_itself_stays_and_records_no_more(monkeypatch: pyt
     assert not seen.recorder.seen
 
 
+def test_clients_are_restored_in_whatever_order_recorders_end() -> None:
+    before, blocks, seen = methods(), [], Seen()
+    for recorder in (Seen().recorder, Seen().recorder, seen.recorder):
+        blocks.append(recorded(recorder))
+        blocks[-1].__enter__()
+    for number in (1, 0):
+        blocks[number].__exit__(None, None, None)
+    assert TestClient(hello).get("/").text == "ok"
+    assert seen.lines == ["GET /"]
+    blocks[2].__exit__(None, None, None)
+    assert methods() == before
+
+
+def test_what_a_test_puts_back_late_is_not_recorded_twice() -> None:
+    before, late, seen = methods(), pytest.MonkeyPatch(), Seen()
+    with recorded(Seen().recorder):
+        late.setattr(TestClient, "send", TestClient.send)
+    late.undo()
+    assert methods() != before
+    with recorded(seen.recorder):
+        assert TestClient(hello).get("/").text == "ok"
+    assert (seen.lines, methods()) == (["GET /"], before)
+
+
 def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(module: Any, patch: Any, recorder: Any) -> None:
         patch(module.NoSuchTransport, "handle", None)
@@ -475,6 +694,37 @@ def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert asyncio.run(asked(seen, hello)).text == "ok"
     assert seen.recorder.unknown == [httpx.__name__]
     assert not seen.requests
+
+
+def test_a_client_whose_transport_has_another_name_and_methods_that_call_each_other_records_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = starlette.testclient._TestClientTransport.handle_request
+
+    class OfAnotherVersion(starlette.testclient._TestClientTransport):
+        def handle_request(self, request: Any) -> Any:
+            return asyncio.run(self.handle_async_request(request))
+
+        async def handle_async_request(self, request: Any) -> Any:
+            return await asyncio.to_thread(handle, self, request)
+
+    OfAnotherVersion.__module__ = starlette.testclient.__name__
+    monkeypatch.setattr(starlette.testclient, "_TestClientTransport", OfAnotherVersion)
+    seen = Seen()
+    with recorded(seen.recorder):
+        assert TestClient(hello).get("/").text == "ok"
+    assert (seen.lines, seen.left_out, seen.recorder.unknown) == (["GET /"], [], [])
+
+
+def test_a_client_that_has_its_app_elsewhere_is_named_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(module: Any, patch: Any, recorder: Recorder) -> None:
+        patch(module.ASGITransport, "handle_async_request", _recording("wrapped.app", module, recorder))
+
+    monkeypatch.setitem(CLIENTS, httpx.__name__, elsewhere)
+    seen = Seen()
+    for _ in range(2):
+        assert asyncio.run(asked(seen, hello)).text == "ok"
+    assert (seen.recorder.unknown, seen.lines) == ([httpx.__name__], [])
 
 
 def test_a_client_whose_module_has_two_names_records_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,6 +832,60 @@ def test_a_signal_during_a_request_ends_its_measurement(name: str) -> None:
     assert len(ended) == 1
 
 
+@pytest.mark.parametrize("library", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGALRM"])
+def test_a_request_that_outlives_its_loop_leaves_no_handler_behind(name: str, library: str) -> None:
+    def own(*_: object) -> None:
+        pass
+
+    new_event_loop = pytest.importorskip(library).new_event_loop
+    number, begun = getattr(signal, name), asyncio.Event()
+
+    async def until_cancelled(request: Recorded) -> None:
+        begun.set()
+        while True:
+            await request.caller()
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        client = client_of(hello)
+        requests.append(asyncio.create_task(client.get("/")))
+        await begun.wait()
+
+    seen, requests = Seen(then=until_cancelled), []
+    usual = signal.default_int_handler if name == "SIGINT" else own
+    before = signal.signal(number, usual)
+    try:
+        with recorded(seen.recorder), asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(main())
+        assert signal.getsignal(number) is usual
+    finally:
+        signal.signal(number, before)
+    assert requests[0].cancelled()
+
+
+def test_handlers_are_given_back_in_any_order() -> None:
+    notes: list[list[str]] = [[] for _ in range(4)]
+    passed_on: list[str] = []
+
+    def own(*_: object) -> None:
+        passed_on.append("own")
+
+    before = signal.signal(signal.SIGALRM, own)
+    blocks = [noting_signals(noted.append, ("SIGALRM",)) for noted in notes]
+    try:
+        for block in blocks:
+            block.__enter__()
+        for number in (1, 3, 0):
+            blocks[number].__exit__(None, None, None)
+        signal.raise_signal(signal.SIGALRM)
+        assert (notes, passed_on) == ([[], [], ["SIGALRM"], []], ["own"])
+        blocks[2].__exit__(None, None, None)
+        assert signal.getsignal(signal.SIGALRM) is own
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_handler_that_the_test_sets_stays() -> None:
     def own(*_: object) -> None:
         pass
@@ -679,8 +983,9 @@ def test_a_scope_is_copied_with_its_containers() -> None:
     assert copy["state"]["db"] is state["db"]
     for key in ("state", "headers"):
         assert copy[key] is not original[key]
-    assert copy["extensions"] == {"tls": {}}
-    assert copied(scope(extensions=None))["extensions"] == {}
+    assert copy["extensions"] == original["extensions"]
+    copy["extensions"]["of the app"] = {}
+    assert original["extensions"] == {"tls": {}, "http.response.debug": {}}
 
 
 @pytest.mark.parametrize(
@@ -695,6 +1000,7 @@ def test_a_scope_is_copied_with_its_containers() -> None:
 )
 def test_the_line_of_a_request(values: dict[str, Any], url: str) -> None:
     assert line_of(scope(**values)) == RequestLine("GET", url)
+    assert line_of(scope(**values, type="websocket")) == RequestLine("WS", url)  # Quart's client names a method too
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,15 @@ def test_clients_that_are_not_known_are_named() -> None:
     assert "of this version of httpx9" in " ".join(text(run=replace(RUN, unknown_clients=("httpx9",))).split())
 
 
+@pytest.mark.parametrize(("number", "more"), [(1, "1 more request is"), (8, "8 more requests are")])
+def test_the_number_of_requests_nobody_looked_at_is_in_every_report(number: int, more: str) -> None:
+    run = replace(RUN, unexamined=number)
+    data = document([to_json(FAST, "test_it")], [], run)
+    page = read(html(data)).text
+    for shown in (text(FAST, run=run), markdown(data), page):
+        assert f"{more} like these: three in a row entered layers that were known" in " ".join(shown.split())
+
+
 # ---- files --------------------------------------------------------------------------------------------------------
 
 OUT = left_out_to_json("test", RequestLine("POST", "/x"), "a POST request is not repeated")

@@ -522,6 +522,78 @@ def test_health(client):
     assert found(suite)["survey"]["repeated"] == []
 
 
+def test_every_stack_of_one_route_is_measured_also_of_apps_that_many_tests_make(suite: pytest.Pytester) -> None:
+    tests = f"""
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+class Layer:
+    def __init__(self, app):
+        self.app = app
+    async def __call__(self, scope, receive, send):
+        await self.app(scope, receive, send)
+
+LAYERS = [type(f"Layer{{number}}", (Layer,), {{}}) for number in range(5)]
+
+def pure(app, wrapped):
+    async def outer(scope, receive, send):
+        await wrapped(scope, receive, send)
+    return outer
+
+@pytest.mark.parametrize("number", range(5))
+def test_it(number):
+    for _ in range({LOOKS}):
+        app = Starlette(routes=[Route("/", shop.health)], middleware=[Middleware(LAYERS[number])])
+        assert TestClient(app).get("/").text == "ok"
+        if number < 2:
+            app.user_middleware.insert(0, Middleware(pure, wrapped=LAYERS[number + 1](app.router)))
+            app.middleware_stack = None
+            assert TestClient(app).get("/").text == "ok"
+    shop.calls.clear()
+    assert TestClient(app).get("/").text == "ok"
+    assert shop.calls == ["health"]
+"""
+    survey(suite, tests).assert_outcomes(passed=5)
+    stacks = [[layer["name"] for layer in one["layers"]] for one in found(suite)["measurements"]]
+    names = [f"Layer{number}" for number in range(5)]
+    assert [name for name in names if any(name in stack for stack in stacks)] == names
+    assert len(stacks) == 7
+    assert found(suite)["survey"]["unexamined"] == 5
+
+
+def test_a_stack_that_goes_on_changing_is_looked_at_as_long_as_it_does(suite: pytest.Pytester) -> None:
+    tests = """
+class Layer:
+    def __init__(self, app):
+        self.app = app
+    async def __call__(self, scope, receive, send):
+        await self.app(scope, receive, send)
+
+class Switch:
+    def __init__(self, app):
+        self.ways = [cls(app) for cls in LAYERS]
+    async def __call__(self, scope, receive, send):
+        await self.ways[int(scope["query_string"])](scope, receive, send)
+
+LAYERS = [type(f"Layer{number}", (Layer,), {}) for number in range(6)]
+
+def test_it():
+    app = shop.create_app()
+    app.add_middleware(Switch)
+    client = TestClient(app)
+    for number in range(6):
+        assert client.get(f"/health?{number}").text == "ok"
+    for number in range(10):
+        assert client.get("/health?0").text == "ok"
+"""
+    result = survey(suite, tests)
+    result.assert_outcomes(passed=1)
+    assert len(found(suite)["measurements"]) == 6
+    assert found(suite)["survey"]["unexamined"] == 8
+    assert "8 more requests are like these: three in a row entered layers that were known" in said(result)
+
+
 def test_a_test_with_a_time_limit_keeps_most_of_it(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("pytest_timeout", reason="it sets the limit", group="suites")
     # With the real least time the limit would be so short that a busy machine exceeds it.

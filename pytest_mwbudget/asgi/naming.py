@@ -6,8 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 
-from .callables import is_function
+from ..interpreter.identity import identity
+from .callables import held_values, is_function, looks_asgi
 from .origins import dispatch_of
+
+# More callables than a stack has: an app may hold any number.
+MOST_HELD = 200
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -34,6 +38,19 @@ def qualname_of(callee: object) -> str:
     if type(callee) is CodeType:
         return f"{callee.co_filename}.{name_of_code(callee)}"
     return type_name(type(callee))
+
+
+def names_held(app: object) -> tuple[str, ...]:
+    """Return the names of an app and of the ASGI callables that it holds, at any depth. Runs no code of theirs."""
+    held, known = [app], {identity(app)}
+    for callee in held:
+        if len(held) > MOST_HELD:
+            break
+        for value in held_values(callee):
+            if callable(value) and looks_asgi(value) and identity(value) not in known:
+                known.add(identity(value))
+                held.append(value)
+    return tuple(f"{qualname_of(callee)} {display_name(callee)}" for callee in held)
 
 
 def type_name(kind: type) -> str:

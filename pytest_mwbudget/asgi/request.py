@@ -68,6 +68,13 @@ class RequestTemplate(Protocol):
     def context(self) -> Context | None:
         """The context of which each call gets a copy; None for the current context."""
 
+    @property
+    def offered(self) -> frozenset[str]:
+        """The names of the extensions that the scope offers and that add messages to a response."""
+
+    def takes(self, kind: str) -> bool:
+        """Return whether a message of this type is taken although ASGI does not expect it at that point."""
+
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope. `state` is the lifespan's."""
 
@@ -80,6 +87,11 @@ class BuiltRequest:
     headers: tuple[tuple[bytes, bytes], ...]
     body: tuple[bytes, ...]
     context: Context | None = None
+    offered: frozenset[str] = frozenset()
+
+    def takes(self, kind: str) -> bool:
+        """Take no unexpected message, as uvicorn does."""
+        return False
 
     @property
     def line(self) -> RequestLine:

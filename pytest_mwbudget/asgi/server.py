@@ -38,6 +38,9 @@ BODY_EXCERPT_CHARS = 500
 KEPT_BYTES = 65536
 # In the first call the event loop gets a turn after this number of messages.
 MESSAGES_PER_TURN = 100
+# The messages of extensions that take the place of a body, and those that come after it.
+BODIES = ("http.response.pathsend", "http.response.zerocopysend")
+TRAILERS = "http.response.trailers"
 # What frameworks answer to a host that they do not allow.
 BAD_REQUEST = 400
 # A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
@@ -56,7 +59,7 @@ class Exchange:
 
     A response of more than `most` pieces is refused: a stream that never suspends would let no time limit end it. At
     least the first `keep` bytes of its body are kept, if that is not None, and no piece after these. `pieces` are all
-    pieces.
+    pieces. `trailers` is whether the app has announced them to a client that offers the extension.
     """
 
     template: RequestTemplate
@@ -68,6 +71,8 @@ class Exchange:
     body: list[bytes] = field(default_factory=list)
     pieces: int = 0
     kept: int = 0
+    body_over: bool = False
+    trailers: bool = False
     received: int = 0
     elapsed_ns: Nanoseconds = 0
 
@@ -84,27 +89,42 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """Take one message of the response. Raises RuntimeError, as uvicorn does, when the message is out of order."""
         kind = message["type"]
-        if self.complete.is_set():
-            raise RuntimeError(f"Unexpected ASGI message {kind!r} sent, after response already completed.")
         if kind == "http.response.start" and not self.status:
             self.status = int(message["status"])
             self.headers = list(message.get("headers", ()))
-        elif kind == "http.response.body" and self.status:
+            self.trailers = TRAILERS in self.template.offered and bool(message.get("trailers", False))
+        elif (
+            (kind == "http.response.body" or (kind in BODIES and kind in self.template.offered))
+            and self.status
+            and not self.body_over
+        ):
             self.pieces += 1
             if self.keep is None or self.kept < self.keep:
                 piece = message.get("body", b"")
                 self.kept += len(piece)
                 self.body.append(piece)
             if not message.get("more_body", False):
-                self.complete.set()
+                self.body_over = True
+                if not self.trailers:
+                    self.complete.set()
             elif self.pieces > self.most:
                 raise RepetitionError(
                     f"{self.template.line}: the app went on with its response after {self.most} pieces, and the"
                     f" responses before it had fewer. {REPEATS}"
                 )
+        elif kind == TRAILERS and self.body_over and not self.complete.is_set():
+            if not message.get("more_trailers", False):
+                self.complete.set()
+        elif self.complete.is_set():
+            self._refuse(kind, f"Unexpected ASGI message {kind!r} sent, after response already completed.")
         else:
-            expected = "http.response.body" if self.status else "http.response.start"
-            raise RuntimeError(f"Expected ASGI message {expected!r}, but got {kind!r}.")
+            expected = TRAILERS if self.body_over else "http.response.body" if self.status else "http.response.start"
+            self._refuse(kind, f"Expected ASGI message {expected!r}, but got {kind!r}.")
+
+    def _refuse(self, kind: str, why: str) -> None:
+        """Raise RuntimeError for a message that is not expected, unless the client of the request takes it."""
+        if not self.template.takes(kind):
+            raise RuntimeError(why)
 
     def ended_by(self, error: BaseException) -> bool:
         """Return whether an exception of the app is only how the app ends the exchange."""
@@ -117,7 +137,7 @@ class Exchange:
         begun = f"began a response with status {self.status}" if self.status else "sent no response"
         return (
             f"the app {begun} and returned before the response was complete; an ASGI app must send http.response.start"
-            " and a last http.response.body"
+            f" and a last http.response.body{', and the trailers that it announced' if self.trailers else ''}"
         )
 
     @property

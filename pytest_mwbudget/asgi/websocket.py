@@ -81,6 +81,11 @@ class BuiltConnection:
     steps: tuple[Step, ...]
     subprotocols: tuple[str, ...]
     context: Context | None = None
+    offered: frozenset[str] = frozenset()
+
+    def takes(self, kind: str) -> bool:
+        """Take no unexpected message, as uvicorn does."""
+        return False
 
     @property
     def request(self) -> httpx.Request:
@@ -209,8 +214,8 @@ class Connection(Exchange):
                 raise ClientLeftError("the client has closed the connection")
             return
         if self.complete.is_set():
-            raise RuntimeError(f"Unexpected ASGI message {kind!r} sent, after sending 'websocket.close'.")
-        if not self.status or kind.startswith("websocket.http.response."):
+            self._refuse(kind, f"Unexpected ASGI message {kind!r} sent, after sending 'websocket.close'.")
+        elif not self.status or kind.startswith("websocket.http.response."):
             self._begin(kind, message)
         elif kind == "websocket.send":
             self._take(message)
@@ -219,7 +224,7 @@ class Connection(Exchange):
             self.closed = int(message.get("code") or NORMAL_CLOSE)
             self.complete.set()
         else:
-            raise RuntimeError(f"Expected ASGI message 'websocket.send' or 'websocket.close', but got {kind!r}.")
+            self._refuse(kind, f"Expected ASGI message 'websocket.send' or 'websocket.close', but got {kind!r}.")
         if self._waiting is not None and (self.complete.is_set() or self.pieces >= self._due):
             self._waiting.set()
             self._waiting = None
@@ -241,7 +246,7 @@ class Connection(Exchange):
             if not message.get("more_body", False):
                 self.complete.set()
         else:
-            raise RuntimeError(f"Expected ASGI message 'websocket.accept' or 'websocket.close', but got {kind!r}.")
+            self._refuse(kind, f"Expected ASGI message 'websocket.accept' or 'websocket.close', but got {kind!r}.")
 
     def _take(self, message: Message) -> None:
         self.pieces += 1

@@ -374,7 +374,8 @@ class SurveyRun:
     """What a survey did: its seconds of measuring and their limit, the tests of the run, what it could not see.
 
     `repeated` are the tests that run twice because the survey disturbed them. `unknown_clients` are the modules of
-    clients whose requests cannot be recorded.
+    clients whose requests cannot be recorded. `unexamined` is the number of requests whose layers were not looked for,
+    because several like them had entered layers that were known.
     """
 
     seconds: Seconds
@@ -382,6 +383,7 @@ class SurveyRun:
     tests: int
     repeated: tuple[RepeatedTest, ...] = ()
     unknown_clients: tuple[str, ...] = ()
+    unexamined: int = 0
 
 
 @dataclass(frozen=True, slots=True)

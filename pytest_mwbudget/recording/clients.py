@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from .django_client import HandlerApp
 from .recorder import Recorder, streaming
@@ -24,6 +25,8 @@ from .signals import noting_signals
 
 # What takes the place of a method, made from the method.
 Wrapping: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+# What httpx calls of a transport. Where one calls the other, it does so on its own object, which is not recorded again.
+TRANSPORT_METHODS = ("handle_request", "handle_async_request")
 # Replaces a method of a class.
 Patch: TypeAlias = Callable[[type, str, Wrapping], None]
 
@@ -32,17 +35,26 @@ Patch: TypeAlias = Callable[[type, str, Wrapping], None]
 
 
 def _httpx(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module.ASGITransport, "handle_async_request", _recording("app", recorder))
+    patch(module.ASGITransport, "handle_async_request", _recording("app", module, recorder))
     patch(module.AsyncClient, "send", _within(_streaming))
 
 
 def _starlette(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module._TestClientTransport, "handle_request", _recording("app", recorder))
+    _transports("app", module, patch, recorder)
     patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
 
 
 def _litestar(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module.TestClientTransport, "handle_request", _recording("client.app", recorder))  # of both clients
+    _transports("client.app", module, patch, recorder)  # of both clients
+
+
+def _litestar_sessions(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+    # The session of Litestar 2 has the client of its transport, whose app is recorded.
+    if hasattr(module, "AsyncWebSocketTestSession"):
+        patch(module.AsyncWebSocketTestSession, "_run", _recording("app", module, recorder))
+
+
+def _litestar_sync(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
     patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
 
 
@@ -70,7 +82,7 @@ def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder)
         return open
 
     patch(module.TestClient, "open", opening)
-    patch(module.WebSocketSession, "connect", _recording("testclient.application", recorder))
+    patch(module.WebSocketSession, "connect", _recording("testclient.application", module, recorder))
 
 
 def _django(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
@@ -91,7 +103,9 @@ CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
     "httpx": _httpx,
     "httpx2": _httpx,
     "starlette.testclient": _starlette,
-    "litestar.testing.client.sync_client": _litestar,
+    "litestar.testing.transport": _litestar,
+    "litestar.testing.websocket_test_session": _litestar_sessions,
+    "litestar.testing.client.sync_client": _litestar_sync,
     "quart.testing.connections": _quart,
     "async_asgi_testclient.testing": _async_asgi_testclient,
     "django.test.client": _django,
@@ -135,14 +149,31 @@ def _within(enter: Callable[..., AbstractContextManager[Any]]) -> Wrapping:
     return wrapping
 
 
-def _recording(path: str, recorder: Recorder) -> Wrapping:
+def _recording(path: str, module: ModuleType, recorder: Recorder) -> Wrapping:
     """Run a method on an object whose app, an attribute of this dotted path, is recorded."""
 
     def recorded_in(holder: Any, name: str, *names: str) -> Instead:
         inner = getattr(holder, name)
         return Instead(holder, **{name: recorded_in(inner, *names) if names else recorder.around(inner)})
 
-    return _within(lambda self, **options: nullcontext(recorded_in(self, *path.split("."))))
+    def entered(holder: Any, **options: Any) -> AbstractContextManager[Any]:
+        try:
+            return nullcontext(recorded_in(holder, *path.split(".")))
+        except AttributeError:  # a version of the client that has its app elsewhere
+            recorder.note_unknown(module.__name__)
+            return nullcontext(holder)
+
+    return _within(entered)
+
+
+def _transports(path: str, module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+    """Record what the transports of a module hand to their apps. They have names of their own, and httpx's methods."""
+    classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    methods = [(one, name) for one in classes for name in TRANSPORT_METHODS if name in vars(one)]
+    if not methods:
+        raise AttributeError
+    for owner, name in methods:
+        patch(owner, name, _recording(path, module, recorder))
 
 
 @contextmanager
@@ -174,9 +205,12 @@ def recorded(recorder: Recorder) -> Iterator[None]:
     with ExitStack() as undo:
 
         def patch(owner: type, name: str, wrapping: Wrapping) -> None:
+            current = vars(owner).get(name)
+            before = _before(current)
+            if before is not current:
+                _put(owner, name, before)
             original = getattr(owner, name)
-            before = vars(owner).get(name)
-            replaced = functools.wraps(original)(wrapping(original))
+            replaced: Any = functools.wraps(original)(wrapping(original))
             setattr(owner, name, replaced)
             undo.callback(_restore, owner, name, replaced, before)
 
@@ -189,7 +223,7 @@ def recorded(recorder: Recorder) -> Iterator[None]:
             try:
                 CLIENTS[name](module, patch, recorder)
             except AttributeError:  # a version of the client that is built in another way
-                recorder.unknown.append(name)
+                recorder.note_unknown(name)
 
         for name in CLIENTS:
             if isinstance(module := sys.modules.get(name), ModuleType):  # a test may have put something else there
@@ -203,13 +237,28 @@ def recorded(recorder: Recorder) -> Iterator[None]:
             recorder.over = True  # a test may have kept a patched method
 
 
-def _restore(owner: type, name: str, replaced: object, before: object) -> None:
-    if vars(owner).get(name) is not replaced:  # the test has put something else there
-        return
-    if before is None:
+# Methods of recorders that have ended, with what they replaced: a test may put one back, another recorder stand on it.
+_ended: WeakKeyDictionary[FunctionType, object] = WeakKeyDictionary()
+
+
+def _restore(owner: type, name: str, replaced: FunctionType, before: object) -> None:
+    _ended[replaced] = before
+    if vars(owner).get(name) is replaced:  # else the test has put something else there
+        _put(owner, name, _before(replaced))
+
+
+def _before(method: object) -> object:
+    """Return what was there before the recorders that have ended."""
+    while type(method) is FunctionType and method in _ended:
+        method = _ended[method]
+    return method
+
+
+def _put(owner: type, name: str, method: object) -> None:
+    if method is None:
         delattr(owner, name)
     else:
-        setattr(owner, name, before)
+        setattr(owner, name, method)
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):

@@ -24,7 +24,7 @@ from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
 from .request import Conversation, Passage, RecordedConnection, RecordedRequest, copied, endpoint_of, line_of, route_of
-from .signals import noting_signals
+from .signals import IN_A_TASK, noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
 REPEATABLE = ("GET", "HEAD", "OPTIONS")
@@ -70,13 +70,21 @@ class Recorder:
 
     `repeat` are the methods to repeat besides REPEATABLE. `measure` is awaited for each request that can be repeated.
     `left_out` is told each request that is not, with the reason. `seen` is whether any client has made a request,
-    `unknown` names the modules of clients whose requests cannot be recorded. When it is `over`, requests only pass.
+    `unknown` names the modules of clients whose requests cannot be recorded. Requests only pass when it is `over`, or
+    not `active`.
     """
 
-    def __init__(self, repeat: Collection[str], measure: Measure, left_out: LeaveOut) -> None:
+    def __init__(
+        self,
+        repeat: Collection[str],
+        measure: Measure,
+        left_out: LeaveOut,
+        active: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.methods = frozenset((*REPEATABLE, *repeat))
         self.measure = measure
         self.left_out = left_out
+        self.active = active
         self.seen = False
         self.unknown: list[str] = []
         # The name of the signal that came during a request.
@@ -89,16 +97,18 @@ class Recorder:
         """End the measurement that is under way, because this signal came."""
         self.interrupted = signal
 
+    def note_unknown(self, module: str) -> None:
+        """Note that requests of the clients of a module cannot be recorded."""
+        if module not in self.unknown:
+            self.unknown.append(module)
+
     def around(self, app: Any, finished: Callable[[], None] = lambda: None) -> RecordedApp:
         """Return an app that records what `app` is asked. `finished` is called after each request."""
         return RecordedApp(app, self, finished)
 
     async def called(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call of a client on to the app, and have it measured if it can be repeated."""
-        if self.over:
-            await app(scope, receive, send)
-            return
-        if scope["type"] not in ("http", "websocket"):
+        if self.over or scope["type"] not in ("http", "websocket") or not self.active():
             await app(scope, receive, send)
             return
         inside = _inside.get()
@@ -126,7 +136,8 @@ class Recorder:
 
     async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         recorded_scope, context = copied(scope), copy_context()
-        passage = Conversation(receive, send) if scope["type"] == "websocket" else Passage(receive, send)
+        kind = Conversation if scope["type"] == "websocket" else Passage
+        passage = kind(receive, send, scope.get("extensions") or ())
         context.run(_inside.set, "again")
         begin = perf_counter_ns()
         ended = await self._first(app, scope, passage)
@@ -166,15 +177,16 @@ class Recorder:
         if why_not is not None or passage.status is None:
             self.left_out(line, why_not or f"the app {'did not accept it' if connects else 'sent no response'}")
             return
+        body = (b"",) if isinstance(passage, Conversation) else await self._body(line, passage)
+        if body is None:
+            return
+        recorded = (line, body, context, recorded_scope, passage.offered, frozenset(passage.refused))
         template: RequestTemplate
         kind: type[Exchange]
         if isinstance(passage, Conversation):
-            template, kind = RecordedConnection(line, passage.steps, context, recorded_scope), Connection
+            template, kind = RecordedConnection(*recorded, passage.steps), Connection
         else:
-            body = await self._body(line, passage)
-            if body is None:
-                return
-            template, kind = RecordedRequest(line, body, context, recorded_scope), Exchange
+            template, kind = RecordedRequest(*recorded), Exchange
         caller = Caller(
             app,
             template,
@@ -185,7 +197,7 @@ class Recorder:
             status=passage.status,
             exchange=kind,
         )
-        with noting_signals(self.interrupt), _shielded() if connects else nullcontext():
+        with noting_signals(self.interrupt, IN_A_TASK), _shielded() if connects else nullcontext():
             await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
     async def _body(self, line: RequestLine, passage: Passage) -> tuple[bytes, ...] | None:

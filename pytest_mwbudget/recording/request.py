@@ -5,47 +5,93 @@ from __future__ import annotations
 import copy
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from ..asgi.app import Message, Receive, Scope, Send
+from ..asgi.server import BODIES, TRAILERS
 from ..asgi.websocket import ACCEPTED, REFUSED, Step, is_disconnect
 from ..model.results import RequestLine
 
 # Containers of a scope that an app may change. Other values are shared, as the test's client shares them.
 CONTAINERS = (dict, list, set)
-# What the test's client can take besides start and body of a response. Servers such as uvicorn offer none of it.
-OF_THE_CLIENT = "http.response."
+# The messages of a response and of a WebSocket connection.
+START, BODY = "http.response.start", "http.response.body"
+ACCEPT, SEND, CLOSE = "websocket.accept", "websocket.send", "websocket.close"
+DENIAL_START, DENIAL_BODY = "websocket.http.response.start", "websocket.http.response.body"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """A request of a test's client: its method and URL, its body in pieces, its scope and its context as they were."""
+    """A request of a test's client: its method and URL, its body in pieces, its scope and its context as they were.
+
+    `offered` are the extensions in its scope. `refused` are the types of messages that its client does not take where
+    ASGI does not expect them.
+    """
 
     line: RequestLine
     body: tuple[bytes, ...]
     context: Context
     recorded_scope: Scope
+    offered: frozenset[str]
+    refused: frozenset[str]
+
+    def takes(self, kind: str) -> bool:
+        """Return whether the client takes a message of this type where ASGI does not expect it."""
+        return kind not in self.refused
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a copy of the scope that the app got."""
         return copied(self.recorded_scope)
 
 
-class Passage:
-    """Passes the messages of one request on, and notes the request's body and what came of the response.
+@dataclass(frozen=True, slots=True)
+class RecordedConnection(RecordedRequest):
+    """A WebSocket connection of a test's client. `steps` is what it sent and awaited."""
 
-    `status` is None until the response begins; `complete` is whether it ended.
+    steps: tuple[Step, ...] = ()
+
+
+class Messages:
+    """Passes the messages of an app on to its client, and notes which ones the client takes.
+
+    Clients ignore what they do not know. So `refused`, the types that a repetition does not take where ASGI does not
+    expect them, are the `usual` ones, except those that the client took there, and those for which it raised.
     """
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, offered: Iterable[str], usual: Iterable[str]) -> None:
         self._receive, self._send = receive, send
+        self.offered = frozenset(offered)
+        self.refused = set(usual)
+        self.status: int | None = None
+
+    async def _passed_on(self, message: Message, *, expected: bool) -> None:
+        try:
+            await self._send(message)
+        except Exception:
+            if not expected:
+                self.refused.add(message["type"])
+            raise
+        if not expected:
+            self.refused.discard(message["type"])
+
+
+class Passage(Messages):
+    """Passes the messages of one request on, and notes the request's body and what came of the response.
+
+    `offered` are the extensions in its scope. `status` is None until the response begins; `complete` is whether it
+    ended.
+    """
+
+    def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
+        super().__init__(receive, send, offered, (START, BODY))
         self._pieces: list[bytes] = []
         self._ended = False
-        self.status: int | None = None
+        self._body_over = False
+        self._trailers = False
         self.complete = False
 
     async def receive(self) -> Message:
@@ -60,11 +106,22 @@ class Passage:
 
     async def send(self, message: Message) -> None:
         """Pass a message of the app on to the client."""
-        await self._send(message)
-        if message["type"] == "http.response.start":
+        kind = message["type"]
+        starts = kind == START and self.status is None
+        continues = self._is_body(kind) and self.status is not None and not self._body_over
+        ends = kind == TRAILERS and self._body_over and not self.complete
+        await self._passed_on(message, expected=starts or continues or ends)
+        if starts:
             self.status = message["status"]
-        elif message["type"] == "http.response.body":
-            self.complete = not message.get("more_body", False)
+            self._trailers = TRAILERS in self.offered and bool(message.get("trailers", False))
+        elif continues:
+            self._body_over = not message.get("more_body", False)
+            self.complete = self._body_over and not self._trailers
+        elif ends:
+            self.complete = not message.get("more_trailers", False)
+
+    def _is_body(self, kind: str) -> bool:
+        return kind == BODY or (kind in BODIES and kind in self.offered)
 
     def ended_by(self, error: BaseException) -> bool:
         """Return whether an exception only ends an app that has answered."""
@@ -77,32 +134,17 @@ class Passage:
         return tuple(self._pieces) or (b"",)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedConnection:
-    """A WebSocket connection of a test's client: what it sent and awaited, its scope and its context as they were."""
-
-    line: RequestLine
-    steps: tuple[Step, ...]
-    context: Context
-    recorded_scope: Scope
-    body: tuple[bytes, ...] = (b"",)
-
-    def scope(self, state: Mapping[str, Any] | None) -> Scope:
-        """Return a copy of the scope that the app got."""
-        return copied(self.recorded_scope)
-
-
-class Conversation:
+class Conversation(Messages):
     """Passes the messages of one WebSocket connection on, and notes which answers came after which message.
 
     `status` is None until the app has accepted or refused.
     """
 
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive, self._send = receive, send
+    def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
+        super().__init__(receive, send, offered, (ACCEPT, SEND, CLOSE, DENIAL_START, DENIAL_BODY))
         self._said: list[tuple[str | bytes | None, int]] = []
         self._over = False
-        self.status: int | None = None
+        self._closed = False
 
     def ended_by(self, error: BaseException) -> bool:
         """Return whether an exception only ends an app whose client has left: TestClient then cancels the app."""
@@ -127,26 +169,31 @@ class Conversation:
 
     async def send(self, message: Message) -> None:
         """Pass a message of the app on to the client."""
-        await self._send(message)
         kind = message["type"]
-        if kind == "websocket.send" and not self._over:
+        expected = kind in self._expected()
+        await self._passed_on(message, expected=expected)
+        if not expected:
+            return
+        if kind == SEND and not self._over:
             said, answers = self._said.pop() if self._said else (None, 0)
             self._said.append((said, answers + 1))
         elif self.status is None:
-            statuses = {"websocket.accept": ACCEPTED, "websocket.close": REFUSED}
+            statuses = {ACCEPT: ACCEPTED, CLOSE: REFUSED}
             self.status = statuses.get(kind, message.get("status"))
+        self._closed = kind == CLOSE or (kind == DENIAL_BODY and not message.get("more_body", False))
+
+    def _expected(self) -> Sequence[str]:
+        """Return the types of messages that the app may send now."""
+        if self._closed:
+            return ()
+        if self.status is None:
+            return (ACCEPT, CLOSE, DENIAL_START)
+        return (SEND, CLOSE) if self.status == ACCEPTED else (DENIAL_BODY,)
 
 
 def copied(scope: Scope) -> Scope:
-    """Copy a scope and the containers in it. Leaves out the extensions that only the test's client can serve."""
-    found: dict[str, Any] = {
-        key: copy.copy(value) if isinstance(value, CONTAINERS) else value for key, value in scope.items()
-    }
-    if "extensions" in found:
-        found["extensions"] = {
-            name: value for name, value in (found["extensions"] or {}).items() if not name.startswith(OF_THE_CLIENT)
-        }
-    return found
+    """Copy a scope and the containers in it."""
+    return {key: copy.copy(value) if isinstance(value, CONTAINERS) else value for key, value in scope.items()}
 
 
 def line_of(scope: Scope) -> RequestLine:
@@ -156,7 +203,8 @@ def line_of(scope: Scope) -> RequestLine:
     query = scope.get("query_string", b"")
     if isinstance(query, bytes):
         query = query.decode("ascii", "replace")
-    return RequestLine(scope.get("method", "WS"), f"{path}?{query}" if query else path)
+    method = "WS" if scope["type"] == "websocket" else scope["method"]  # some clients give a connection a method too
+    return RequestLine(method, f"{path}?{query}" if query else path)
 
 
 def route_of(scope: Scope) -> str:

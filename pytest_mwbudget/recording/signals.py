@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import Any
 
-ENDING = ("SIGINT", "SIGALRM")
+# Those that come while the main thread waits for a client, and those that come in a task of the main thread: there
+# SIGINT is the loop's, which takes its handler back by identity when it ends. A task that outlives it would put the
+# handler of an ended loop back.
+ENDING, IN_A_TASK = ("SIGINT", "SIGALRM"), ("SIGALRM",)
 
 
 @contextmanager
-def noting_signals(note: Callable[[str], None]) -> Iterator[None]:
-    """Call `note` with the name of each signal that comes in the block, before its handler runs.
+def noting_signals(note: Callable[[str], None], names: Sequence[str] = ENDING) -> Iterator[None]:
+    """Call `note` with the name of each of these signals that comes in the block, before its handler runs.
 
     Does nothing outside the main thread, where no signal comes.
     """
@@ -21,7 +25,7 @@ def noting_signals(note: Callable[[str], None]) -> Iterator[None]:
         yield
         return
     with ExitStack() as undo:
-        for name in ENDING:
+        for name in names:
             _note_signal(name, note, undo)
         yield
 
@@ -31,16 +35,30 @@ def _note_signal(name: str, note: Callable[[str], None], undo: ExitStack) -> Non
     before = signal.getsignal(number) if number is not None else None
     if number is None or not callable(before):
         return
-    passed_on = before
+    noting = _Noting(name, note, before)
+    signal.signal(number, noting)
+    undo.callback(noting.remove, number)
 
-    def handler(number: int, frame: FrameType | None) -> None:
+
+class _Noting:
+    """A handler that notes a signal and passes it on."""
+
+    def __init__(self, name: str, note: Callable[[str], None], passed_on: Callable[..., Any]) -> None:
+        self.name = name
+        self.note = note
+        self.passed_on = passed_on
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True
-        note(name)
-        passed_on(number, frame)
+        self.note(self.name)
+        self.passed_on(number, frame)
 
-    def restore() -> None:
-        if signal.getsignal(number) is handler:  # else the test has set its own
-            signal.signal(number, before)
-
-    signal.signal(number, handler)
-    undo.callback(restore)
+    def remove(self, number: signal.Signals) -> None:
+        """Give the handler before this one back, wherever this one is: blocks of several tasks end in any order."""
+        current: object = signal.getsignal(number)
+        if current is self:
+            signal.signal(number, self.passed_on)
+        while isinstance(current, _Noting):  # else the test has set its own
+            if current.passed_on is self:
+                current.passed_on = self.passed_on
+            current = current.passed_on

@@ -119,6 +119,8 @@ def _survey(shown: Survey) -> Iterator[str]:
     yield f"A survey of {tests}, which measured for {run.seconds:.1f} s of at most {run.limit_s:g}."
     if shown.counted_only:
         yield f"There was little time: {shown.counted_only} requests were only counted."
+    if shown.unexamined:
+        yield f"{shown.unexamined}."
     if shown.layers:
         yield ""
         times = ("µs", "interval", "worst µs", "interval")

@@ -61,4 +61,5 @@ def _survey(runs: Iterable[SurveyRun]) -> SurveyRun | None:
         tests=sum(run.tests for run in found),
         repeated=tuple(one for run in found for one in run.repeated),
         unknown_clients=tuple(dict.fromkeys(one for run in found for one in run.unknown_clients)),
+        unexamined=sum(run.unexamined for run in found),
     )

@@ -133,6 +133,8 @@ def _survey_head(shown: Survey, width: int) -> Iterator[Line]:
     if shown.counted_only:
         short = f"{shown.counted_only} of them were only counted, because there was little time for each"
         yield from (Line(line) for line in wrapped(tagged(short, "survey-time"), width))
+    if shown.unexamined:
+        yield from (Line(line) for line in wrapped(shown.unexamined, width))
     yield Line("")
 
 

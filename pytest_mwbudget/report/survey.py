@@ -64,6 +64,14 @@ class Survey:
     undecided: int
     counted_only: int
 
+    @property
+    def unexamined(self) -> str | None:
+        """Say how many requests nobody looked at, None if there are none."""
+        number = self.run.unexamined
+        more = "1 more request is" if number == 1 else f"{number} more requests are"
+        known = "three in a row entered layers that were known"
+        return f"{more} like these: {known}" if number else None
+
 
 def survey(run: SurveyRun, results: Sequence[Result], left_out: Sequence[tuple[str, RequestLine, str]]) -> Survey:
     """Derive the view of a survey from the results of its run, those of marked tests too."""

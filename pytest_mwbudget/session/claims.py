@@ -21,12 +21,16 @@ SUMS = "sums-"
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Seconds spent on requests, those of them planned for timing, requests that were measured, tests that ended."""
+    """Seconds spent on requests, those of them planned for timing, requests that were measured, tests that ended.
+
+    `unexamined` are requests whose layers were not looked for.
+    """
 
     seconds: Seconds = 0.0
     timing: Seconds = 0.0
     requests: int = 0
     tests: int = 0
+    unexamined: int = 0
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(
@@ -34,6 +38,7 @@ class Sums:
             self.timing + other.timing,
             self.requests + other.requests,
             self.tests + other.tests,
+            self.unexamined + other.unexamined,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,18 +124,33 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     return client
 
 
-def _recording(item: pytest.Item) -> AbstractContextManager[None]:
-    """Record the requests of a marked test without the fixture in the block; in other tests do nothing."""
-    config = item.config
-    if not enforced(config) or _client in item.stash or item.get_closest_marker("mw_budget") is None:
-        return nullcontext()
-    try:
-        settings = settings_of(item)
-    except SettingError:
-        return nullcontext()  # the call phase raises the error
+@contextmanager
+def _recording(item: pytest.Item) -> Iterator[None]:
+    """Record the requests that a test without the fixture makes in the block from the time on that it is marked."""
+    with ExitStack() as stack:
+
+        def begin() -> None:
+            if _client not in item.stash and item.get_closest_marker("mw_budget") is not None:
+                stack.enter_context(_own_requests(item, settings_of(item)).recording())
+
+        def add_marker(marker: str | pytest.MarkDecorator, append: bool = True) -> None:
+            add(marker, append)
+            begin()
+
+        if enforced(item.config) and _client not in item.stash:
+            with suppress(SettingError):  # the call phase raises the error
+                begin()
+            add, item.add_marker = item.add_marker, add_marker  # type: ignore[method-assign]
+            stack.callback(delattr, item, "add_marker")
+        yield
+
+
+def _own_requests(item: pytest.Item, settings: Settings) -> OwnRequests:
+    """Return what measures the requests of a test's own clients."""
     from .own_requests import OwnRequests
     from .profiles import Publisher
 
+    config = item.config
     publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
     requests = OwnRequests(
         settings,
@@ -147,7 +162,7 @@ def _recording(item: pytest.Item) -> AbstractContextManager[None]:
         config.stash.get(CLAIMS, None),
     )
     item.stash[_client] = requests
-    return requests.recording()
+    return requests
 
 
 def environment_of(config: pytest.Config) -> Environment:
@@ -267,13 +282,13 @@ class Gate:
 
 def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[None, object, object]:
     """Run a phase of a test; an error of this package fails the test with its message, without our traceback."""
-    if not _concerned(item):
-        return (yield)
     try:
-        if check_settings:
+        if check_settings and _concerned(item):
             settings_of(item)
         return (yield)
     except MwBudgetError as error:
+        if not _concerned(item):  # a test may be marked while it runs
+            raise
         failure = pytest.fail.Exception(report_of(error), pytrace=False)
         failure.__cause__ = error.__cause__
         if entered(error):
@@ -319,9 +334,9 @@ def _require_request(item: pytest.Item) -> None:
             "this test is for mw_budget but made no request through the fixture mw_budget, so nothing was measured;"
             " call for example mw_budget.get('/health')"
             if fixture
-            else "this test is marked with mw_budget but made no request to an ASGI app in this process, so nothing was"
-            " measured; make one with a client such as starlette's TestClient, httpx's ASGITransport or Django's"
-            " AsyncClient, or take the fixture mw_budget and call for example mw_budget.get('/health')"
+            else "this test made no request to an ASGI app in this process while it was marked with mw_budget, so"
+            " nothing was measured; make one with a client such as starlette's TestClient, httpx's ASGITransport or"
+            " Django's AsyncClient, or take the fixture mw_budget and call for example mw_budget.get('/health')"
         )
         if client is not None and client.unknown_clients:
             message += f"; the clients of this version of {', '.join(client.unknown_clients)} are not known here"

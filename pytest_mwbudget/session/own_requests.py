@@ -52,7 +52,7 @@ class OwnRequests(MeasuredRequests):
     reported_left_out: int = 0
 
     def __post_init__(self) -> None:
-        self.recorder = Recorder(self.settings.repeat, self._measure, self._leave_out)
+        self.recorder = Recorder(self.settings.repeat, self._measure, self._leave_out, self.active)
         # The apps are kept, because two apps that exist one after the other may have the same id.
         self._known: dict[tuple[object, ...], object] = {}
         self._unjudged: list[Result] = []
@@ -102,12 +102,10 @@ class OwnRequests(MeasuredRequests):
 
     def _leave_out(self, request: RequestLine, reason: str) -> None:
         one = LeftOut(request, reason)
-        if self.active() and one not in self.left_out:
+        if one not in self.left_out:
             self.left_out.append(one)
 
     async def _measure(self, request: Recorded) -> None:
-        if not self.active():
-            return
         line = request.caller.template.line
         try:
             await self._measured(request)

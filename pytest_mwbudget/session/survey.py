@@ -21,6 +21,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from ..asgi import loops
+from ..asgi.naming import names_held
 from ..config.settings import Settings, merge
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
@@ -35,7 +36,8 @@ from .own_requests import OwnRequests, identity_of
 from .survey_time import LEAST_S, WAIT_S, WARM_SHARE, Plan, Waiting, plan_of
 
 NOT_SEARCHED = "a survey searches the heap of the suite for them only if there is a budget of retained objects"
-# What is asked in this many calls which layers it enters; a request with the same answer may enter others each time.
+# The layers of a request are looked for until this many in a row like it have entered known layers: a login or a cache
+# may change them.
 LOOKS = 3
 # The share of a test's own time limit that its measurements may take, and again that each may wait.
 LIMIT_SHARE = 0.25
@@ -157,20 +159,26 @@ class Survey:
         self.unknown_clients: set[str] = set()
         self._spent_in_test_s: Seconds = 0.0
         self._unrecorded: set[str] = set()
-        self._looked: dict[str, int] = {}
+        # For requests that are alike: how many in a row have entered layers that were known.
+        self._alike: dict[tuple[str, ...], int] = {}
+        self._latest: tuple[str, ...] = ()
+        self._unexamined = 0
 
     def run(self) -> SurveyRun:
         """Return what the whole run has spent."""
         sums = self.claims.sums()
         unknown = tuple(sorted(self.unknown_clients))
-        return SurveyRun(sums.seconds, self.limit_s, sums.tests, tuple(self.repeated), unknown)
+        return SurveyRun(sums.seconds, self.limit_s, sums.tests, tuple(self.repeated), unknown, sums.unexamined)
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
     def _plan(self, request: Recorded, item: pytest.Item) -> Plan | str | None:
         """Return how long to time a request, why it is not measured, or None if the survey knows it."""
         known = identity_of(request)
-        if self._looked.get(known, 0) >= LOOKS:
+        # Many tests make an app of the same class, each with other layers.
+        alike = self._latest = (known, *names_held(request.caller.app))
+        if self._alike.get(alike, 0) >= LOOKS:
+            self._unexamined += 1
             return None
         sums = self.claims.sums()
         if sums.seconds >= self.limit_s:
@@ -182,13 +190,15 @@ class Survey:
             if room_s < LEAST_S:
                 return f"the test's time limit of {limit_s:g} s leaves no time to measure it"
             plan = replace(plan.within(room_s), wait_s=min(WAIT_S, LIMIT_SHARE * limit_s))
-        self._looked[known] = self._looked.get(known, 0) + 1
+        self._alike[alike] = self._alike.get(alike, 0) + 1
         self.claims.claim(f"named {known}")
         return plan
 
     def _ended(self, spent: Sums) -> None:
         self._spent_in_test_s += spent.seconds
         self.claims.add(spent)
+        if spent.requests:
+            self._alike[self._latest] = 1
 
     # ---- tests ------------------------------------------------------------------------------------------------------
 
@@ -199,7 +209,7 @@ class Survey:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test, and run it again without recording if it fails; only the last run is reported."""
-        self._spent_in_test_s = 0.0
+        self._spent_in_test_s, self._unexamined = 0.0, 0
         try:
             if not self._may_record(item) or _repeated_by_others(item):
                 return None
@@ -209,15 +219,16 @@ class Survey:
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
         finally:
-            self.claims.add(Sums(tests=1))
+            self.claims.add(Sums(tests=1, unexamined=self._unexamined))
 
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        properties = list(item.user_properties)
+        properties, markers = list(item.user_properties), list(item.own_markers)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         failed = next((report for report in reports if report.failed), None)
         if failed is None or item.nodeid not in self._unrecorded:
             return reports
         item.user_properties[:] = properties
+        item.own_markers[:] = markers  # without those that the test added
         item._report_sections.clear()
         again = runtestprotocol(item, log=False, nextitem=nextitem)
         if not any(report.failed for report in again):
@@ -245,7 +256,8 @@ class Survey:
             environment_of(self.config),
             lambda number: None,
             lambda: self.settings,
-            lambda: True,
+            # A test that is marked while it runs is judged from then on.
+            lambda: self._may_record(item),
             self.claims,
             plan=lambda request: self._plan(request, item),
             waiting=self.waiting,
