@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
@@ -35,7 +35,9 @@ from starlette.middleware.gzip import GZipMiddleware
 from pytest_mwbudget import engine
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.model.results import Counts
 from pytest_mwbudget.model.saves import Saves
+from pytest_mwbudget.model.stack import RowIndex
 from pytest_mwbudget.timing import savings
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, Timed, Timing
@@ -128,10 +130,11 @@ async def rebuilt(timing: Timing, timed: Timed, kinds: list[str], share: float) 
             finally:
                 caller.app = whole
 
-    usual, timing.schedule = timing.schedule, replace(timing.schedule, savings_share=share, most_savings=10**6)
+    usual, timing.schedule = timing.schedule, replace(timing.schedule, savings_share=share)
     try:
         with mock.patch.object(savings, "Bypasses", Rebuilt):
-            found = await savings.Savings(timing, timed.books.total.estimate * 1000).measured(layers)
+            request_ns = timed.books.total.estimate * 1000
+            found = await savings.Savings(timing, request_ns, timing.savings_ns, most_rounds=10**6).measured(layers)
     finally:
         timing.schedule = usual
     return [found[index] for index in layers]
@@ -142,14 +145,14 @@ def worker(number: int, max_time_s: float, share: float) -> list[Reading]:
     kinds = random.Random(number).sample(list(KINDS), len(KINDS))
     truths: list[Saves] = []
 
-    async def with_truths(timing: Timing, timed: Timed) -> Timed:
-        found = await savings.with_saves(timing, timed)
+    async def with_truths(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Counts]) -> Timed:
+        found = await savings.compared(timing, timed, counts)
         truths.extend(await rebuilt(timing, timed, kinds, share))
         return found
 
     request = build_request("GET", "/", {"headers": {"origin": "http://elsewhere", "accept-encoding": "gzip"}})
     settings = Settings(max_time_s=max_time_s, lifespan=False)
-    with mock.patch.object(engine, "with_saves", with_truths):
+    with mock.patch.object(engine, "compared", with_truths):
         environment = Environment(machine=Machine(), saves=True)
         measured = asyncio.run(engine.measure(built(kinds), request, settings, environment))
     readings = []

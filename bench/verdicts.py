@@ -103,13 +103,14 @@ ALPHA = 0.01  # of the truth's interval
 RUNS_BEFORE, AT_ITS_BEST = 10, 1.15
 FEWEST_PAIRS = 16
 GOAL_VERDICTS, GOAL_DECIDED = 1000, 0.99
+# The end of the reason if the row of a layer and what leaving the layer out saves disagree.
+CONTRADICTED = "[contradicted]"
 # Parts of the reasons for undecided verdicts, with short descriptions for the report.
 REASONS = {
     "from run to run": "above the budget by no more than runs differ",
     "the interval": "the interval holds the budget",
     "slower than at its best": "the machine ran slower than at its best",
-    "the split does not": "bypass and split disagree",
-    "few pairs": "too few pairs for the bypass",
+    CONTRADICTED: "the row and what leaving the layer out saves disagree",
     "too few requests": "too few requests",
     "detection limit": "the budget is below the detection limit",
 }
@@ -376,9 +377,14 @@ async def run(app: Any, bench: Environment, settings: Settings) -> list[Reading]
 
 
 def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Reading:
-    """Return the verdict on a layer, when it became final, and whether it failed where the run could have ended."""
+    """Return the verdict on a layer, when it became final, and whether it failed where the run could have ended.
+
+    It did not fail if the run is undecided because leaving the layer out contradicts its row. A run that ends earlier
+    leaves the layer out as well.
+    """
     layer = measurement.layer(name)
     judged = layer.judged["us"]
+    contradicted = CONTRADICTED in (judged.reason or "")
     stood_s = looks[-1].seconds
     for look in reversed(looks):
         if look.verdicts[name] != judged.verdict:
@@ -389,7 +395,7 @@ def verdict_of(name: str, measurement: Measurement, looks: Sequence[Look]) -> Re
         "budget_us": judged.bound,
         "verdict": judged.verdict,
         "reason": reason(judged.reason) if judged.verdict == "undecided" else None,
-        "failed_once": any(look.verdicts[name] == "fail" for look in ends(name, looks)),
+        "failed_once": not contradicted and any(look.verdicts[name] == "fail" for look in ends(name, looks)),
         "stood_s": stood_s,
         "estimate_us": layer.us and layer.us.estimate,
     }

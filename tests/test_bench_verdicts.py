@@ -148,6 +148,21 @@ def test_a_fail_counts_where_the_run_could_have_ended(verdicts: ModuleType, last
     assert (found["verdict"], found["stood_s"]) == ("pass", 1.2)
 
 
+@pytest.mark.parametrize("taken_back", [True, False])
+def test_a_fail_that_the_second_witness_contradicts_is_no_false_fail(verdicts: ModuleType, taken_back: bool) -> None:
+    said = "by its row the layer takes 25.0 µs (24.0 to 26.0), but … use a budget of counts [contradicted]"
+    judged = SimpleNamespace(bound=21.0, verdict="undecided", reason=said)
+    if not taken_back:
+        judged = SimpleNamespace(bound=21.0, verdict="fail", reason=None)
+    layer = SimpleNamespace(judged={"us": judged}, us=None)
+    looks = [verdicts.Look(seconds, True, {"Work": "fail"}) for seconds in (1.0, 1.1, 1.2)]
+    found = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
+    assert found["failed_once"] is not taken_back
+    assert found["verdict"] == judged.verdict
+    if taken_back:
+        assert found["reason"] == "the row and what leaving the layer out saves disagree"
+
+
 def test_reasons_are_kept_without_their_numbers(verdicts: ModuleType) -> None:
     said = "the interval 18.00 to 22.00 µs holds the budget of 20 µs"
     judged = SimpleNamespace(bound=20.0, verdict="undecided", reason=said)
