@@ -393,7 +393,7 @@ def test_a_request_now_and_then_that_does_more_leaves_the_usual_number() -> None
 )
 def test_requests_are_made_until_they_agree(sums: Sequence[int], spent_ns: int, enough: bool) -> None:
     pace = Pace(agreeing=5, most=8, limit_ns=9)
-    assert executed._enough([[(number, 0, 0)] for number in sums], pace, spent_ns) is enough
+    assert executed._enough([[(number, 0, 0)] for number in sums], len(sums), pace, spent_ns) is enough
 
 
 @pytest.mark.parametrize(

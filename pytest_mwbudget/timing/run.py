@@ -19,6 +19,7 @@ from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, contested, judge_all, more_time
+from ..analysis.ways import Ways, why_mixed
 from ..asgi import loops, server
 from ..asgi.app import Observer
 from ..asgi.stack import Stack
@@ -86,7 +87,8 @@ class Pace:
     """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
 
     `received` are the messages that entries receive, without those that receive few. `hops` says how often it is
-    handed to threads, `streamed` whether many messages pass a layer.
+    handed to threads, `streamed` whether many messages pass a layer. `mixed` says that requests take different ways,
+    None if nearly all take the traced one.
     """
 
     request_ns: float
@@ -95,6 +97,7 @@ class Pace:
     hops: Hops = field(default_factory=Hops)
     streamed: bool = False
     received: Mapping[EntryIndex, int] = field(default_factory=dict)
+    mixed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,8 @@ class Timed:
     """The result of timing a stack.
 
     `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
-    can be trusted. `skipped` are the layers that requests skipped to time what is inside them.
+    can be trusted. `skipped` are the layers that requests skipped to time what is inside them. `ways` are those of the
+    requests whose ways are known.
     """
 
     layers: Mapping[RowIndex, LayerReport]
@@ -114,6 +118,7 @@ class Timed:
     effort: Effort
     notes: tuple[str, ...]
     skipped: tuple[TaskLayer, ...] = ()
+    ways: Ways = field(default_factory=lambda: Ways({}))
 
 
 class Timing:
@@ -142,7 +147,10 @@ class Timing:
         # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
         frames = settings.budgets.frames
         self.frames = {one: us for one, us in frames.items() if one != "endpoint" or stack.endpoint is not None}
+        if pace.mixed is not None:
+            self.frames.pop("total", None)  # its requests have no probes and cannot be told apart
         self.caller = caller
+        self.pace = pace
         self.looks = 0
         self.looks_before = looks_before
         self.over = False
@@ -185,7 +193,7 @@ class Timing:
             sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
         sampler.samples.received = pace.received
         needed_ns = len(passable) * self.schedule.bypass_calls * pace.request_ns
-        why_not = self._no_bypass(caller.template.line.method, needed_ns)
+        why_not = pace.mixed or self._no_bypass(caller.template.line.method, needed_ns)
         if why_not is not None:
             sampler.refused = {layer.index: why_not for layer in passable}
         return sampler
@@ -253,6 +261,7 @@ class Timing:
         try:
             async with self.caller.limited(limit_s, message) as extend:
                 yield extend
+                await self.sampler.confirm()
         finally:
             self.environment.progress(None)
             samples = self.sampler.samples
@@ -358,6 +367,11 @@ class Timing:
         )
         return self.latest
 
+    @property
+    def mixed(self) -> str | None:
+        """Why figures of requests that cannot be told apart are not those of the traced way, None if they are."""
+        return why_mixed(self.sampler.ways) if self.sampler.ways.mixed else self.pace.mixed
+
     def _pending(self) -> list[EntryIndex]:
         """The entries of the layers that are bypassed."""
         return [layer.index for layer in self.sampler.bypassable]
@@ -385,6 +399,9 @@ class Timing:
 
     def _refused_bypass(self, found: Estimates) -> bool:
         """Refuse the outermost bypass that differs too much from the split; return whether there is one."""
+        if self.mixed and self.sampler.bypassable:
+            self.sampler.refuse(self.sampler.bypassable[0].index, self.mixed)
+            return True
         for layer in self.sampler.bypassable:
             bypass, split = found.bypass.get(layer.index), found.split[layer.index]
             if bypass is None or not bypass.bounded or not split.bounded:
@@ -424,7 +441,15 @@ class Timing:
         stopped = not self.environment.precise and look.kept and not look.precise
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         told = self.stack.without_asgi
-        notes = remarks(look, endpoint, self.sampler.refused, stopped=stopped, framework=framework, outside_told=told)
+        notes = remarks(
+            look,
+            endpoint,
+            self.sampler.refused,
+            stopped=stopped,
+            framework=framework,
+            outside_told=told,
+            mixed=self.mixed is not None,
+        )
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: self._report(row, look) for row in look.rows},
@@ -436,13 +461,16 @@ class Timing:
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
             skipped=tuple(self.sampler.bypassable),
+            ways=self.sampler.ways,
         )
 
     def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
         """Return the verdict on a row that is no layer, also on an endpoint without a time of its own."""
-        if frame in self.frames:
+        if frame in self.frames and not (frame == "total" and self.mixed):
             return look.judgements[frame]
         handed_on, why = self.stack.handed_on, NOT_ENTERED
+        if frame == "total":
+            return Judged(bound, "undecided", tagged(self.mixed or "", "other-way"))
         if handed_on is not None:
             why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
         return Judged(bound, "undecided", why)

@@ -63,7 +63,8 @@ class Sampler:
     `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
     each request; None for a stack that hands no work to threads. `by_message` divides the requests by message. `pieces`
     of fixed work are timed after each request of the split, if a budget needs them. `refused` says by entry why a
-    task-spawning layer is not bypassed. Requests of the split skip the layers in `left_out`, none of which is probed.
+    task-spawning layer is not bypassed. Requests of the split skip the layers in `left_out`, none of which is probed;
+    `ways` are the ways that they took.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Sampler:
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
         self.refused: dict[EntryIndex, str] = {}
+        self.ways = probes.stack.ways()
         self.pieces: Pieces | None = None
         self.turns = 0
         # The log of the latest split request that skipped no layer.
@@ -189,6 +191,13 @@ class Sampler:
             if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
                 return
 
+    async def confirm(self) -> None:
+        """Make a request of the traced way; raise StackChangedError if no request takes it any more."""
+        with self.probes.installed([*self.probes.probed, *self.probes.stack.strays]):
+            await self.call(self.probes.watch)
+            while not self.ways.follow(self.probes.entered()):
+                await self.call(self.probes.watch)
+
     def _hop_ns(self) -> float | None:
         """Measure a hop if hops are measured. It comes before the reference workload, which makes caches warm again."""
         return None if self.hop is None else self.hop(self.clock)
@@ -240,14 +249,15 @@ class Sampler:
         owners = [owner_of(index) for index in probes.probed if outside[index] >= level]
         if wall and not level:
             owners.append(HARNESS)
-        installed = [*probes.probed, *(layer.index for layer in self.left_out)]
+        installed = [*probes.probed, *probes.stack.strays, *(layer.index for layer in self.left_out)]
         with probes.installed(installed), probes.bypassed([*self.left_out, *skipped]):
             await self._settle(probes.watch, deadline)
             split = (self.samples.splits if wall else self.samples.cpu).setdefault(level, Split(frozenset(owners)))
             for number, index in enumerate(self._in_turns(segment, share), 1):
                 null = self._null(probes, index)
                 with probes.doubled(null.index, null.blanks):
-                    await self._split_request(probes, null, split, all_layers=wall and not level)
+                    while not await self._split_request(probes, null, split, all_layers=wall and not level):
+                        pass
                 if deadline.over():
                     return
                 self.samples.rounds += wall and number % len(segment) == 0
@@ -266,7 +276,8 @@ class Sampler:
         bypassable, entries = {layer.index for layer in self.bypassable}, self.probes.stack.entries
         return sum(outer in bypassable for outer in outwards(entries, entries[index].parent))
 
-    async def _split_request(self, probes: Probes, null: Null, split: Split, *, all_layers: bool) -> None:
+    async def _split_request(self, probes: Probes, null: Null, split: Split, *, all_layers: bool) -> bool:
+        """Sample a request; return whether it took the traced way. A request of another way is no sample."""
         samples = self.samples
         stepless = all_layers and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
         hop = self._hop_ns()
@@ -274,6 +285,8 @@ class Sampler:
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
+        if not self.ways.follow(probes.entered()):
+            return False
         log = probes.read()
         used = spent(log, probes.owners)
         if all_layers:
@@ -286,6 +299,7 @@ class Sampler:
         if self.pieces is not None and probes is self.probes:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
+        return True
 
     def _messages(self, log: Sequence[int]) -> MessageTimes | None:
         """Divide a request by message, if a budget or a report needs this."""

@@ -114,6 +114,8 @@ class Savings:
         method, schedule = self.caller.template.line.method, self.schedule
         if method not in SAFE_METHODS:
             return f"a {method} request is sent past no layer"
+        if self.timing.mixed is not None:
+            return self.timing.mixed
         block = schedule.block_settle_calls + schedule.block_calls
         needed_ns = schedule.fewest_savings * (layers + 1) * block * self.request_ns
         if needed_ns > self._most_ns:
