@@ -32,6 +32,7 @@ from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
+from .limits.judging import with_undecided
 from .model.estimate import Nanoseconds, Seconds
 from .model.results import (
     COUNTED,
@@ -196,6 +197,8 @@ async def _measured(
         result = replace(result, place=chosen.place)
         if chosen.limits is not None:
             result = chosen.limits.judged(result, environment.turn.crowded)
+            if (why := findings.stack.changing) is not None:
+                result = with_undecided(result, why)
         if publish is not None and findings.stack.changing is None and _profile_wanted(chosen, result):
             result = await run.profiled(result, publish)
         if chosen.load is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -364,6 +365,27 @@ def test_the_reason_names_the_layer() -> None:
     assert any(note.startswith("Nothing is judged: the stack of layers changes") for note in measurement.notes)
 
 
+def test_an_inside_that_enters_other_layers_without_the_layer_outside_is_measured_with_it() -> None:
+    class Knows(Silent):
+        async def dispatch(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
+            request.scope["user"] = "known"
+            return await super().dispatch(request, call_next)
+
+    server = Server(FakeClock(70))
+
+    class Asks(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await (self.app if "user" in scope else page_app)(scope, receive, send)
+
+    page_app = Starlette(routes=[Route("/", page)])
+    layers = [Middleware(Knows, server.clock, 100), Middleware(Asks), Middleware(Costly, server.clock, 60)]
+    measurement = server.measure(layers, budgets=Budgets({"us": 50}))
+    assert us(measurement, "Costly") == pytest.approx(60, abs=0.01)
+    assert measurement.layer("Knows").method == "split"
+    assert any("the app enters other layers without it" in note for note in measurement.notes)
+    assert not way(measurement)
+
+
 async def page(request: Any) -> PlainTextResponse:
     return PlainTextResponse("ok")
 
@@ -501,6 +523,50 @@ async def test_transport(app):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
         await client.get("/")
 """
+
+
+CHANGES = """
+class Changes(Starlette):
+    requests = 0
+
+    async def __call__(self, scope, receive, send):
+        self.requests += 1
+        if self.requests % 7 == 0:
+            self.middleware_stack = None
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.mw_budget(tasks=0, us=50, total_us=10**6, layers={"InATask": {"us": 80}}, undecided="pass")
+def test_changes():
+    TestClient(shop(Changes, InATask)).get("/")
+"""
+
+
+def test_a_stack_that_goes_on_changing_in_every_report(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SHOP.partition("@pytest.mark")[0] + CHANGES)
+    reports = [
+        "--mw-budget-html=out.html",
+        "--mw-budget-json=out.json",
+        "--mw-budget-markdown=out.md",
+        "--junitxml=out.xml",
+    ]
+    result = pytester.runpytest_inprocess(*LEAN, "--mw-budget", "-v", *reports, plugins=[Scheduled(**FAST)])
+    result.assert_outcomes(passed=1)
+    assert all("the stack of layers changes" in Path(name).read_text() for name in ("out.html", "out.json", "out.md"))
+    assert "[changing-stack]" in result.stdout.str()
+
+
+def test_no_recorded_limit_judges_a_stack_that_goes_on_changing(pytester: pytest.Pytester) -> None:
+    limits = [*LEAN, "--mw-budget", "-o", "mw_budget_file=limits.json"]
+    steady = SHOP.partition("@pytest.mark")[0] + CHANGES.replace("% 7", "% 10**9").replace("tasks=0, us=50", "tasks=1")
+    path = pytester.makepyfile(test_it=steady)
+    pytester.runpytest_inprocess(*limits, "--mw-budget-update", plugins=[Scheduled(**FAST)])
+    assert '"tasks": 1' in Path("limits.json").read_text()
+    path.write_text(steady.replace("% 10**9", "% 7"))
+    result = pytester.runpytest_inprocess(*limits, "--mw-budget-json=out.json", plugins=[Scheduled(**FAST)])
+    result.assert_outcomes(passed=1)
+    (one,) = json.loads(Path("out.json").read_text())["measurements"]
+    assert {limit["verdict"] for limit in one["recorded"]["limits"]} == {"undecided"}
 
 
 def test_no_client_hides_what_a_request_enters(pytester: pytest.Pytester) -> None:

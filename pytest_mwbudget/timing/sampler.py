@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 from ..analysis.event_log import spent
 from ..analysis.message_log import MessageTimes, message_times
 from ..analysis.samples import Null, Pairs, Samples, Series, Split
+from ..analysis.ways import StackChangedError, Ways
 from ..asgi.app import Observer
 from ..errors import of_the_app
 from ..interpreter.clocks import Clock
@@ -64,7 +65,7 @@ class Sampler:
     each request; None for a stack that hands no work to threads. `by_message` divides the requests by message. `pieces`
     of fixed work are timed after each request of the split, if a budget needs them. `refused` says by entry why a
     task-spawning layer is not bypassed. Requests of the split skip the layers in `left_out`, none of which is probed;
-    `ways` are the ways that they took.
+    `ways` are the ways that those took which skip no other layer.
     """
 
     def __init__(
@@ -174,7 +175,10 @@ class Sampler:
         """Refuse the last of the layers that a failed request skipped. The error is the app's own if none was."""
         if not skipped:
             raise error
-        self.refuse(skipped[-1].index, f"{type(of_the_app(error)).__name__} without it")
+        why = f"{type(of_the_app(error)).__name__} without it"
+        if isinstance(error, StackChangedError):
+            why = "the app enters other layers without it"
+        self.refuse(skipped[-1].index, why)
 
     async def _leg(self, leg: Awaitable[None]) -> None:
         """Run a leg without garbage collection, and collect the youngest generation at its end."""
@@ -250,13 +254,15 @@ class Sampler:
         if wall and not level:
             owners.append(HARNESS)
         installed = [*probes.probed, *probes.stack.strays, *(layer.index for layer in self.left_out)]
+        # What is inside a skipped layer may enter other layers without it.
+        ways = probes.stack.ways() if skipped else self.ways
         with probes.installed(installed), probes.bypassed([*self.left_out, *skipped]):
             await self._settle(probes.watch, deadline)
             split = (self.samples.splits if wall else self.samples.cpu).setdefault(level, Split(frozenset(owners)))
             for number, index in enumerate(self._in_turns(segment, share), 1):
                 null = self._null(probes, index)
                 with probes.doubled(null.index, null.blanks):
-                    while not await self._split_request(probes, null, split, all_layers=wall and not level):
+                    while not await self._split_request(probes, null, split, ways, all_layers=wall and not level):
                         pass
                 if deadline.over():
                     return
@@ -276,7 +282,7 @@ class Sampler:
         bypassable, entries = {layer.index for layer in self.bypassable}, self.probes.stack.entries
         return sum(outer in bypassable for outer in outwards(entries, entries[index].parent))
 
-    async def _split_request(self, probes: Probes, null: Null, split: Split, *, all_layers: bool) -> bool:
+    async def _split_request(self, probes: Probes, null: Null, split: Split, ways: Ways, *, all_layers: bool) -> bool:
         """Sample a request; return whether it took the traced way. A request of another way is no sample."""
         samples = self.samples
         stepless = all_layers and probes.steppable and self.rng.randrange(self.schedule.stepless_every) == 0
@@ -285,7 +291,7 @@ class Sampler:
         with probes.stepping_set(on=not stepless):
             await self.call(probes.watch)
         samples.requests += 1
-        if not self.ways.follow(probes.entered()):
+        if not ways.follow(probes.entered()):
             return False
         log = probes.read()
         used = spent(log, probes.owners)
