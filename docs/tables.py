@@ -38,6 +38,8 @@ REASONS = (
     "too-few-requests",
     "contradicted",
     "merged",
+    "other-way",
+    "changing-stack",
     "not-entered",
     "not-bypassed",
     "one-core",

@@ -15,6 +15,8 @@ from .analysis.rows import Bounded, Together
 from .analysis.slowdown import Hops
 from .analysis.trends import lasting, slope
 from .analysis.verdicts import NOT_ENTERED
+from .analysis.ways import Ways, new_layers, note_on, why_changing
+from .asgi.naming import display_name
 from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
@@ -131,7 +133,7 @@ class Counted:
     """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting.
 
     `received` are the messages that each entry receives, without entries that receive few. `parts` are the rows of the
-    endpoint's parts, empty if it was not opened.
+    endpoint's parts, empty if it was not opened. `ways` are those of all counted requests.
     """
 
     layers: Mapping[RowIndex, Counts]
@@ -140,6 +142,7 @@ class Counted:
     notes: Sequence[str]
     received: Mapping[EntryIndex, int]
     parts: Mapping[RowIndex, Counts] = field(default_factory=dict)
+    ways: Ways = field(default_factory=lambda: Ways({}))
 
     @property
     def suspending(self) -> bool:
@@ -164,10 +167,12 @@ def counted(
     *,
     opened: bool = False,
 ) -> Counted:
-    """Return the typical counts of a request, `opened` also those of the parts of the endpoint.
+    """Return the typical counts of a request of the traced way, `opened` also those of the parts of the endpoint.
 
     `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little.
     """
+    ways = stack.ways()
+    charges = [one for one in charges if ways.add(one.entered)] or charges
 
     def row(owners: Iterable[Owner]) -> Counts:
         return row_counts(charges, owners, why_not, too_low, executed)
@@ -194,7 +199,7 @@ def counted(
     received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
     inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
     ledger = Ledger(outside, endpoint, total, len(charges), why_not)
-    return Counted(found, ledger, sent, notes, received, with_own_types(inside))
+    return Counted(found, ledger, sent, notes, received, with_own_types(inside), ways)
 
 
 def counted_inside(stack: Stack, found: Counted) -> Counted:
@@ -321,6 +326,24 @@ class Findings:
     timed_parts: Timed | None = None
     trends: Mapping[RowIndex, Trend] = field(default_factory=dict)
 
+    def changing(self, ways: Ways | None, entered: str = "") -> Findings:
+        """Return the findings on a stack that goes on changing, of which nothing is judged and no row is shown.
+
+        It changes in the way that requests take, or they come to enter other layers: `entered`.
+        """
+        why = new_layers(entered) if ways is None else why_changing(ways, self._names(), self.stack.entries)
+        counted = replace(self.counted, layers={}, parts={}, report=replace(self.counted.report, endpoint=None))
+        return replace(self, stack=replace(self.stack, changing=why), counted=counted, timed=None, timed_parts=None)
+
+    def _names(self) -> dict[Owner, str]:
+        """Return the names of the rows by owner, and those of callables that only other ways enter."""
+        stack = self.stack
+        names = {owner_of(index): display_name(stack.entries[index].callee) for index in stack.watched}
+        names |= {owner_of(entry): layer.name for entry, layer in stack.layers if entry is not None}
+        if stack.outside:
+            names[owner_of(OUTERMOST)] = OUTSIDE
+        return names if stack.endpoint is None else names | {owner_of(stack.endpoint): ENDPOINT}
+
     @property
     def breaks_count(self) -> bool:
         """Whether a budget of a count is not certainly kept."""
@@ -401,7 +424,7 @@ class Findings:
     def _count_judged(self, bounded: Bounded, quantity: CountedQuantity, rows: Mapping[RowIndex, Counts]) -> Judged:
         bound = bounded.bounds[quantity]
         # A profiler of the app hides layers.
-        if self.stack.displaced:
+        if self.stack.displaced or self.stack.changing:
             return Judged(bound, "undecided", self._why_disturbed)
         own = rows.get(bounded.layer.index)
         why = self.counted.report.why.get(quantity) or (own.why.get(quantity) if own else None)
@@ -425,8 +448,8 @@ class Findings:
 
     @property
     def _why_disturbed(self) -> str:
-        """The reason why a budget is undecided beside an active tool."""
-        return tagged(self.foreign_tools.why_no_figures, "active-tool")
+        """The reason why a budget is undecided beside an active tool, or in a stack that changes."""
+        return self.stack.changing or tagged(self.foreign_tools.why_no_figures, "active-tool")
 
     def _notes(self) -> Iterator[str]:
         if self.foreign_tools.suspended:
@@ -441,6 +464,11 @@ class Findings:
             nothing = f"{why}: there are no figures of time and memory, and no verdicts on them."
             yield tagged(nothing, "active-tool")
         yield from self.counted.notes
+        if self.stack.changing is None:
+            ways = self.counted.ways + (self.timed.ways if self.timed else Ways({}))
+            yield from note_on(ways, self._names(), self.stack.entries, timed=self.timed is not None)
+        else:
+            yield f"Nothing is judged: {self.stack.changing}"
         if self.timed is not None:
             yield from self.timed.notes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -11,9 +11,10 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .analysis.rows import Bounded
+from .analysis.ways import LEAST_SHARE, StackChangedError, Ways, why_mixed
 from .asgi import loops, server
 from .asgi.app import ASGIApp, Observer
-from .asgi.discovery import discover
+from .asgi.discovery import Identity, discover
 from .asgi.http_library import httpx
 from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
@@ -31,6 +32,7 @@ from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
+from .limits.judging import with_undecided
 from .model.estimate import Nanoseconds, Seconds
 from .model.results import (
     COUNTED,
@@ -39,6 +41,7 @@ from .model.results import (
     Profile,
     Result,
 )
+from .model.stack import EntryIndex
 from .timing.probes import Probes
 from .timing.run import Environment, Pace, Timed, Timing
 from .timing.sampler import Deadline
@@ -55,6 +58,9 @@ Choose: TypeAlias = Callable[[Stack, Settings], Settings | None]
 
 # What opens a measurement: a request, or a WebSocket connection.
 Opening: TypeAlias = httpx.Request | BuiltConnection
+
+# A stack that has changed is traced again this often.
+MOST_RETRACINGS = 2
 
 # Held during a request.
 _busy = threading.Lock()
@@ -162,38 +168,67 @@ async def _measured(
     publish: Publish | None,
     choose: Choose,
 ) -> Result | None:
-    """Count, time, judge and profile a request that was made once; return None if `choose` does."""
+    """Count, time, judge and profile a request that was made once; return None if `choose` does.
+
+    A stack that turns out to have changed since it was traced is traced again, and all of it measured again.
+    """
     __tracebackhide__ = True
     caller.clock = environment.clock
-    async with _called_again(caller, settings) as call:
-        stack = await discover(call)
-    if stack.displaced:
-        foreign_tools.active.append("a profiler of the app")
+    stack = await _traced(caller, settings, foreign_tools)
     chosen = choose(stack, settings)
     if chosen is None:
         return None
-    opened = bool(stack.parts) and (environment.inside or bool(chosen.budgets.endpoint))
     if chosen.limits is not None and chosen.limits.timed:
         environment = replace(environment, precise=True)
     with _turn(chosen, environment) as environment:
-        executed = await _executed(caller, stack.opened if opened else stack, chosen, environment, foreign_tools)
-        run = replace(await _prepared(caller, stack, chosen, environment, foreign_tools), opened=opened)
-        findings = await run.counted(executed)
-        if chosen.need_clock and not foreign_tools.distorting:
-            findings = await run.timed(findings)
-            if chosen.trend and not foreign_tools.distorting:
-                findings = await run.trended(findings)
+        run = await _prepared(caller, stack, chosen, environment, foreign_tools)
+        findings = await run.findings()
+        for _ in range(MOST_RETRACINGS):
+            if findings.stack.changing is None:
+                break
+            before, stack = stack, await _traced(caller, settings, foreign_tools, thorough=True)
+            stack = stack.as_entered(before, findings.counted.ways)
+            again = chosen if _shows(stack) == _shows(before) else choose(stack, settings)
+            if again is None:
+                return None
+            chosen = again
+            run = await _prepared(caller, stack, chosen, environment, foreign_tools)
+            findings = await run.findings(LEAST_SHARE)
         result = findings.result(caller.template.line, caller.status, caller.loop.name)
         result = replace(result, place=chosen.place)
         if chosen.limits is not None:
             result = chosen.limits.judged(result, environment.turn.crowded)
-        if publish is not None and _profile_wanted(chosen, result):
+            if (why := findings.stack.changing) is not None:
+                result = with_undecided(result, why)
+        if publish is not None and findings.stack.changing is None and _profile_wanted(chosen, result):
             result = await run.profiled(result, publish)
         if chosen.load is not None:
             from .load.run import under_load
 
             result = await under_load(stack, caller, chosen, environment, result)
         return result
+
+
+async def _traced(
+    caller: server.Caller, settings: Settings, foreign_tools: ForeignTools, *, thorough: bool = False
+) -> Stack:
+    """Find the layers, which a profiler of the app may hide."""
+    __tracebackhide__ = True
+    async with _called_again(caller, settings) as call:
+        stack = await discover(call, thorough=thorough)
+    hiding = "a profiler of the app"
+    if stack.displaced and hiding not in foreign_tools.active:
+        foreign_tools.active.append(hiding)
+    return stack
+
+
+def _is_new(stack: Stack, index: EntryIndex | None, known: Collection[Identity]) -> bool:
+    return index is not None and stack.entries[index].identity not in known
+
+
+def _shows(stack: Stack) -> list[tuple[str, bool]]:
+    """Return what settings may depend on."""
+    return [(layer.name, layer.entered) for _, layer in stack.layers]
 
 
 def _profile_wanted(settings: Settings, result: Result) -> bool:
@@ -310,8 +345,10 @@ async def _prepared(
     environment: Environment,
     foreign_tools: ForeignTools,
 ) -> _Run:
-    """Warm up the app, and find the budgets of its layers."""
+    """Count executed code, warm up the app, and find the budgets of its layers."""
     __tracebackhide__ = True
+    opened = bool(stack.parts) and (environment.inside or bool(settings.budgets.endpoint))
+    executed = await _executed(caller, stack.opened if opened else stack, settings, environment, foreign_tools)
     schedule, timed = environment.schedule, settings.need_clock
     thorough = timed and (environment.precise or not settings.budgets.bound_time)
     warm, request_ns = False, 0.0
@@ -325,14 +362,15 @@ async def _prepared(
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
     foreign_tools.check()
     layers, parts = bounded_layers(stack, settings.budgets), bounded_parts(stack, settings.budgets)
-    return _Run(stack, layers, parts, caller, settings, environment, foreign_tools, request_ns, warm)
+    return _Run(stack, layers, parts, caller, settings, environment, foreign_tools, executed, request_ns, warm, opened)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A measurement of a running app with known layers. A request takes `request_ns`; `warm` means warm for timing.
+    """A measurement of a running app with known layers, which executed what `executed` says.
 
-    `opened` means that the parts of the endpoint are measured too.
+    A request takes `request_ns`; `warm` means warm for timing. `opened` means that the parts of the endpoint are
+    measured too.
     """
 
     stack: Stack
@@ -342,16 +380,44 @@ class _Run:
     settings: Settings
     environment: Environment
     foreign_tools: ForeignTools
+    executed: Executed
     request_ns: float
     warm: bool
-    opened: bool = False
+    opened: bool
+
+    async def findings(self, least_share: float | None = None) -> Findings:
+        """Count and time; return findings that judge nothing if the stack has changed since it was traced.
+
+        It has if the traced way is not the most common one; with `least_share`, if it is also rarer than this.
+        """
+        __tracebackhide__ = True
+        findings = await self.counted()
+        ways = findings.counted.ways
+        if ways.most_common or (least_share is not None and ways.share >= least_share):
+            try:
+                findings = await self.timed(findings)
+            except StackChangedError as error:
+                ways = error.ways
+            else:
+                entered = await self._new_layers(ways)
+                return findings.changing(None, entered) if entered else findings
+        return findings.changing(ways)
+
+    async def _new_layers(self, ways: Ways) -> str:
+        """Return the names of layers that requests enter now and did not when they were traced."""
+        if ways.mixed or self.stack.anew:
+            return ""
+        known = {entry.identity for entry in self.stack.entries}
+        now = await _traced(self.caller, self.settings, self.foreign_tools)
+        entered = [] if now.anew else [layer.name for i, layer in now.layers if _is_new(now, i, known)]
+        return ", ".join(entered)
 
     # ---- counting -------------------------------------------------------------------------------------------------
 
-    async def counted(self, executed: Executed) -> Findings:
+    async def counted(self) -> Findings:
         """Count in some requests what each layer causes."""
         __tracebackhide__ = True
-        schedule = self.environment.schedule
+        executed, schedule = self.executed, self.environment.schedule
         stack = self.stack.opened if self.opened else self.stack
         run = CountingRun(stack, counting_backend(), self.caller.loop.library)
         limit_s = self.caller.limit_s or self.settings.startup_timeout_s
@@ -388,8 +454,11 @@ class _Run:
     # ---- timing ---------------------------------------------------------------------------------------------------
 
     async def timed(self, findings: Findings) -> Findings:
-        """Add times to the findings, unless a foreign tool turns out to be active."""
+        """Add times to the findings if they are wanted, unless a foreign tool is active."""
         __tracebackhide__ = True
+        disturbed = self.foreign_tools.distorting
+        if disturbed or not self.settings.need_clock:
+            return findings
         if not self.request_ns:
             raise MeasurementError(
                 "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
@@ -403,7 +472,10 @@ class _Run:
         if self.opened:
             parts = await self._timing_inside(findings.counted, environment).until_known()
         self.foreign_tools.check(self._codes())
-        return findings if self.foreign_tools.distorting else replace(findings, timed=found, timed_parts=parts)
+        if self.foreign_tools.distorting:
+            return findings
+        findings = replace(findings, timed=found, timed_parts=parts)
+        return await self._trended(findings) if self.settings.trend else findings
 
     async def _until_known(self, findings: Findings, environment: Environment) -> Timed:
         """Time the layers; on an app that is not warm, look before warming up if only the verdicts are wanted."""
@@ -424,7 +496,10 @@ class _Run:
     def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
         layers = _timed_bounds(self.layers)
-        pace = Pace(request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed, found.received)
+        mixed = why_mixed(found.ways) if found.ways.mixed else None
+        pace = Pace(
+            request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed, found.received, mixed
+        )
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
     def _timing_inside(self, found: Counted, environment: Environment) -> Timing:
@@ -438,7 +513,7 @@ class _Run:
 
     # ---- growth ---------------------------------------------------------------------------------------------------
 
-    async def trended(self, findings: Findings) -> Findings:
+    async def _trended(self, findings: Findings) -> Findings:
         """Add what grows with the requests served: time in some thousand requests, objects in some hundred others."""
         __tracebackhide__ = True
         schedule, clock = self.environment.schedule, self.environment.clock

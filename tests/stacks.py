@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -56,6 +57,8 @@ OF_ONE_LOOP = {"calls its inside from a thread", "sends from a thread", "listens
 SPIN_US = 300
 # Layers inside a layer with this habit run in another thread, where probes cannot be installed.
 IN_A_THREAD = "runs its inside on the loop of a thread"
+# A layer with this habit answers this share of the requests, but none of the first calls.
+NOW_AND_THEN, ANSWERED, SOME_CALLS = "answers now and then", 0.2, 8
 
 
 class BoomError(Exception):
@@ -131,6 +134,10 @@ class Part:
     answers: set[str] = field(default_factory=set)
     # Over all calls so far.
     performed: Counter[str] = field(default_factory=Counter)
+    chance: random.Random = field(default_factory=partial(random.Random, 7))
+    # Builds the layers inside it again, None if a framework builds them.
+    build_inside: Callable[[], App] | None = None
+    rebuilt: App | None = None
 
     async def act(self, call: Call) -> Any:
         """Spin, then perform the habits around the app inside."""
@@ -514,6 +521,24 @@ async def answers_by_itself(call: Call, go: Go) -> Any:
 
 
 @habit(bare=True)
+async def answers_now_and_then(call: Call, go: Go) -> Any:
+    """Answer some requests as a cache does, but none of the first."""
+    if call.part.performed[NOW_AND_THEN] > SOME_CALLS and call.part.chance.random() < ANSWERED:
+        await respond(call.send, journal(call.scope))
+        return None
+    return await go()
+
+
+@habit(bare=True)
+async def builds_its_inside_again(call: Call, go: Go) -> Any:
+    """Replace the layers inside, once, after some requests."""
+    part = call.part
+    if part.build_inside is not None and part.performed["builds its inside again"] > SOME_CALLS:
+        part.rebuilt = call.app = part.rebuilt or part.build_inside()
+    return await go()
+
+
+@habit(bare=True)
 async def spins_at_every_message(call: Call, go: Go) -> Any:
     send = call.send
 
@@ -828,6 +853,8 @@ def _chain(parts: Sequence[Part], endpoint: App) -> App:
             twice[part].app = app
             app = twice[part]
         else:
+            if not twice:
+                part.build_inside = partial(_chain, parts[parts.index(part) + 1 :], endpoint)
             app = _made(app, part)
     return app
 
@@ -962,10 +989,18 @@ def is_telling(stack: Stack) -> bool:
     without a measurement as well.
     """
     pairs = zip(stack.layers, stack.layers[1:], strict=False)
+    answering = sum(NOW_AND_THEN in layer.habits for layer in stack.layers)
+    # Such a layer answers 200, as the usual request must.
+    if answering > 1 or (answering and (stack.endpoint == "raises" or "answers by itself" in _habits(stack))):
+        return False
     nameless = any("answers by itself" in outer.habits and inner.form in NAMELESS for outer, inner in pairs)
-    habits = {name for layer in stack.layers for name in layer.habits}
+    habits = _habits(stack)
     streams = any(FORMS[layer.form].habits == "request" for layer in stack.layers)
     return not nameless and not (IN_A_THREAD in habits and (streams or habits & OF_ONE_LOOP))
+
+
+def _habits(stack: Stack) -> set[str]:
+    return {name for layer in stack.layers for name in layer.habits}
 
 
 @st.composite

@@ -6,6 +6,7 @@ import asyncio
 import dis
 import sys
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -29,7 +30,7 @@ from pytest_mwbudget.interpreter.clocks import perf_counter_ns
 from pytest_mwbudget.interpreter.code_patching import PROBE_FILE
 from pytest_mwbudget.interpreter.monitoring import free_tool, tool_at_work
 from pytest_mwbudget.model.results import EXECUTED, Counts, LoopName
-from pytest_mwbudget.model.stack import HARNESS
+from pytest_mwbudget.model.stack import HARNESS, Owner
 
 from .apps import App, Noop, caller, discovered, hello, needs, respond
 from .counted import LOOPS, PassThrough, SpawnsInAGroup, basic, counted, counts, every_loop, number
@@ -44,6 +45,9 @@ class Unprobed(Charging):
     @contextmanager
     def placed(self) -> Iterator[None]:
         yield
+
+    def entries(self) -> Counter[Owner]:
+        return Counter(self.stack.ways().traced)
 
     async def _watch(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
         """Call the app; the owner stays charged while the app is suspended, for what the loop and its tasks do."""
@@ -393,7 +397,7 @@ def test_a_request_now_and_then_that_does_more_leaves_the_usual_number() -> None
 )
 def test_requests_are_made_until_they_agree(sums: Sequence[int], spent_ns: int, enough: bool) -> None:
     pace = Pace(agreeing=5, most=8, limit_ns=9)
-    assert executed._enough([[(number, 0, 0)] for number in sums], pace, spent_ns) is enough
+    assert executed._enough([[(number, 0, 0)] for number in sums], len(sums), pace, spent_ns) is enough
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from pytest_mwbudget.analysis.samples import Series
 from pytest_mwbudget.analysis.savings import FEW, Round, savings
 from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.results import LoopName, Measurement
@@ -49,7 +50,7 @@ from .apps import (
     respond,
     unchanged_code,
 )
-from .test_engine import SCHEDULE, Costly, FakeClock
+from .test_engine import SCHEDULE, Costly, FakeClock, reason
 
 App = Callable[..., Any]
 
@@ -199,6 +200,7 @@ def measured(
     *,
     saves: bool = True,
     loop: LoopName = "asyncio",
+    budgets: Budgets | None = None,
     **schedule: Any,
 ) -> Measurement:
     environment = Environment(
@@ -209,7 +211,7 @@ def measured(
         schedule=replace(SCHEDULE, **schedule),
         saves=saves,
     )
-    settings = Settings(lifespan=False, max_time_s=1.0)
+    settings = Settings(budgets or Budgets(), lifespan=False, max_time_s=1.0)
     request = build_request(method, "/", {})
     with unchanged_code():
         return loops.run(loop, lambda: measure(app, request, settings, environment))
@@ -462,6 +464,177 @@ def test_a_task_spawning_layer_in_an_app_of_a_framework() -> None:
     assert saved(measurement, "PassThrough") == pytest.approx(0, abs=0.01)
     assert saved(measurement, "Costly") == pytest.approx(9, abs=0.01)
     assert saved(measurement, "ExceptionMiddleware") == pytest.approx(0, abs=0.01)
+
+
+# ---- the second witness of a verdict ------------------------------------------------------------------------------
+
+
+def requests_of(measurement: Measurement) -> int:
+    assert measurement.effort is not None
+    return measurement.effort.requests
+
+
+def row_us(measurement: Measurement, name: str) -> float:
+    us = measurement.layer(name).us
+    assert us is not None
+    return us.estimate
+
+
+class Prefetching(Disturbing):
+    """A layer that takes 90 µs, and makes what is inside it quicker by 80 µs."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clock.let_pass(90)
+        scope["user"] = "me"
+        await self.app(scope, receive, send)
+
+
+class Login(Disturbing):
+    """A layer without which the app does less."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clock.let_pass(10)
+        scope["user"] = "me"
+        await self.app(scope, receive, send)
+
+
+class TaskLogin(BaseHTTPMiddleware):
+    """The same layer in a form that spawns a task."""
+
+    def __init__(self, app: App, clock: FakeClock) -> None:
+        super().__init__(app)
+        self.clock = clock
+
+    async def dispatch(self, request: Any, call_next: Any) -> Any:
+        self.clock.let_pass(10)
+        request.scope["user"] = "me"
+        return await call_next(request)
+
+
+@dataclass
+class ForUsers:
+    """An endpoint that takes `us` for a user, else 100 µs."""
+
+    clock: FakeClock
+    us: float
+    sent_past: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.sent_past += "user" not in scope
+        self.clock.let_pass(self.us if "user" in scope else 100)
+        await respond(send)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_failure_that_a_whole_request_contradicts_is_undecided(saves: bool) -> None:
+    clock = FakeClock()
+    app = Costly(Prefetching(ForUsers(clock, us=20), clock), clock, before=20)
+    measurement = measured(app, clock, saves=saves, budgets=Budgets({"us": 50}))
+    assert row_us(measurement, "Prefetching") == pytest.approx(90, abs=0.01)
+    told = reason(measurement.layer("Prefetching"))
+    assert told.startswith("by its row the layer takes 90.0 µs (")
+    assert "a whole request without it is 10.0 µs shorter (" in told
+    assert told.endswith("[contradicted]")
+    assert measurement.layer("Costly").verdict == "pass"
+    assert measurement.verdict == "undecided"
+    assert (measurement.layer("Prefetching").saves is not None) is saves
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_failure_that_a_whole_request_confirms_stands(saves: bool) -> None:
+    clock = FakeClock()
+    app = Costly(Noop(Slow(clock)), clock, before=90)
+    measurement = measured(app, clock, saves=saves, budgets=Budgets({"us": 50}))
+    assert measurement.layer("Costly").verdict == "fail"
+    assert measurement.layer("Costly").judged["us"].reason is None
+    assert measurement.layer("Noop").verdict == "pass"
+
+
+def test_a_failure_stands_if_the_layer_takes_and_saves_more_than_its_budget() -> None:
+    """Without the login the app does less, and the login alone is over its budget."""
+    clock = FakeClock()
+    endpoint = ForUsers(clock, us=600)
+    measurement = measured(Login(endpoint, clock), clock, saves=False, budgets=Budgets({"us": 5}))
+    assert measurement.layer("Login").verdict == "fail"
+    assert endpoint.sent_past > 0
+
+
+def test_counts_are_not_judged_by_a_whole_request() -> None:
+    clock = FakeClock()
+    app = TaskLogin(ForUsers(clock, us=600), clock)
+    measurement = measured(app, clock, saves=False, budgets=Budgets({"us": 50, "tasks": 0}))
+    judged = measurement.layer("TaskLogin").judged
+    assert (judged["us"].verdict, judged["tasks"].verdict) == ("undecided", "fail")
+
+
+def test_a_pass_of_a_layer_that_spawns_tasks_is_compared_with_a_whole_request() -> None:
+    clock = FakeClock()
+    endpoint = ForUsers(clock, us=600)
+    measurement = measured(TaskLogin(endpoint, clock), clock, saves=False, budgets=Budgets({"us": 50}))
+    assert row_us(measurement, "TaskLogin") == pytest.approx(10, abs=0.01)
+    told = reason(measurement.layer("TaskLogin"))
+    assert told.startswith("by its row the layer takes 10.0 µs (")
+    assert "a whole request without it is 510.0 µs shorter (" in told
+    assert endpoint.sent_past > 0
+
+
+def test_a_pass_of_a_layer_that_spawns_tasks_stands_if_both_agree() -> None:
+    clock = FakeClock()
+    endpoint = ForUsers(clock, us=100)
+    measurement = measured(TaskLogin(endpoint, clock), clock, saves=False, budgets=Budgets({"us": 50}))
+    assert measurement.layer("TaskLogin").verdict == "pass"
+    assert endpoint.sent_past > 0
+
+
+def test_without_a_doubt_no_request_is_sent_past_a_layer() -> None:
+    clock = FakeClock()
+    for budgets in (Budgets({"us": 50}), Budgets({"tasks": 0}), Budgets()):
+        endpoint = ForUsers(clock, us=600)
+        measurement = measured(Login(endpoint, clock), clock, saves=False, budgets=budgets)
+        assert measurement.verdict in ("pass", None)
+        assert endpoint.sent_past == 0
+
+
+def test_only_the_layers_in_doubt_are_left_out() -> None:
+    clock = FakeClock()
+    endpoint = ForUsers(clock, us=100)
+    app = Costly(Login(endpoint, clock), clock, before=90)
+    measurement = measured(app, clock, saves=False, budgets=Budgets({"us": 50}))
+    assert [report.verdict for report in measurement.layers] == ["fail", "pass"]
+    assert endpoint.sent_past == 0
+    assert all(report.saves is None for report in measurement.layers)
+
+
+def test_the_second_witness_takes_little_time_and_changes_no_row() -> None:
+    runs = {}
+    for witness_ns in (0, SCHEDULE.witness_ns):
+        clock = FakeClock()
+        endpoint = Slow(clock)
+        app = Costly(Noop(endpoint), clock, before=90)
+        measurement = measured(app, clock, saves=False, budgets=Budgets({"us": 50}), witness_ns=witness_ns)
+        runs[witness_ns > 0] = measurement, endpoint.requests
+    (plain, requests), (witnessed, more) = runs[False], runs[True]
+    assert [replace(one, judged={}) for one in plain.layers] == [replace(one, judged={}) for one in witnessed.layers]
+    assert plain.layer("Costly").verdict == witnessed.layer("Costly").verdict == "fail"
+    assert plain.books == witnessed.books
+    assert more - requests == requests_of(witnessed) - requests_of(plain)
+    # Blocks with the layer and without it, the requests until the code is warm, and one to try.
+    block = SCHEDULE.block_settle_calls + SCHEDULE.block_calls
+    assert more - requests == 2 * SCHEDULE.witness_rounds * block + SCHEDULE.settle_calls + 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_failure_stands_where_no_request_can_be_made_without_the_layer(method: str) -> None:
+    clock = FakeClock()
+
+    class Needed(Session):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            clock.let_pass(90)
+            await super().__call__(scope, receive, send)
+
+    app = Needed(NeedsSession(Slow(clock)))
+    measurement = measured(app, clock, method, saves=False, budgets=Budgets({"us": 50}))
+    assert [report.verdict for report in measurement.layers] == ["fail", "pass"]
 
 
 # ---- intervals ----------------------------------------------------------------------------------------------------

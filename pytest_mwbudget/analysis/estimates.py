@@ -142,12 +142,14 @@ def estimate(
     hops: Hops | None = None,
     best_hop_ns: float = math.inf,
     interruptions: Interruptions = NONE,
+    mixed: bool = False,
 ) -> Estimates:
     """Estimate every row from all samples, at the given look (1, 2, …), with ALPHA spent over looks and rows.
 
     `outside` says that entry 0 is the app object, which is no layer; `last` that this is the last look. `best_ns` is
     the quickest known time of the reference workload. `hops` says which rows hand work to threads, None if no row does;
-    `best_hop_ns` is the best known time of the fixed hop. `interruptions` are those of the requests so far.
+    `best_hop_ns` is the best known time of the fixed hop. `interruptions` are those of the requests so far. `mixed`
+    says that the whole is of other requests than the rows.
     """
     probed = samples.probed
     # One share for each row of the split, the outside, the whole, and the figures by message.
@@ -190,7 +192,9 @@ def estimate(
     rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
     owners = {index: [owner_of(part) for part in parts_of(entries, index)] for index in rows}
     probes = {index: wall.probes_of(index) for index in rows}
-    step = wall.step(whole, independent_sum(*probes.values(), *probes_around)) if whole_steady.values else ZERO
+    step = ZERO
+    if mixed or whole_steady.values:
+        step = wall.step(None if mixed else whole, independent_sum(*probes.values(), *probes_around))
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
     split = {index: wall.told(own_ns[index], owners[index], probes[index], step) for index in rows}
     suspended = {index: sum(map(wall.suspended, owners[index])) for index in rows}
@@ -351,19 +355,22 @@ class Legs:
         """Return how often these owners were typically resumed after a suspension."""
         return self.split.resumptions(owners) if self.split.spent else 0
 
-    def step(self, whole: Estimate, probes: Estimate) -> Estimate:
+    def step(self, whole: Estimate | None, probes: Estimate) -> Estimate:
         """Return what it costs to log a step of the event loop: the time that a request takes longer than `whole`.
 
         `probes` is the cost of all probes. Probes after a step find colder caches than their null layers, so this cost
-        includes theirs.
+        includes theirs. Without `whole` it is known only roughly.
         """
         owners = [Owner(owner) for owner in range(len(self.split.spent[0].ns))] if self.split.spent else []
         resumed = self.resumed(owners)
         if not resumed:
             return ZERO
+        most_us = MOST_OF_A_STEP * self.probes.typical_us
+        if whole is None:
+            return Estimate(most_us / 2, 0.0, most_us)
         logged = [owner for owner in owners if owner not in (owners[NULL], owners[UNOWNED])]
         added = independent_sum(interval(self.own_ns(logged, probes), self.alpha), -whole)
-        return (added / resumed).clipped(0.0, MOST_OF_A_STEP * self.probes.typical_us)
+        return (added / resumed).clipped(0.0, most_us)
 
     def others(self) -> Estimate:
         """Return the time of what was not started in the request."""

@@ -29,15 +29,19 @@ def remarks(
     stopped: bool,
     framework: bool,
     outside_told: bool,
+    mixed: bool = False,
 ) -> Iterator[str]:
     """Write the notes on the figures of the last look.
 
     `endpoint` is its entry, None if it has no row. `stopped` says that sampling stopped early, before the figures were
     precise; `framework` that the app object works outside its layers, as those of frameworks with middlewares of their
-    own kind do; `outside_told` that another note says what `(outside)` is.
+    own kind do; `outside_told` that another note says what `(outside)` is; `mixed` that the total is of other requests
+    than the rows.
     """
     figures = _figures(look, endpoint)
     times = {name: us for name, (us, _) in figures.items()}
+    if mixed:
+        del times[TOTAL]
     slowdown = slowest(look, endpoint)
     if slowdown > 1:
         while_read = _while_read([name for name, (_, slowdown) in figures.items() if slowdown > 1], len(figures))
@@ -51,8 +55,9 @@ def remarks(
         )
     else:
         yield from _wide(times)
-    yield from _unexplained(times, look.estimates.others)
-    yield from _beside(look.estimates.others, times[TOTAL])
+    if not mixed:
+        yield from _unexplained(times, look.estimates.others)
+    yield from _beside(look.estimates.others, look.estimates.whole)
     yield from _cold(look, endpoint)
     if not outside_told and _much_outside(look):
         own = "what the app object does before and after its middlewares, and " if framework else ""

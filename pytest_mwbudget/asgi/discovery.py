@@ -1,22 +1,27 @@
-"""Find the layers of a stack by tracing which ASGI callables two requests go through.
+"""Find the layers of a stack by tracing which ASGI callables requests go through: two, and more where these differ.
 
 No framework is imported and no attribute name is guessed. A call with an HTTP scope and two callables among its
 arguments enters an ASGI callable. An ASGI callable that is the same object in both requests is part of the stack. An
 object that is made for each request, such as a response or an exception wrapper, belongs to the layer that made it. A
 function that returns a value of its own and sends nothing is a helper, not a layer. Decision 0003 has the details.
+
+Where requests take different ways, the stack is that of the way which most of the traced requests took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeAlias
 
+from ..interpreter.clocks import perf_counter_ns
 from ..interpreter.code_patching import is_plain
-from ..model.stack import EntryIndex, Kind
+from ..model.stack import EntryIndex, Kind, outwards
 from . import loops
 from .app import Observer
-from .callables import is_response, kind_of, method_name
+from .callables import is_function, is_response, kind_of, method_name
 from .calls import Key, Spot
 from .layers import ELSEWHERE, UNSEEN, held_app, is_entered_again, with_layers
 from .parts import with_parts
@@ -27,12 +32,71 @@ from .tracing import Trace, TracedCall
 Identity: TypeAlias = tuple[int, Key]
 
 
-async def discover(call: Callable[[Observer], Awaitable[object]]) -> Stack:
-    """Trace two requests and return their stack. `call` makes a request under an observer."""
-    first, second = Trace(), Trace()
-    await call(first.observe)
-    await call(second.observe)
-    return stack_of(first, second)
+# Where two requests do not show the stack, up to this many are traced within this time.
+MOST_TRACED, TRACING_NS = 16, 300_000_000
+
+
+async def discover(call: Callable[[Observer], Awaitable[object]], *, thorough: bool = False) -> Stack:
+    """Trace two requests and return their stack. `call` makes a request under an observer.
+
+    More requests are traced if `thorough`, if the two took different ways, if a layer answered in place of the app
+    inside it, which it may do now and then, or if layers were made anew.
+    """
+    traces = [await _traced(call), await _traced(call)]
+    found = stack_of(*traces)
+    if not thorough and found.settled and _way(traces[0]) == _way(traces[1]):
+        return found
+    begin = perf_counter_ns()
+    while len(traces) < MOST_TRACED and perf_counter_ns() - begin < TRACING_NS:
+        traces.append(await _traced(call))
+    return _stack_of_most(traces)
+
+
+async def _traced(call: Callable[[Observer], Awaitable[object]]) -> Trace:
+    trace = Trace()
+    await call(trace.observe)
+    return trace
+
+
+def _way(trace: Trace) -> frozenset[object]:
+    """Return which code a request entered from which, and how often. Equal for objects that are made anew."""
+    entered = Counter((call.frame.f_code, call.parent and call.parent.frame.f_code) for call in _layer_calls(trace))
+    return frozenset(entered.items())
+
+
+def _stack_of_most(traces: Sequence[Trace]) -> Stack:
+    """Return the stack of the way that most requests took; of equally common ways, the one that enters most.
+
+    What only other ways enter becomes its strays. Layers that are made anew now and then are those of two requests
+    between which they were not: then it shows that later requests enter others.
+    """
+    by_way: dict[frozenset[object], list[Trace]] = {}
+    for trace in traces:
+        by_way.setdefault(_way(trace), []).append(trace)
+    ways = sorted(by_way.values(), key=lambda same: (len(same), len(same[-1].calls)), reverse=True)
+    latest = reversed([*pairwise(ways[0] if len(ways[0]) > 1 else traces)])
+    stacks = [stack_of(*next(latest))]
+    while stacks[-1].anew and (pair := next(latest, None)):
+        stacks.append(stack_of(*pair))
+    found = stacks[0] if stacks[-1].anew else stacks[-1]
+    entries = list(found.entries)
+    known = {entry.identity: EntryIndex(index) for index, entry in enumerate(entries)}
+    for same in ways[1:]:
+        other = stack_of(*(same if len(same) > 1 else same * 2)[-2:])
+        for index in other.probeable:
+            entry = other.entries[index]
+            if entry.identity not in known:
+                around = outwards(other.entries, entry.parent)
+                parent = next((known[key] for one in around if (key := other.entries[one].identity) in known), None)
+                known[entry.identity] = EntryIndex(len(entries))
+                entries.append(_stray(entry, parent))
+    strays = range(len(found.entries), len(entries))
+    return replace(found, entries=tuple(entries), strays=tuple(map(EntryIndex, strays)))
+
+
+def _stray(entry: Entry, parent: EntryIndex | None) -> Entry:
+    """Return an entry of another way, which the traced way does not enter."""
+    return replace(entry, parent=parent, parents=(), own_task=False, same_send=False, same_receive=False, part_of=None)
 
 
 def stack_of(first: Trace, second: Trace) -> Stack:
@@ -62,10 +126,29 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         why_unseen = UNSEEN
     tasks = {call.task for call in second.calls if not call.elsewhere}
     displaced = first.displaced or second.displaced
-    found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen)
-    found = replace(found, uncut=second.uncut)
+    anew = _made_anew(second, layer_calls, index_of)
+    found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen, anew=anew)
+    found = replace(found, uncut=second.uncut, anew=bool(anew))
     with loops.unwatched():
         return with_parts(found, first, second, list(entered.values()))
+
+
+def _made_anew(
+    trace: Trace, layer_calls: Collection[TracedCall], index_of: Mapping[TracedCall, EntryIndex]
+) -> list[tuple[EntryIndex | None, object]]:
+    """Return the layers that were made for this request, each with the entry that it is in.
+
+    These are objects that enter other callables. A function that is made for a request, such as an exception wrapper,
+    cannot be told from a part of its maker.
+    """
+    outer = {one for call in layer_calls for one in call.outer_calls()}
+    made: dict[int, tuple[EntryIndex | None, object]] = {}
+    for call in trace.calls:
+        new = call in layer_calls and call in outer and call not in index_of and call.hook is None
+        if new and not is_function(call.callee) and kind_of(call.callee) != "routing":
+            around = next((index_of[one] for one in call.outer_calls() if one in index_of), None)
+            made.setdefault(id(call.callee), (around, call.callee))
+    return list(made.values())
 
 
 def _entry(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from types import MethodType
 
-from ..model.stack import EntryIndex, Layer, RowIndex, outwards, parts_of
+from ..model.stack import ENDPOINT, OUTERMOST, EntryIndex, Layer, RowIndex, outwards, parts_of
+from ..model.stack import OUTSIDE as OUTSIDE_ROW
 from . import loops
 from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
 from .naming import aliases_of, display_name, numbered, qualname_of
@@ -16,15 +17,24 @@ from .origins import origin_of
 from .stack import Entry, HandedOn, Stack
 
 OUTSIDE = "the outside of the stack"
+MADE_ANEW = "it is made anew for each request, so no probe can be at its boundary"
 NO_FUNCTION = "the function behind it cannot be told from others made of the same code"
 ELSEWHERE = "{} runs what is inside it in another thread"
 UNSEEN = "{} answered without the app inside it, or ran that app in another thread, which could not be watched"
 
 
-def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_unseen: str | None) -> Stack:
+def with_layers(
+    entries: Sequence[Entry],
+    *,
+    tasks: bool,
+    displaced: bool,
+    why_unseen: str | None,
+    anew: Iterable[tuple[EntryIndex | None, object]] = (),
+) -> Stack:
     """Return the stack of these entries.
 
-    `why_unseen` says why layers may have been entered and not seen, None when there are none.
+    `why_unseen` says why layers may have been entered and not seen, None when there are none. `anew` are layers that
+    are made anew for each request, each with the entry around it.
     """
     app = _cut_app(entries)
     endpoint = _endpoint(entries, app)
@@ -38,6 +48,9 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
     else:
         found += _framework_layers(entries, app, all_of_them=endpoint is None)
         why_unseen = None
+    # Those inside a layer are in its row, which has a budget.
+    merged = {None: OUTSIDE_ROW, endpoint: ENDPOINT} | ({OUTERMOST: OUTSIDE_ROW} if outside else {})
+    found += [_Found(None, callee, merged_with=merged[around]) for around, callee in anew if around in merged]
     names = numbered([one.name or display_name(one.callee) for one in found])
     with loops.unwatched():
         origins = [origin_of(one.callee) for one in found]
@@ -46,8 +59,10 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
     layers: list[tuple[EntryIndex | None, Layer]] = []
     for place, (one, name, origin) in enumerate(zip(found, names, origins, strict=True)):
         index = one.entry
-        merged_with = merged_because = None
-        if index is None and handed_on is not None:
+        merged_with, merged_because = one.merged_with, one.merged_with and MADE_ANEW
+        if merged_with is not None:
+            pass
+        elif index is None and handed_on is not None:
             merged_with, merged_because = handed_on.to_layer, handed_on.because
         elif index is not None and entries[index].function is None:
             merged_with = _nearest(entries, entries[index].parent, name_of)
@@ -59,7 +74,7 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
             qualname=qualname_of(one.callee),
             kind="routing" if index is not None and entries[index].seam is not None else kind_of(one.callee),
             aliases=aliases_of(one.callee, name),
-            entered=index is not None or handed_on is not None,
+            entered=index is not None or handed_on is not None or merged_with is not None,
             runs_task=any(entry.own_task and entry.parent in parts for entry in entries),
             merged_with=merged_with,
             merged_because=merged_because,
@@ -84,13 +99,15 @@ def with_layers(entries: Sequence[Entry], *, tasks: bool, displaced: bool, why_u
 class _Found:
     """A layer to show: its first entry, None if the request did not enter it, and what names it.
 
-    `name` is a name that its framework has for it, None for that of the callee.
+    `name` is a name that its framework has for it, None for that of the callee. `merged_with` is the row that contains
+    a layer which is made anew for each request.
     """
 
     entry: EntryIndex | None
     callee: object
     adapts: str | None = None
     name: str | None = None
+    merged_with: str | None = None
 
 
 def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Found]:

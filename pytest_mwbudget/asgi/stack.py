@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..analysis.ways import Ways
 from ..interpreter.code_patching import Function, Parameters
 from ..model.endpoint import Observed
-from ..model.stack import Boundary, EntryIndex, Kind, Layer
+from ..model.stack import Boundary, EntryIndex, Kind, Layer, Owner, owner_of
 from .calls import Call, FrameworkCall, FrameworkReader, Key, Reader, Spot
 from .frameworks.seam import Hook, Seam, stands_for_app
 
@@ -34,6 +36,11 @@ class Entry(Boundary):
     def key(self) -> Key:
         """The identity that tells this entry from others of the same function."""
         return self.call.key_of(self.telling)
+
+    @property
+    def identity(self) -> tuple[int, Key]:
+        """Equal for the entries of one callable in two stacks."""
+        return id(self.function), self.key
 
     @property
     def reader(self) -> Reader | FrameworkReader:
@@ -92,7 +99,9 @@ class Stack:
     the app whose framework's layers could not be read, with the error. `parts` are the rows of the opened endpoint with
     their entries, the first of which is the endpoint's; the other ones follow all entries of the stack. If there are
     none, `closed` says why; it is None where the request came to no endpoint. `observed` is what the request showed of
-    an opened endpoint.
+    an opened endpoint. `anew` says that layers were made for the traced request. `strays` are entries that only other
+    ways than the traced one enter; they follow all others. `entered` says how often a request enters each owner if that
+    is not as often as the traced request did. `changing` says why nothing is judged if the stack goes on changing.
     """
 
     entries: tuple[Entry, ...]
@@ -108,6 +117,40 @@ class Stack:
     parts: tuple[tuple[EntryIndex, Layer], ...] = ()
     closed: str | None = None
     observed: Observed | None = None
+    anew: bool = False
+    strays: tuple[EntryIndex, ...] = ()
+    entered: Mapping[Owner, int] | None = None
+    changing: str | None = None
+
+    @property
+    def watched(self) -> tuple[EntryIndex, ...]:
+        """The entries by which the ways of requests are told apart, without those of parts."""
+        return tuple(index for index in (*self.probeable, *self.strays) if not self.entries[index].is_part)
+
+    def ways(self) -> Ways:
+        """Return the ways of its requests, none yet."""
+        owners = {owner_of(index): len(self.entries[index].parents) for index in self.watched}
+        return Ways(owners if self.entered is None else {owner: self.entered[owner] for owner in owners})
+
+    def as_entered(self, before: Stack, ways: Ways) -> Stack:
+        """Return this stack with how often it is entered, if requests to the same stack `before` took these `ways`.
+
+        Requests that the app makes to itself enter the stack and are not traced. So a stack that is traced again and
+        shows the same may be entered more often than was traced.
+        """
+        same = [self.entries[index].identity for index in self.watched] == [
+            before.entries[index].identity for index in before.watched
+        ]
+        entered = ways.entered()
+        traced = self.ways().traced
+        more = entered.keys() == traced.keys() and all(entered[owner] >= times for owner, times in traced.items())
+        return replace(self, entered=entered) if same and more else self
+
+    @property
+    def settled(self) -> bool:
+        """Whether two requests show the stack: the endpoint was entered, and no layer was made anew."""
+        answered = self.endpoint is None and self.handed_on is None
+        return not self.entries or not (answered or self.anew)
 
     @property
     def part_entries(self) -> tuple[EntryIndex, ...]:

@@ -51,7 +51,7 @@ class Charging:
     """Charge the owners of one stack: entry `i` is owner `i + 1`.
 
     `background` is charged for tasks that were there before, `aside` for work that is nobody's. `received` and `sent`
-    have the owner of each message through an outer boundary.
+    have the owner of each message through an outer boundary, `entered` has an owner each time that it is entered.
     """
 
     def __init__(self, stack: Stack, core: Charger, library: Library) -> None:
@@ -67,6 +67,7 @@ class Charging:
         # Lists, because threads may append at the same time.
         self.received: list[Owner] = []
         self.sent: list[Owner] = []
+        self.entered: list[Owner] = []
 
     @property
     def owners(self) -> list[Owner]:
@@ -98,9 +99,14 @@ class Charging:
         sent, self.sent = self.sent, []
         return Counter(received), Counter(sent)
 
+    def entries(self) -> Counter[Owner]:
+        """Return how often each owner was entered since the last call."""
+        entered, self.entered = self.entered, []
+        return Counter(entered)
+
     def _sites(self) -> list[_Site]:
         sites: dict[int, _Site] = {}
-        for index in self.stack.probeable:
+        for index in (*self.stack.probeable, *self.stack.strays):
             entry = self.stack.entries[index]
             assert entry.function is not None
             site = sites.setdefault(id(entry.function), _Site(entry.function, entry.reader))
@@ -124,6 +130,7 @@ class Charging:
             owner = None if call is None else site.owners.get(call.key)
             if call is None or owner is None or (owner in self.parts and caller not in self.inside):
                 return core.run(caller, original, *positional, **named)
+            self.entered.append(owner)
             if isinstance(call, ASGICall):
                 receive = self._stand_in(caller, call.receive, _receiving, lambda: self.received.append(owner))
                 send = self._stand_in(caller, call.send, _sending, lambda: self.sent.append(owner))

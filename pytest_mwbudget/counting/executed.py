@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from ..analysis.ways import why_mixed
 from ..asgi.loops import Library
 from ..asgi.stack import Stack
 from ..interpreter.clocks import Clock
@@ -84,16 +85,21 @@ class ExecutedRun:
         requests: list[list[Numbers]] = []
         others: list[dict[int, int]] = []
         undisturbed = Undisturbed(core)
+        stack = self.charging.stack
+        ways = stack.ways()
         begin = clock()
-        while not _enough(requests, pace, clock() - begin):
+        while not _enough(requests, len(others), pace, clock() - begin):
             self._take()
             await self.charging.request(call)
             numbers, events = self._take()
-            requests.append(numbers)
+            if ways.add(self.charging.entries()):
+                requests.append(numbers)
             others.append(events)
         seconds = (clock() - begin) / NS_PER_S
         if (why := undisturbed.why_not()) is not None:
             return Executed.unknown(why)
+        if len(requests) < FEWEST:
+            return Executed.unknown(why_mixed(ways))
         unseen = unseen_work(others, seconds, lambda: self._take()[1], spawning.notified, spawning.answered)
         # The first requests fill caches.
         last = min(pace.agreeing, max(FEWEST, len(requests) // 2))
@@ -108,11 +114,11 @@ class ExecutedRun:
         return self.core.take_executed()[:rows], spawning.strangers(self.core.other_threads())
 
 
-def _enough(requests: Sequence[Sequence[Numbers]], pace: Pace, spent_ns: Nanoseconds) -> bool:
-    """Whether the last requests agree in every row, or there are as many as there may be. Pure."""
+def _enough(requests: Sequence[Sequence[Numbers]], made: int, pace: Pace, spent_ns: Nanoseconds) -> bool:
+    """Whether the last requests of the traced way agree in every row, or as many were made as may be. Pure."""
     if spent_ns >= pace.limit_ns:
-        return _agree(requests, FEWEST) or len(requests) >= MOST_OF_SLOW
-    return _agree(requests, pace.agreeing) or len(requests) >= pace.most
+        return _agree(requests, FEWEST) or made >= MOST_OF_SLOW
+    return _agree(requests, pace.agreeing) or made >= pace.most
 
 
 def _agree(requests: Sequence[Sequence[Numbers]], number: int) -> bool:

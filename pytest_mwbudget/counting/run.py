@@ -35,7 +35,7 @@ class RequestCharges:
 
     `types` are the objects by the name of their type, `retained` those of them that stayed alive. `received` and `sent`
     are messages through an owner's outer boundary. `others` are events in threads that nobody was seen to hand work to,
-    by the thread's ident.
+    by the thread's ident. `entered` says how often each owner was entered.
     """
 
     tallies: list[Tally]
@@ -46,6 +46,7 @@ class RequestCharges:
     sent: Counter[Owner]
     others: Mapping[int, int] = field(default_factory=dict)
     retained: dict[Owner, Counter[str]] = field(default_factory=dict)
+    entered: Counter[Owner] = field(default_factory=Counter)
 
 
 class CountingRun:
@@ -152,4 +153,5 @@ class CountingRun:
         for owner, kind, number in made:
             types[owner][names[id(kind)]] += number
         spawned, messages = self.charging.spawning.take(), self.charging.messages()
-        return RequestCharges(tallies, dict(types), *spawned, *messages, self._others())
+        entered = self.charging.entries()
+        return RequestCharges(tallies, dict(types), *spawned, *messages, self._others(), entered=entered)

@@ -88,6 +88,13 @@ def with_recorded(result: Result, recorded: Recorded) -> Result:
     return replace(result, recorded=recorded, verdict=worst(one for one in found if one is not None))
 
 
+def with_undecided(result: Result, why: str) -> Result:
+    """Return the result with each of its limits undecided."""
+    assert result.recorded is not None
+    limits = (replace(one, value=None, verdict="undecided", reason=why) for one in result.recorded.limits)
+    return with_recorded(result, replace(result.recorded, limits=tuple(limits)))
+
+
 def broken_counts(result: Result) -> bool:
     """Whether a count is above its limit."""
     limits = result.recorded.limits if result.recorded else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
 from typing import Any, TypeAlias
@@ -42,6 +42,7 @@ OPEN = frozenset(("websocket.connect", "websocket.receive"))
 _PROBE = "the probe"
 _UNPATCHED = "the function with its original code"
 _FIND = "the function that finds a target by its key"
+_ENTER = "the function that notes a target that is entered"
 _IDENTITY = "the function identity"
 _TOLD = "the function that returns what tells calls apart"
 _LOG, _OWNERS = "the log", "the owners inside which the boundary is"
@@ -58,6 +59,8 @@ def make({cells}):
         if _target_ is None{outside}:
             _unpatched_ = {unpatched!r}
             return _unpatched_({passed})
+        _enter_ = {enter!r}
+        _enter_(_target_)
         _probe_ = {probe!r}
         return _probe_(_target_, {arguments})
 """
@@ -101,10 +104,12 @@ def probe_trampoline(
         log="" if inside is None else f"\n        _log_ = {_LOG!r}\n        _owners_ = {_OWNERS!r}",
         outside="" if inside is None else " or _log_[-2] not in _owners_",
         unpatched=_UNPATCHED,
+        enter=_ENTER,
         probe=_PROBE,
     )
     stand_ins: dict[object, object] = {_IDENTITY: identity, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe}
-    return trampoline(original, source, stand_ins | {_TOLD: told, _LOG: search.log, _OWNERS: inside})
+    stand_ins |= {_ENTER: search.entered.append, _TOLD: told, _LOG: search.log, _OWNERS: inside}
+    return trampoline(original, source, stand_ins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +117,13 @@ class ArgumentSearch:
     """Search the arguments of functions that do not take scope, receive and send last.
 
     A search takes longer than a probe, and would fall outside the null layer. So its time is logged as that of
-    `unowned`, an owner without a row (docs/decisions/0006).
+    `unowned`, an owner without a row (docs/decisions/0006). `entered` are the targets that probes entered.
     """
 
     unowned: Owner
     log: Log
     clock: Clock
+    entered: deque[Target] = field(default_factory=deque)
 
     def begin(self) -> Owner:
         """Log that the time has no owner. Returns the owner before, SUSPENDED if nothing was logged."""
@@ -146,6 +152,7 @@ class ArgumentSearch:
             end(before)
             if call is None or target is None:
                 return unpatched(*positional, **named)
+            self.entered.append(target)
             return probe(target, (call,), call.scope, call.receive, call.send)
 
         return search

@@ -6,7 +6,7 @@ code is a trampoline to the probe, which calls a twin of the function with the o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -82,6 +82,10 @@ class Probes:
         """Return the log of the latest request."""
         return list(self.log)[: self._end]
 
+    def entered(self) -> Counter[Owner]:
+        """Return how often the latest request entered each owner."""
+        return Counter(owner for owner, _ in self._search.entered)
+
     def messages_of_parts(self, log: Sequence[int]) -> Mapping[Owner, int]:
         """Return how many messages each part of an opened endpoint sends and receives; none for another stack."""
         opened = any(self.stack.entries[index].is_part for index in self.probed)
@@ -90,6 +94,7 @@ class Probes:
     async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> Any:
         """Call the app with a log of its own."""
         self._steps.begins()
+        self._search.entered.clear()
         self.log.clear()
         self.log += (HARNESS, self.clock())
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from ..analysis.rows import Bounded, Row, told_by
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, judge_all
+from ..analysis.ways import Ways, why_mixed
 from ..asgi import loops, server
 from ..asgi.app import Observer
 from ..asgi.stack import Stack
@@ -83,7 +84,8 @@ class Pace:
     """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
 
     `received` are the messages that entries receive, without those that receive few. `hops` says how often it is
-    handed to threads, `streamed` whether many messages pass a layer.
+    handed to threads, `streamed` whether many messages pass a layer. `mixed` says that requests take different ways,
+    None if nearly all take the traced one.
     """
 
     request_ns: float
@@ -92,6 +94,7 @@ class Pace:
     hops: Hops = field(default_factory=Hops)
     streamed: bool = False
     received: Mapping[EntryIndex, int] = field(default_factory=dict)
+    mixed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class Timed:
     """The result of timing a stack.
 
     `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
-    can be trusted.
+    can be trusted. `ways` are those of the requests whose ways are known.
     """
 
     layers: Mapping[RowIndex, LayerReport]
@@ -110,6 +113,7 @@ class Timed:
     reference_ns: float
     effort: Effort
     notes: tuple[str, ...]
+    ways: Ways = field(default_factory=lambda: Ways({}))
 
 
 class Timing:
@@ -136,7 +140,10 @@ class Timing:
         # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
         frames = settings.budgets.frames
         self.frames = {one: us for one, us in frames.items() if one != "endpoint" or stack.endpoint is not None}
+        if pace.mixed is not None:
+            self.frames.pop("total", None)  # its requests have no probes and cannot be told apart
         self.caller = caller
+        self.pace = pace
         self.looks = 0
         self.looks_before = looks_before
         self.over = False
@@ -221,18 +228,27 @@ class Timing:
     @asynccontextmanager
     async def _sampling(self) -> AsyncIterator[loops.Extend]:
         __tracebackhide__ = True
+        try:
+            async with self._limited() as extend:
+                yield extend
+                await self.sampler.confirm()
+        finally:
+            self.environment.progress(None)
+            samples = self.sampler.samples
+            self.environment.machine.saw(samples.quick_ns(), self.seconds, samples.quick_hop_ns())
+
+    async def confirm(self) -> None:
+        """Raise StackChangedError if the stack has changed since it was traced."""
+        async with self._limited():
+            await self.sampler.confirm()
+
+    def _limited(self) -> AbstractAsyncContextManager[loops.Extend]:
         limit_s = self._request_limit_s
         message = (
             "the app stopped answering while it was measured: a request did not end within"
             f" {limit_s:g} s although requests before it did"
         )
-        try:
-            async with self.caller.limited(limit_s, message) as extend:
-                yield extend
-        finally:
-            self.environment.progress(None)
-            samples = self.sampler.samples
-            self.environment.machine.saw(samples.quick_ns(), self.seconds, samples.quick_hop_ns())
+        return self.caller.limited(limit_s, message)
 
     @property
     def _request_limit_s(self) -> Seconds:
@@ -307,6 +323,11 @@ class Timing:
         )
         return self.latest
 
+    @property
+    def mixed(self) -> str | None:
+        """Why figures of requests that cannot be told apart are not those of the traced way, None if they are."""
+        return why_mixed(self.sampler.ways) if self.sampler.ways.mixed else self.pace.mixed
+
     def _estimated(self) -> Estimates:
         if self.sampler.full_log:
             self.sampler.samples.of_parts = self.sampler.probes.messages_of_parts(self.sampler.full_log)
@@ -320,6 +341,7 @@ class Timing:
             hops=self.hops,
             best_hop_ns=self.environment.machine.best_hop_ns,
             interruptions=self._interruptions(),
+            mixed=self.mixed is not None,
         )
         return with_messages(found, self.sampler.samples, self.stack.entries)
 
@@ -354,7 +376,8 @@ class Timing:
         stopped = not self.environment.precise and look.kept and not look.precise
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         told = self.stack.without_asgi
-        notes = remarks(look, endpoint, stopped=stopped, framework=framework, outside_told=told)
+        mixed = self.mixed is not None
+        notes = remarks(look, endpoint, stopped=stopped, framework=framework, outside_told=told, mixed=mixed)
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: self._report(row, look) for row in look.rows},
@@ -365,13 +388,16 @@ class Timing:
             reference_ns=look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
+            ways=self.sampler.ways,
         )
 
     def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
         """Return the verdict on a row that is no layer, also on an endpoint without a time of its own."""
-        if frame in self.frames:
+        if frame in self.frames and not (frame == "total" and self.mixed):
             return look.judgements[frame]
         handed_on, why = self.stack.handed_on, NOT_ENTERED
+        if frame == "total":
+            return Judged(bound, "undecided", tagged(self.mixed or "", "other-way"))
         if handed_on is not None:
             why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
         return Judged(bound, "undecided", why)

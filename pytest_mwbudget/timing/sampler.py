@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from ..analysis.event_log import spent
 from ..analysis.message_log import MessageTimes, message_times
 from ..analysis.samples import Null, Samples, Split
+from ..analysis.ways import Ways
 from ..asgi.app import Observer
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
@@ -59,7 +60,8 @@ class Sampler:
 
     `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
     each request; None for a stack that hands no work to threads. `by_message` divides the requests by message. `pieces`
-    of fixed work are timed after each request of the split, if a budget needs them.
+    of fixed work are timed after each request of the split, if a budget needs them. `ways` are those that the requests
+    of the split took.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Sampler:
         self.clock = probes.clock
         self.rng = rng
         self.samples = Samples(probes.probed, sent)
+        self.ways: Ways = probes.stack.ways()
         self.pieces: Pieces | None = None
         self.turns = 0
         # The log of the latest split request.
@@ -142,6 +145,13 @@ class Sampler:
             if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
                 return
 
+    async def confirm(self) -> None:
+        """Make a request of the traced way; raise StackChangedError if no request takes it any more."""
+        with self.probes.installed([*self.probes.probed, *self.probes.stack.strays]):
+            await self.call(self.probes.watch)
+            while not self.ways.follow(self.probes.entered()):
+                await self.call(self.probes.watch)
+
     def _hop_ns(self) -> float | None:
         """Measure a hop if hops are measured. It comes before the reference workload, which makes caches warm again."""
         return None if self.hop is None else self.hop(self.clock)
@@ -182,12 +192,13 @@ class Sampler:
         wall = probes is self.probes
         split = self.samples.split if wall else self.samples.cpu
         fewest = self.schedule.fewest_of_leg // (1 if wall else self.schedule.cpu_every)
-        with probes.installed(probes.probed):
+        with probes.installed([*probes.probed, *probes.stack.strays]):
             await self._settle(probes.watch, deadline)
             for number, index in enumerate(self._in_turns(probes.probed, max(count, fewest)), 1):
                 null = self._null(probes, index)
                 with probes.doubled(null.index, null.blanks):
-                    await self._split_request(probes, null, split)
+                    while not await self._split_request(probes, null, split):
+                        pass
                 if deadline.over():
                     return
                 self.samples.rounds += wall and number % len(probes.probed) == 0
@@ -201,12 +212,15 @@ class Sampler:
         for start in range(0, count, len(entries)):
             yield from self.rng.sample(entries, min(len(entries), count - start))
 
-    async def _split_request(self, probes: Probes, null: Null, split: Split) -> None:
+    async def _split_request(self, probes: Probes, null: Null, split: Split) -> bool:
+        """Sample a request; return whether it took the traced way. A request of another way is no sample."""
         samples, wall = self.samples, probes is self.probes
         hop = self._hop_ns()
         reference = reference_ns(self.clock)
         await self.call(probes.watch)
         samples.requests += 1
+        if not self.ways.follow(probes.entered()):
+            return False
         log = probes.read()
         used = spent(log, probes.owners)
         if wall:
@@ -217,6 +231,7 @@ class Sampler:
         if self.pieces is not None and wall:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
+        return True
 
     def _messages(self, log: Sequence[int]) -> MessageTimes | None:
         """Divide a request by message, if a budget or a report needs this."""

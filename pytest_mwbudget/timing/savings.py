@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ..analysis.samples import Series, Split
@@ -17,7 +18,7 @@ from ..analysis.savings import Round, other_way, savings
 from ..analysis.verdicts import more_time
 from ..analysis.witness import in_doubt, judged_by_both
 from ..asgi import loops
-from ..errors import RepetitionError, ResponseError, of_the_app
+from ..errors import MeasurementError, RepetitionError, ResponseError, of_the_app
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Seconds
 from ..model.results import Counts, LayerReport
@@ -58,6 +59,9 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
             layers[row] = judged_by_both(report, saves.us)
         if everything:
             layers[row] = replace(layers[row], saves=_of_the_layer(saves, report))
+    if any(layers[row].judged != timed.layers[row].judged for row in doubtful):
+        with suppress(MeasurementError, RepetitionError, ResponseError):  # the app has failed without a layer
+            await timing.confirm()
     seconds = (timing.environment.clock() - begin) / NS_PER_S
     requests, seconds = timed.effort.requests + run.requests, timed.effort.seconds + seconds
     return replace(timed, layers=layers, effort=replace(timed.effort, requests=requests, seconds=seconds))
@@ -123,6 +127,8 @@ class Savings:
         method, schedule = self.caller.template.line.method, self.schedule
         if method not in SAFE_METHODS:
             return f"a {method} request is sent past no layer"
+        if self.timing.mixed is not None:
+            return self.timing.mixed
         block = schedule.block_settle_calls + schedule.block_calls
         needed_ns = schedule.fewest_savings * (layers + 1) * block * self.request_ns
         if needed_ns > self.most_ns:

@@ -73,7 +73,7 @@ class Steps:
 
     def _started(self, task: Any) -> _Task:
         """Note that the current owner has started a task."""
-        owner = Owner(self.timeline[-2])
+        owner = _current(self.timeline)
         state = self.tasks[task] = _Task(owner, owner)
         return state
 
@@ -121,7 +121,7 @@ class Steps:
                 return (callback, *arguments)  # a method of the loop has called another one
             task = _stepped_by(callback)
             if task is None:
-                return (called, Owner(timeline[-2]), callback, *arguments)
+                return (called, _current(timeline), callback, *arguments)
             return (stepped, known(task) or self._started(task), callback, *arguments)
 
         def soon(callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
@@ -163,6 +163,11 @@ class Steps:
             yield
         finally:
             loop.trio.lowlevel.remove_instrument(instrument)
+
+
+def _current(timeline: Log) -> Owner:
+    """Return the owner of what runs now: where the loop does it for a thread, the owner that was suspended last."""
+    return Owner(timeline[-4] if timeline[-2] == SUSPENDED and len(timeline) > 2 else timeline[-2])
 
 
 def _stepped_by(callback: Callable[..., Any]) -> object | None:

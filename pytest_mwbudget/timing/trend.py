@@ -22,12 +22,12 @@ class Served:
 
 
 async def served(probes: Probes, call: TimedCall, schedule: Schedule, deadline: Deadline) -> Served:
-    """Make `Schedule.trend_requests` requests, fewer at the deadline.
+    """Make `Schedule.trend_requests` requests of the traced way, fewer at the deadline.
 
     No request skips a layer, and probes stay as they are: their cost is in every request and does not grow.
     """
-    found = Served()
-    with probes.installed(probes.probed):
+    found, ways = Served(), probes.stack.ways()
+    with probes.installed([*probes.probed, *probes.stack.strays]):
         for _ in range(schedule.settle_calls):
             await call(probes.watch)
         while len(found.spent) < schedule.trend_requests and not deadline.over():
@@ -35,8 +35,9 @@ async def served(probes: Probes, call: TimedCall, schedule: Schedule, deadline: 
                 for _ in range(min(schedule.trend_leg, schedule.trend_requests - len(found.spent))):
                     reference = reference_ns(probes.clock)
                     await call(probes.watch)
-                    found.spent.append(spent(probes.read(), probes.owners))
-                    found.reference.append(reference)
+                    if ways.follow(probes.entered()):
+                        found.spent.append(spent(probes.read(), probes.owners))
+                        found.reference.append(reference)
                     if deadline.over():
                         break
             gc.collect(0)
