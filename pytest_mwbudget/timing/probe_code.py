@@ -187,6 +187,9 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
             if body_over:
                 # After the body comes the wait for the disconnect, most often in a task of its own: no row works.
                 return await ask(*arguments, **named)
+            if timeline[-2] == SUSPENDED:  # in a thread that the layer has started: its time until here is the layer's
+                log(owner)
+                log(clock())
             log(asked)
             log(clock())
             try:
@@ -206,6 +209,9 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
         given = outer | SENDING
 
         async def probed_send(*arguments: Any, **named: Any) -> Any:
+            if timeline[-2] == SUSPENDED:
+                log(owner)
+                log(clock())
             log(given)
             log(clock())
             try:
