@@ -77,6 +77,41 @@ from .apps import (
 
 FUNCTION = "function[tests.apps.{}]"
 
+
+class Updated(Noop):
+    """A layer with all attributes of the app inside it, as `functools.update_wrapper` copies them."""
+
+    def __init__(self, app: App) -> None:
+        functools.update_wrapper(self, app)
+        self.inner = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.inner(scope, receive, send)
+
+
+def updated(app: App) -> App:
+    @functools.wraps(app)
+    async def layer(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    return layer
+
+
+class AnswersUpdated(Updated):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await respond(send)
+
+
+class Table:
+    """An app with a table of routes, by whatever name."""
+
+    def __init__(self) -> None:
+        self.routes = {"/": hello}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.routes[scope["path"]](scope, receive, send)
+
+
 HOLDERS: list[tuple[Callable[[App], App], list[str]]] = [
     (Underscore, ["Underscore"]),
     (InAList, ["InAList"]),
@@ -999,3 +1034,35 @@ def test_a_layer_that_answers_from_a_task_of_its_own_answers_by_itself() -> None
     stack = stack_of(Noop(AnswersInATask(Slots(hello))))
     found = [(layer.name, layer.entered) for _, layer in stack.layers]
     assert found == [("Noop", True), ("AnswersInATask", True), ("Slots", False)]
+
+
+# ---- copied attributes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [updated, Updated], ids=["function", "object"])
+@pytest.mark.parametrize(
+    ("make", "inside"),
+    [
+        (lambda: Router([Route("/", page)]), []),
+        (lambda: Mount("/", hello), []),
+        (Table, []),
+        (lambda: PlainTextResponse("ok"), []),
+        (lambda: BaseHTTPMiddleware(hello, dispatch=dispatch), ["BaseHTTPMiddleware[dispatch]"]),
+        (lambda: Noop(hello), ["Noop"]),
+    ],
+    ids=["router", "mount", "table", "response", "BaseHTTPMiddleware", "layer"],
+)
+def test_a_layer_with_the_attributes_of_what_is_inside_it_is_a_layer(layer: Any, make: Any, inside: list[str]) -> None:
+    own = f"function[{__name__}.updated]" if layer is updated else "Updated"
+    stack = stack_of(layer(make()))
+    assert [(one.name, one.kind) for _, one in stack.layers] == [(name, "middleware") for name in (own, *inside)]
+    assert not stack.outside
+
+
+def test_what_a_layer_wraps_comes_before_the_attributes_that_it_has_copied() -> None:
+    stack = stack_of(AnswersUpdated(Noop(Underscore(hello))))
+    assert [layer.name for _, layer in stack.layers] == ["AnswersUpdated", "Noop", "Underscore"]
+
+
+async def dispatch(request: Any, call_next: Any) -> Any:
+    return await call_next(request)

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 
-from .callables import is_function
+from ..interpreter.identity import class_name
+from .callables import is_function, module_and_name
 from .origins import dispatch_of
 
 
@@ -38,7 +39,7 @@ def qualname_of(callee: object) -> str:
 
 def type_name(kind: type) -> str:
     """Return `module.qualname` of a class, as counts have it."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return ".".join(class_name(kind))
 
 
 def display_name(callee: object) -> str:
@@ -46,16 +47,14 @@ def display_name(callee: object) -> str:
     if is_function(callee):
         return f"function[{qualname_of(callee)}]"
     dispatch = _dispatch_name(callee)
-    return f"{type(callee).__name__}[{dispatch}]" if dispatch else type(callee).__name__
+    name = type.__dict__["__name__"].__get__(type(callee))
+    return f"{name}[{dispatch}]" if dispatch else name
 
 
 def _dispatch_name(callee: object) -> str | None:
     """Return the name of the function given to a BaseHTTPMiddleware, None when a method of its own dispatches."""
     dispatch = dispatch_of(callee)
-    if dispatch is None:
-        return None
-    name = getattr(dispatch, "__name__", None)
-    return name if isinstance(name, str) else type(dispatch).__name__
+    return None if dispatch is None else module_and_name(dispatch)[1].rpartition(".")[2]
 
 
 def name_of_code(code: CodeType) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import MeasurementError
 from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters
+from ..interpreter.identity import class_name, is_a, is_awaitable
 from ..interpreter.tracers import profiled
 from . import loops
 from .callables import functions_called
@@ -231,10 +232,10 @@ class Trace:
         try:
             seam = seam_of(app)
         except Exception as error:  # a release of the framework that is built in another way must break no test
-            self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
+            self.uncut = f"{class_name(type(app))[1]} ({type(error).__name__}: {error})"
             return None
         if seam is not None and seam.unread is not None:
-            self.uncut = f"{type(app).__name__} from {seam.unread} inwards"
+            self.uncut = f"{class_name(type(app))[1]} from {seam.unread} inwards"
         for hook in () if seam is None else seam.hooks():
             self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, hook)
             self._hook_of.setdefault((id(hook.function), id(hook.instance)), hook)
@@ -271,9 +272,10 @@ class Trace:
 
         A request that the app makes to another app shares no object.
         """
-        if TRACE_KEY in scope:
+        if dict.__contains__(scope, TRACE_KEY):
             return True
-        if scope.get("type") not in ("http", "websocket"):
+        kind = dict.get(scope, "type")
+        if type(kind) is not str or kind not in ("http", "websocket"):
             return False
         return any(id(one) in self._own for one in (receive, send, *held_by_scope(scope)))
 
@@ -302,18 +304,18 @@ class Trace:
         elif frame.f_code.co_flags & KIND:
             call.answer = answer
         else:
-            call.unawaited = not inspect.isawaitable(answer)
+            call.unawaited = not is_awaitable(answer)
 
 
 def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     """Yield the objects of a scope that no scope of another request holds."""
     for key in REQUEST_KEYS:
-        value = scope.get(key)
-        if isinstance(value, (list, dict)) or (isinstance(value, tuple) and len(value) > 0):
+        value: Any = dict.get(scope, key)
+        if is_a(value, list, dict) or (is_a(value, tuple) and tuple.__len__(value) > 0):
             yield value
-    headers = scope.get("headers")
-    if isinstance(headers, (list, tuple)):
-        yield from (pair for pair in headers if isinstance(pair, tuple))
+    headers: Any = dict.get(scope, "headers")
+    if is_a(headers, list, tuple):
+        yield from (pair for pair in headers if type(pair) is tuple)
 
 
 def _is_task_library(frame: FrameType) -> bool:

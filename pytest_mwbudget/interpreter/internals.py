@@ -287,7 +287,8 @@ def private_time() -> Any:
 
 def thread_target(thread: threading.Thread) -> Any:
     """Return the function that the thread will run; its method `run` if `threading` has renamed the attribute."""
-    return getattr(thread, "_target", None) or thread.run
+    target = getattr(thread, "_target", None)
+    return thread.run if target is None else target
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from ..asgi.calls import Call, FrameworkReader, Key, Reader
 from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
 from ..interpreter.coroutine_proxy import awaiting
-from ..interpreter.identity import identity
+from ..interpreter.identity import identity, is_a
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
 from ..model.stack import RECEIVING, SENDING, SUSPENDED, Owner
 
@@ -190,8 +190,9 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
             log(clock())
             try:
                 message = await ask(*arguments, **named)
-                body_over = isinstance(message, dict) and not (
-                    message.get("more_body", False) or message.get("type") in OPEN
+                # Not `isinstance`, nor a method that the class may override: the message may be an object of the app.
+                body_over = issubclass(type(message), dict) and not (
+                    dict.get(message, "more_body", False) or dict.get(message, "type") in OPEN
                 )
                 return message
             finally:
@@ -267,8 +268,9 @@ def _message_probes_inside(
             log(clock())
             try:
                 message = await ask(*arguments, **named)
-                body_over = isinstance(message, dict) and not (
-                    message.get("more_body", False) or message.get("type") in OPEN
+                # Not `isinstance`, nor a method that the class may override: the message may be an object of the app.
+                body_over = issubclass(type(message), dict) and not (
+                    dict.get(message, "more_body", False) or dict.get(message, "type") in OPEN
                 )
                 return message
             finally:
@@ -396,7 +398,7 @@ def stepped(awaitable: Awaitable[Any], timeline: Log, clock: Clock) -> Generator
     """Run `awaitable`, and log each suspension of its task and the owner at each resumption."""
     # No `CoroutineProxy`: its methods, written in Python, would take part of the time that they are to measure.
     log = timeline.append
-    steps: Any = awaitable if isinstance(awaitable, Coroutine) else awaiting(awaitable)
+    steps: Any = awaitable if is_a(awaitable, Coroutine) else awaiting(awaitable)
     try:
         waiting_for = steps.send(None)
         while True:
