@@ -22,12 +22,14 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from pytest_mwbudget.asgi import tracing
+from pytest_mwbudget.asgi import loops, tracing
 from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.timing.run import Environment
 
 from . import apps
@@ -63,6 +65,8 @@ from .apps import (
     SyncCall,
     Underscore,
     Unhashable,
+    caller,
+    discovered,
     hello,
     indistinct,
     names_of,
@@ -1066,3 +1070,64 @@ def test_what_a_layer_wraps_comes_before_the_attributes_that_it_has_copied() -> 
 
 async def dispatch(request: Any, call_next: Any) -> Any:
     return await call_next(request)
+
+
+# ---- an app that outlives its request ---------------------------------------------------------------------------
+
+
+class Hasty(Noop):
+    """A layer that answers by itself after a time limit, while the app inside it goes on."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def nowhere(message: Any) -> None: ...
+
+        try:
+            await asyncio.wait_for(asyncio.shield(self.app(scope, receive, nowhere)), 0.001)
+        except TimeoutError:
+            await respond(send)
+
+
+class Waiting(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.01)
+        await self.app(scope, receive, send)
+
+
+async def slow(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.sleep(0.01)
+    await respond(send)
+
+
+async def slow_page(request: Any) -> PlainTextResponse:
+    await asyncio.sleep(0.01)
+    return PlainTextResponse("ok")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    ("inside", "names", "complete"),
+    [
+        (slow, [], True),
+        (wrapping(slow), [FUNCTION.format("wrapping")], True),
+        (Noop(Waiting(hello)), ["Noop", "Waiting"], False),
+        (
+            Starlette(routes=[Route("/", slow_page)]),
+            ["Starlette", "ServerErrorMiddleware", "ExceptionMiddleware"],
+            True,
+        ),
+    ],
+    ids=["endpoint", "function", "layer that waits", "Starlette"],
+)
+def test_what_outlives_the_request_is_measured_with_the_layer_that_answers(
+    inside: App, names: list[str], complete: bool, loop: LoopName
+) -> None:
+    async def main() -> Stack:
+        return await discovered(await caller(Noop(Hasty(inside))))
+
+    stack = loops.run(loop, main)
+    assert [layer.name.partition("#")[0] for _, layer in stack.layers] == ["Noop", "Hasty", *names]
+    why = "Hasty answers before what is inside it has ended"
+    assert {layer.merged_because for _, layer in stack.layers[2:]} == ({why} if names else set())
+    assert stack.handed_on is not None
+    assert (stack.handed_on.to_layer, stack.handed_on.because, stack.handed_on.complete) == ("Hasty", why, complete)
+    assert not stack.threads

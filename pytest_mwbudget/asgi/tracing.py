@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
@@ -28,6 +29,7 @@ TRACE_KEY = "pytest_mwbudget.trace"
 # Keys of a scope whose values belong to one request: two scopes that share such an object are of the same request.
 REQUEST_KEYS = ("headers", "state", "client", "server", "asgi", "extensions")
 
+_numbers = count(1)
 _START_OF_THREAD = threading.Thread.start.__code__
 
 
@@ -40,7 +42,8 @@ class TracedCall:
     `parent` is the call that it is inside. `elsewhere` means another thread than the request's. `answer` is the value
     that it returned, or that the awaitable it returned led to. `unawaited` means that it returned no awaitable: it only
     has the parameters of an ASGI app. `sent` means that its `send`, or that of a call inside it, was called. `over`
-    means that it has returned or raised: code that runs later in its context is not inside it. `seam` is that of an app
+    means that it has returned or raised: code that runs later in its context is not inside it. A call that is not over
+    when the request is goes on after it. `seam` is that of an app
     whose framework is known.
     """
 
@@ -103,13 +106,15 @@ class Trace:
     # The functions that enter layers of a framework, by their code and key, and by the function and its first argument.
     _hooks: dict[CodeType, dict[tuple[object, ...], Hook]] = field(default_factory=dict)
     _hook_of: dict[tuple[int, int], Hook] = field(default_factory=dict)
+    # Plain data, because an app may copy the scope deeply, or send it to another process.
+    _name: str = field(default_factory=lambda: f"request {next(_numbers)}")
     _thread: int = 0
     _began_thread: bool = False
 
     async def observe(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
         """Call the app in place of the server, and watch the call."""
         with self._watching():
-            scope[TRACE_KEY] = True
+            scope[TRACE_KEY] = self._name
             await app(scope, receive, send)
 
     @contextmanager
@@ -130,8 +135,9 @@ class Trace:
                     self.displaced = sys.getprofile() != self._profile
                     self.unwatched = not every and (others or self._began_thread)
         finally:
-            for call in self.calls:
-                self._note_function(call, internals.function_of(call.frame))
+            functions = internals.functions_of([call.frame for call in self.calls])
+            for call, function in zip(self.calls, functions, strict=True):
+                self._note_function(call, function)
             self.opening.end()
             self._call_of.clear()
 
@@ -272,8 +278,9 @@ class Trace:
 
         A request that the app makes to another app shares no object.
         """
-        if dict.__contains__(scope, TRACE_KEY):
-            return True
+        name = dict.get(scope, TRACE_KEY)
+        if type(name) is str:  # what an earlier request has left to do is not of this one
+            return name == self._name
         kind = dict.get(scope, "type")
         if type(kind) is not str or kind not in ("http", "websocket"):
             return False
