@@ -11,7 +11,7 @@ import asyncio
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -243,6 +243,7 @@ class Caller:
 
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
+        task = self.loop.task()
         try:
             if observer is not None:
                 await observer(self.app, scope, exchange.receive, exchange.send)
@@ -255,23 +256,27 @@ class Caller:
                     await self.app(scope, exchange.receive, exchange.send)
             finally:
                 exchange.elapsed_ns = self.clock() - begin
-        except (SystemExit, Exception, BaseExceptionGroup) as error:
+        except (SystemExit, GeneratorExit, Exception, BaseExceptionGroup) as error:
             ended = _exit_in(error)
             if ended is None:
                 if exchange.ended_by(error):
                     return
                 raise
-            # It would end the event loop without a message.
-            raise MeasurementError(
-                f"{self.template.line}: the app called sys.exit({'' if ended.code is None else shown(ended.code)})"
-                f"{_place(ended)}; keep the call out of the test environment",
-                message_id="app",
-            ) from None
+            if isinstance(ended, GeneratorExit) and self._running_task() is not task:
+                raise  # the coroutine is being closed
+            # It would end the event loop, or a generator of pytest, without a message.
+            raise MeasurementError(f"{self.template.line}: the app {_how(ended)}", message_id="app") from None
         except asyncio.CancelledError as error:
             if not self.calls or self.loop.cancelling():
                 raise
             # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
+
+    def _running_task(self) -> object:
+        """Return the running task, None outside tasks."""
+        with suppress(RuntimeError):
+            return self.loop.task()
+        return None
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""
@@ -400,11 +405,19 @@ def _is_pair_of_bytes(header: object) -> bool:
     return len(pair) == 2 and all(is_a(part, bytes, bytearray, memoryview) for part in pair)
 
 
-def _exit_in(error: BaseException) -> SystemExit | None:
-    """Return the call of `sys.exit` in an exception or group, None if there is none."""
+def _exit_in(error: BaseException) -> SystemExit | GeneratorExit | None:
+    """Return what `sys.exit` raised in an exception or group, or a GeneratorExit; None if there is neither."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for one in error.exceptions if (found := _exit_in(one))), None)
-    return error if isinstance(error, SystemExit) else None
+    return error if isinstance(error, (SystemExit, GeneratorExit)) else None
+
+
+def _how(ended: SystemExit | GeneratorExit) -> str:
+    """Say how and where the app raised one of these, and what to do."""
+    if isinstance(ended, GeneratorExit):
+        return f"raised GeneratorExit{_place(ended)}, with which Python closes generators; raise another exception"
+    code = "" if ended.code is None else shown(ended.code)
+    return f"called sys.exit({code}){_place(ended)}; keep the call out of the test environment"
 
 
 def _place(error: BaseException) -> str:
