@@ -114,6 +114,14 @@ def report_of(error: Exception) -> str:
     return "\n".join(lines)
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, also if its class cannot make one."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its text could not be made: {type(broken).__name__})"
+
+
 # A shorter text is a part of too many names.
 SHORTEST_PART = 3
 

@@ -500,6 +500,28 @@ class NotCalled:
         await self.app(scope, receive, send)
 
 
+# ---- objects that notice when they are looked at -----------------------------------------------------------------
+
+
+class LookedAtError(Exception):
+    """Somebody looked at an object of the app."""
+
+
+def _noticing(name: str) -> Callable[..., Any]:
+    def method(self: Any, *arguments: Any) -> Any:
+        looks.append(name)
+        raise LookedAtError(name)
+
+    return method
+
+
+# The methods of a Hostile that ran.
+looks: list[str] = []
+_NOTICED = "getattribute eq ne hash bool repr str format len iter contains getitem reduce reduce_ex dir copy int"
+# An object that raises whatever is done with it, as a lazy object may that cannot be evaluated yet. A call is no look.
+Hostile: Any = type("Hostile", (), {f"__{name}__": _noticing(name) for name in _NOTICED.split()})
+
+
 # ---- layers, by what they do ------------------------------------------------------------------------------------
 
 

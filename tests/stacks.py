@@ -35,14 +35,14 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 
 from pytest_mwbudget.model.results import LoopName
 
-from .apps import App, respond
+from .apps import App, Hostile, respond
 from .test_discovery import HOLDERS
 
-Base: TypeAlias = Literal["bare", "starlette", "mount", "route"]
+Base: TypeAlias = Literal["bare", "router", "starlette", "mount", "route"]
 EndpointKind: TypeAlias = Literal["plain", "streaming", "reads", "raises"]
 
 # The keys that a layer passes on when it makes a new scope: ASGI's keys and Starlette's.
@@ -337,6 +337,39 @@ async def asks_an_object_of_its_shape(call: Call, go: Go) -> Any:
     return await go()
 
 
+class Lazy:
+    """An object that becomes a str when it is looked at, as a lazy translation does."""
+
+    def __init__(self, evaluate: Callable[[], None]) -> None:
+        self.evaluate = evaluate
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        self.evaluate()
+        return str
+
+    def __getattr__(self, name: str) -> Any:
+        self.evaluate()
+        return getattr("", name)
+
+
+def _takes_three(first: Any, second: Any, third: Any) -> None: ...
+
+
+@habit(bare=True)
+async def puts_a_hostile_object_into_the_scope(call: Call, go: Go) -> Any:
+    call.scope["session"] = hostile = Hostile()
+    _takes_three(hostile, call.receive, call.send)
+    return await go()
+
+
+@habit(bare=True)
+async def puts_a_lazy_object_into_the_scope(call: Call, go: Go) -> Any:
+    call.scope["user"] = lazy = Lazy(partial(note, call.scope, "evaluated"))
+    _takes_three(lazy, call.receive, call.send)
+    return await go()
+
+
 @habit()
 async def sets_a_context_variable(call: Call, go: Go) -> Any:
     token = variable.set(str(call.part.number))
@@ -606,6 +639,14 @@ class Slotted:
         return await self.part.act(Call(scope, receive, send, self.app, self.part))
 
 
+class Updated(Plain):
+    """A layer that has copied all attributes of the app inside it."""
+
+    def __init__(self, part: Part, app: App) -> None:
+        functools.update_wrapper(self, app)
+        super().__init__(part, app)
+
+
 class Method:
     """A layer entered through a method other than `__call__`."""
 
@@ -781,6 +822,7 @@ FORMS |= {
     "plain call that returns the inner coroutine": Form(PassingOn, ("PassingOn",), "none"),
     "plain function that returns the inner coroutine": Form(passing_on, (_function("passing_on"),), "none"),
     "closure": Form(closure, (_function("closure"),)),
+    "class with the attributes of the app": Form(Updated, ("Updated",)),
     "wraps the app": Form(wrapping, (_function("wrapping"),)),
     "partial with arguments": Form(lambda part, app: partial(_leading, part, app), (_function("_leading"),)),
     "partial with keywords": Form(_partial(_trailing), (_function("_trailing"),)),
@@ -827,6 +869,10 @@ class Built:
         outer, inner = self.parts[:cut], self.parts[cut:]
         if self.stack.base == "bare":
             self.app = _chain(self.parts, _BARE[self.stack.endpoint])
+            return
+        if self.stack.base == "router":
+            page = Route("/sub/x", _PAGES[self.stack.endpoint], methods=["GET", "POST"])
+            self.app = _chain(self.parts, Router([page]))
             return
         middleware = [Middleware(_made, part) for part in outer]
         route: Any
@@ -922,7 +968,7 @@ def rows_of(built: Built) -> list[Row]:
     """Return the expected rows, outermost first. `built` must have answered exactly one request."""
     cut = len(built.parts) - built.stack.below
     places: list[Part | str] = list(built.parts[:cut])
-    if built.stack.base != "bare":
+    if built.stack.base not in ("bare", "router"):
         places = ["ServerErrorMiddleware", *places, "ExceptionMiddleware"]
     if built.parts[cut:]:
         places += ["Router", *built.parts[cut:]]
@@ -1007,7 +1053,7 @@ def _habits(stack: Stack) -> set[str]:
 def stacks(draw: Any, without: frozenset[str] = frozenset()) -> Stack:
     """Draw a stack without the forms and habits named in `without`."""
     loop: LoopName = draw(st.sampled_from(("asyncio", "asyncio", "uvloop", "trio")))
-    base: Base = draw(st.sampled_from(("bare", "bare", "starlette", "mount", "route")))
+    base: Base = draw(st.sampled_from(("bare", "bare", "router", "starlette", "mount", "route")))
     chosen = draw(st.lists(layers(loop, without, twice=base == "bare"), min_size=1, max_size=5))
     below = draw(st.integers(0, len(chosen))) if base in ("mount", "route") else 0
     endpoint: EndpointKind = draw(st.sampled_from(("plain", "plain", "streaming", "reads", "raises")))

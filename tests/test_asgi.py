@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from starlette.responses import StreamingResponse
 
@@ -567,6 +568,36 @@ def test_an_app_cannot_end_the_run_with_sys_exit(loop: LoopName, good: int) -> N
         MeasurementError, match=r"the app called sys.exit\('the token was used'\) \(.*test_asgi.py:\d+\); keep the call"
     ):
         called(Raises(good, error=SystemExit), loop, calls=10)
+
+
+class Grouped(Noop):
+    """A layer whose inside raises in a task group."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.app, scope, receive, send)
+
+
+@pytest.mark.parametrize("layer", [Noop, Grouped])
+@pytest.mark.parametrize("good", [0, 3])
+def test_an_app_that_raises_generator_exit_is_named_with_the_place(loop: LoopName, good: int, layer: Any) -> None:
+    with pytest.raises(
+        MeasurementError, match=r"the app raised GeneratorExit \(.*test_asgi.py:\d+\), with which Python"
+    ):
+        called(layer(Raises(good, error=GeneratorExit)), loop, calls=10)
+
+
+def test_a_request_that_is_closed_is_not_said_to_raise() -> None:
+    async def begun() -> Any:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0)
+
+        calls = await caller(app)
+        running = calls._run(server.Exchange(calls.template, calls.loop.event(), 1), {}, None)
+        running.send(None)
+        return running
+
+    asyncio.run(begun()).close()
 
 
 def test_a_measurement_says_that_its_request_was_repeated() -> None:

@@ -195,7 +195,7 @@ def test_run_only_calls_where_no_counting_run_is_under_way(closed: Any) -> None:
         lambda core, function: core.coroutine_proxy(3, calling(function), True).send(None),
         lambda core, function: core.coroutine_proxy(3, calling(int), False, function).send(None),
         lambda core, function: core.coroutine_proxy(3, Calling(function, int)).send(None),
-        lambda core, function: core.coroutine_proxy(3, Calling(int, function)).close(),
+        lambda core, function: begun(core, Calling(int, function)).close(),
     ],
 )
 def test_a_counting_run_that_is_started_within_a_call_keeps_its_own_owners(core: Any, around: Any) -> None:
@@ -215,8 +215,14 @@ async def calling(function: Callable[[], Any]) -> Any:
     return function()
 
 
+def begun(core: Any, awaitable: Any) -> Any:
+    proxy = core.coroutine_proxy(3, awaitable)
+    proxy.send(None)
+    return proxy
+
+
 class Calling:
-    """An awaitable that calls functions when awaited, and when asked whether it is a coroutine."""
+    """An awaitable that calls functions when awaited, and when asked how its steps are ended."""
 
     def __init__(self, awaited: Callable[[], Any], asked: Callable[[], Any]) -> None:
         self.awaited = awaited
@@ -224,7 +230,10 @@ class Calling:
 
     def __await__(self) -> Any:
         self.awaited()
-        return iter([1])
+        return self
+
+    def __next__(self) -> int:
+        return 1
 
     def __getattr__(self, name: str) -> Any:
         self.asked()

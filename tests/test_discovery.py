@@ -22,12 +22,14 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from pytest_mwbudget.asgi import tracing
+from pytest_mwbudget.asgi import loops, tracing
 from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
+from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.timing.run import Environment
 
 from . import apps
@@ -63,6 +65,8 @@ from .apps import (
     SyncCall,
     Underscore,
     Unhashable,
+    caller,
+    discovered,
     hello,
     indistinct,
     names_of,
@@ -76,6 +80,41 @@ from .apps import (
 )
 
 FUNCTION = "function[tests.apps.{}]"
+
+
+class Updated(Noop):
+    """A layer with all attributes of the app inside it, as `functools.update_wrapper` copies them."""
+
+    def __init__(self, app: App) -> None:
+        functools.update_wrapper(self, app)
+        self.inner = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.inner(scope, receive, send)
+
+
+def updated(app: App) -> App:
+    @functools.wraps(app)
+    async def layer(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    return layer
+
+
+class AnswersUpdated(Updated):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await respond(send)
+
+
+class Table:
+    """An app with a table of routes, by whatever name."""
+
+    def __init__(self) -> None:
+        self.routes = {"/": hello}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.routes[scope["path"]](scope, receive, send)
+
 
 HOLDERS: list[tuple[Callable[[App], App], list[str]]] = [
     (Underscore, ["Underscore"]),
@@ -999,3 +1038,96 @@ def test_a_layer_that_answers_from_a_task_of_its_own_answers_by_itself() -> None
     stack = stack_of(Noop(AnswersInATask(Slots(hello))))
     found = [(layer.name, layer.entered) for _, layer in stack.layers]
     assert found == [("Noop", True), ("AnswersInATask", True), ("Slots", False)]
+
+
+# ---- copied attributes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [updated, Updated], ids=["function", "object"])
+@pytest.mark.parametrize(
+    ("make", "inside"),
+    [
+        (lambda: Router([Route("/", page)]), []),
+        (lambda: Mount("/", hello), []),
+        (Table, []),
+        (lambda: PlainTextResponse("ok"), []),
+        (lambda: BaseHTTPMiddleware(hello, dispatch=dispatch), ["BaseHTTPMiddleware[dispatch]"]),
+        (lambda: Noop(hello), ["Noop"]),
+    ],
+    ids=["router", "mount", "table", "response", "BaseHTTPMiddleware", "layer"],
+)
+def test_a_layer_with_the_attributes_of_what_is_inside_it_is_a_layer(layer: Any, make: Any, inside: list[str]) -> None:
+    own = f"function[{__name__}.updated]" if layer is updated else "Updated"
+    stack = stack_of(layer(make()))
+    assert [(one.name, one.kind) for _, one in stack.layers] == [(name, "middleware") for name in (own, *inside)]
+    assert not stack.outside
+
+
+def test_what_a_layer_wraps_comes_before_the_attributes_that_it_has_copied() -> None:
+    stack = stack_of(AnswersUpdated(Noop(Underscore(hello))))
+    assert [layer.name for _, layer in stack.layers] == ["AnswersUpdated", "Noop", "Underscore"]
+
+
+async def dispatch(request: Any, call_next: Any) -> Any:
+    return await call_next(request)
+
+
+# ---- an app that outlives its request ---------------------------------------------------------------------------
+
+
+class Hasty(Noop):
+    """A layer that answers by itself after a time limit, while the app inside it goes on."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def nowhere(message: Any) -> None: ...
+
+        try:
+            await asyncio.wait_for(asyncio.shield(self.app(scope, receive, nowhere)), 0.001)
+        except TimeoutError:
+            await respond(send)
+
+
+class Waiting(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.01)
+        await self.app(scope, receive, send)
+
+
+async def slow(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.sleep(0.01)
+    await respond(send)
+
+
+async def slow_page(request: Any) -> PlainTextResponse:
+    await asyncio.sleep(0.01)
+    return PlainTextResponse("ok")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    ("inside", "names", "complete"),
+    [
+        (slow, [], True),
+        (wrapping(slow), [FUNCTION.format("wrapping")], True),
+        (Noop(Waiting(hello)), ["Noop", "Waiting"], False),
+        (
+            Starlette(routes=[Route("/", slow_page)]),
+            ["Starlette", "ServerErrorMiddleware", "ExceptionMiddleware"],
+            True,
+        ),
+    ],
+    ids=["endpoint", "function", "layer that waits", "Starlette"],
+)
+def test_what_outlives_the_request_is_measured_with_the_layer_that_answers(
+    inside: App, names: list[str], complete: bool, loop: LoopName
+) -> None:
+    async def main() -> Stack:
+        return await discovered(await caller(Noop(Hasty(inside))))
+
+    stack = loops.run(loop, main)
+    assert [layer.name.partition("#")[0] for _, layer in stack.layers] == ["Noop", "Hasty", *names]
+    why = "Hasty answers before what is inside it has ended"
+    assert {layer.merged_because for _, layer in stack.layers[2:]} == ({why} if names else set())
+    assert stack.handed_on is not None
+    assert (stack.handed_on.to_layer, stack.handed_on.because, stack.handed_on.complete) == ("Hasty", why, complete)
+    assert not stack.threads

@@ -502,6 +502,16 @@ def test_without_whole_requests_the_steps_are_taken_to_cost_nothing() -> None:
     assert not found.whole.bounded
 
 
+def test_where_the_whole_is_of_other_requests_the_cost_of_a_step_is_known_roughly() -> None:
+    most_us = MOST_OF_A_STEP * 2.0
+    found = estimate(stepping(700, whole_ns=10_000), CHAIN, outside=False, look=1, mixed=True)
+    assert found.step == Estimate(near(most_us / 2), 0.0, near(most_us))  # type: ignore[arg-type]
+    assert found.split[2].low < 40 < found.split[2].high
+    assert found.split[2].half_width > 3 * most_us / 2
+    assert found.split[0].estimate == near(20)
+    assert estimate(stepping(0, resumed={}), CHAIN, outside=False, look=1, mixed=True).step == ZERO
+
+
 def test_the_cost_of_a_step_is_as_unsure_as_both_totals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "method_us", lambda us, whole_us, suspends=False: 0.0)
     sure = estimated(stepping(700), CHAIN)

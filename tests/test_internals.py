@@ -97,7 +97,7 @@ def test_no_code_is_made_or_assigned_without_code_patching(monkeypatch: pytest.M
     [
         ("begins", lambda frame: True, "a call that begins from one that is resumed"),
         ("step_ended", lambda frame: "returned", "a return from a suspension"),
-        ("function_of", lambda frame: None, "does not hold the function"),
+        ("functions_of", lambda frames: [None] * len(frames), "does not lead to its function"),
     ],
 )
 def test_without_what_frames_tell_no_layer_is_looked_for(

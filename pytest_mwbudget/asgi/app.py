@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
+from types import CoroutineType
 from typing import Any, TypeAlias
 
-from ..errors import AppError, near_miss
+from ..errors import AppError, near_miss, text_of
+from ..interpreter.identity import is_class, shown
+from .callables import accepts
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -55,9 +57,9 @@ class NamedApp:
         found = import_app(place, self.said)
         if call is not None:
             return self._made(found, place, *call)
-        if not inspect.isclass(found) and callable(found) and _takes(found) and not _takes(found, {}, None, None):
+        if not is_class(found) and callable(found) and accepts(found) and not accepts(found, {}, None, None):
             return self._made(found, place, [], {})
-        return checked_app(found, f"{self.said}, and that is {found!r}", self.remedy)
+        return checked_app(found, f"{self.said}, and that is {shown(found)}", self.remedy)
 
     remedy = (
         "name the ASGI app itself, a factory without parameters, or a call such as 'package.module:create_app(\"a\")'"
@@ -92,12 +94,14 @@ class NamedApp:
     def _made(self, factory: object, place: str, arguments: list[Any], keywords: dict[str, Any]) -> ASGIApp:
         """Call the factory and return the app that it makes."""
         if not callable(factory):
-            raise AppError(f"{self.said}, but {place!r} is {factory!r}, which cannot be called; leave out the brackets")
+            raise AppError(
+                f"{self.said}, but {place!r} is {shown(factory)}, which cannot be called; leave out the brackets"
+            )
         try:
             made = factory(*arguments, **keywords)
         except (Exception, SystemExit) as error:
             raise AppError(f"{self.said}, but the factory {_how_ended(error)}; correct the call") from error
-        if inspect.iscoroutine(made):
+        if type(made) is CoroutineType:
             made.close()
             raise AppError(
                 f"{self.said}, but the factory is `async def`; define a fixture mw_budget_app that awaits it, or a"
@@ -105,7 +109,7 @@ class NamedApp:
             )
         call = self.reference if "(" in self.reference else f"{self.reference}()"
         self.note = f"The app is what {call} returned."
-        return checked_app(made, f"{self.said}, and that returned {made!r}", self.remedy)
+        return checked_app(made, f"{self.said}, and that returned {shown(made)}", self.remedy)
 
 
 def import_app(reference: str, said: str) -> object:
@@ -147,16 +151,7 @@ def _how_ended(error: BaseException) -> str:
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else repr(error.code)}){where}"
-    return f"failed with {type(error).__name__}: {error}{where}"
-
-
-def _takes(function: Callable[..., Any], *arguments: object) -> bool:
-    """Whether a function takes these arguments, as far as its signature says."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return f"failed with {type(error).__name__}: {text_of(error)}{where}"
 
 
 def checked_app(
@@ -168,18 +163,12 @@ def checked_app(
 
     The message begins with `said`, by default with what the app is, and ends with `remedy`.
     """
-    if isinstance(app, NamedApp):
+    if type(app) is NamedApp:
         return app.load()
-    said = said or f"the app under test is {app!r}"
-    if not callable(app) or inspect.isclass(app):
+    said = said or f"the app under test is {shown(app)}"
+    if not callable(app) or is_class(app):
         raise AppError(f"{said}, which is not an ASGI app; {remedy}")
-    try:
-        signature = inspect.signature(app)
-    except (TypeError, ValueError):
-        return app
-    try:
-        signature.bind({}, None, None)
-    except TypeError:
-        factory = ", it looks like a factory; call it in the fixture" if not signature.parameters else ""
-        raise AppError(f"{said}, which does not take (scope, receive, send){factory}; {remedy}") from None
+    if not accepts(app, {}, None, None):
+        factory = ", it looks like a factory; call it in the fixture" if accepts(app) else ""
+        raise AppError(f"{said}, which does not take (scope, receive, send){factory}; {remedy}")
     return app

@@ -1,6 +1,6 @@
 """Look into ASGI callables without running their code: a layer that forwards attributes must not deceive us.
 
-Types are compared by identity, not with `isinstance`, because a proxy claims to be an instance of the wrapped class.
+A proxy claims to be an instance of the wrapped class, and a lazy object makes what it stands for when it is asked.
 """
 
 from __future__ import annotations
@@ -8,51 +8,85 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+from typing import Any
 
-from ..interpreter.code_patching import Parameters
+from ..interpreter.code_patching import Parameters, twin
+from ..interpreter.identity import MISSING, bases, class_name, from_c, is_a, is_class, names_in, of_type
 from ..model.stack import Kind
 from .calls import ROLES
 
-MISSING = object()
 # Static methods, bound methods and decorators that may stand between an attribute and its innermost function.
 MOST_WRAPPERS = 8
+# Types of functions in C.
+BUILTIN = (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+# What lazy proxies in C define, of wrapt and of lazy-object-proxy: reading what they wrap would make it.
+FACTORIES = ("__wrapped_factory__", "__factory__")
 
 
 def static(owner: object, name: str) -> object:
     """Return `owner.name` without running code of the owner, MISSING without such an attribute."""
-    try:
-        return inspect.getattr_static(owner, name)
-    except AttributeError:
-        return MISSING
+    if is_class(owner):
+        return next((names[name] for kind in bases(owner) if name in (names := names_in(kind))), MISSING)
+    return static_dict(owner).get(name, of_type(owner, name))
 
 
 def static_dict(owner: object) -> dict[str, object]:
     """Return the `__dict__` of an object itself, not of an object that it wraps."""
-    if wrapped_in_c(owner) is not MISSING:
+    if type(of_type(owner, "__wrapped__")) is GetSetDescriptorType:
         return {}
-    try:
-        found = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    found = from_c(owner, "__dict__")
+    if type(found) is dict:
+        return found
+    return dict(dict.items(found)) if is_a(found, dict) else {}
 
 
 def is_function(callee: object) -> bool:
     """Return whether this is a function, or the code that stands for an unknown function."""
-    return type(callee) in (FunctionType, CodeType)
+    return is_a(callee, FunctionType, CodeType)
 
 
 def kind_of(callee: object) -> Kind:
-    """Return "routing" for an object with routes, a class named Router, and a route."""
-    is_route = static(callee, "matches") is not MISSING and static(callee, "handle") is not MISSING
-    is_router = static(callee, "routes") is not MISSING or type(callee).__name__.endswith("Router")
-    return "routing" if is_router or is_route else "middleware"
+    """Return "routing" for an object with routes, one of a class named Router, and a route."""
+    is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle"))
+    is_router = class_name(type(callee))[1].endswith("Router")
+    return "routing" if is_router or is_route or _has(callee, "routes") else "middleware"
 
 
 def is_response(callee: object) -> bool:
     """Return whether this is a response of Starlette's kind, which is an ASGI app."""
-    return static(callee, "status_code") is not MISSING and static(callee, "raw_headers") is not MISSING
+    return _has(callee, "status_code", "raw_headers")
+
+
+def _has(callee: object, *names: str) -> bool:
+    """Return whether an object has attributes that it did not copy from an app that it holds.
+
+    `functools.wraps` gives a function, and `functools.update_wrapper` an object, all attributes of the app inside it.
+    What a class defines is no copy.
+    """
+    if is_function(callee):
+        return False
+    copied = [name for name in names if of_type(callee, name) is MISSING]
+    attributes = static_dict(callee) if copied else {}
+    return all(name in attributes for name in copied) and not (copied and any(map(looks_asgi, held_values(callee))))
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------
@@ -63,12 +97,11 @@ def functions_behind(attribute: object) -> Iterator[FunctionType]:
     for _ in range(MOST_WRAPPERS):
         if type(attribute) is FunctionType:
             yield attribute
-        bound = type(attribute) in (staticmethod, classmethod, MethodType)
-        try:
-            attribute = getattr(attribute, "__func__" if bound else "__wrapped__", None)
-        except Exception:
-            return  # it forwards to an object that does not exist yet
-        if attribute is None:
+        if is_a(attribute, staticmethod, classmethod, MethodType):
+            attribute = attribute.__func__  # type: ignore[attr-defined]
+        else:
+            attribute = wrapped_by(attribute)
+        if attribute is MISSING:
             return
 
 
@@ -76,23 +109,57 @@ def functions_called(value: object) -> Iterator[FunctionType]:
     """Yield the functions that a call of `value` runs, outermost first."""
     if type(value) is functools.partial:
         value = value.func
-    return functions_behind(value if type(value) in (FunctionType, MethodType) else static(type(value), "__call__"))
+    return functions_behind(value if is_a(value, FunctionType, MethodType) else of_type(value, "__call__"))
+
+
+def accepts(callee: object, *arguments: object) -> bool:
+    """Return whether a call takes these arguments, as far as the functions say that it runs."""
+    bound: tuple[object, ...] = ()
+    named: dict[str, object] = {}
+    if type(callee) is functools.partial:
+        bound, named, callee = callee.args, callee.keywords, callee.func
+    functions = [*functions_called(callee)]
+    if type(callee) is MethodType:
+        bound = (callee.__self__, *bound)
+    elif functions and type(callee) is not FunctionType and type(of_type(callee, "__call__")) is not staticmethod:
+        bound = (callee, *bound)
+    for function in functions or functions_behind(callee):
+        try:
+            # Of a copy: the function may have been given the signature of another one.
+            inspect.signature(twin(function, function.__code__)).bind(*bound, *arguments, **named)
+        except TypeError:
+            return False
+    return True
 
 
 def method_name(owner: object, code: CodeType) -> str | None:
     """Return the name under which `code` is a method of `owner`, None when it is no method of it."""
     if owner is None:
         return None
-    for cls in type(owner).__mro__:
-        for name, attribute in vars(cls).items():
+    for cls in bases(type(owner)):
+        for name, attribute in names_in(cls).items():
             if any(function.__code__ is code for function in functions_behind(attribute)):
                 return name
     return "__call__" if code.co_name == "__call__" else None
 
 
+def module_and_name(value: object) -> tuple[str, str]:
+    """Return the module and the qualified name of a function or class; of another object those of its class.
+
+    An object that a decorator made has the names of the function in it.
+    """
+    if is_class(value):
+        return class_name(value)
+    named: Any = value if is_a(value, *BUILTIN) else next(functions_behind(value), None)
+    if named is None:
+        return class_name(type(value))
+    module = getattr(named, "__module__", None)
+    return module if type(module) is str else "?", named.__qualname__
+
+
 def looks_asgi(value: object) -> bool:
     """Return whether a call of `value` takes (scope, receive, send), by the names of its parameters."""
-    if isinstance(value, type):
+    if is_class(value):
         return False
     if type(value) is functools.partial:
         if type(value.func) is not FunctionType:
@@ -109,13 +176,21 @@ def looks_asgi(value: object) -> bool:
 
 def wrapped_in_c(value: object) -> object:
     """Return the object that a proxy wraps and keeps in C, as wrapt's proxies do, MISSING for any other object."""
-    descriptor = static(type(value), "__wrapped__")
-    if type(descriptor) is not GetSetDescriptorType:
+    descriptor = of_type(value, "__wrapped__")
+    if type(descriptor) is not GetSetDescriptorType or any(of_type(value, name) is not MISSING for name in FACTORIES):
         return MISSING
     try:
         return descriptor.__get__(value, type(value))
     except ValueError:  # the proxy was never initialised
         return MISSING
+
+
+def wrapped_by(value: object) -> object:
+    """Return what a decorator has noted as `__wrapped__`, MISSING for any other object."""
+    inner = wrapped_in_c(value)
+    if inner is MISSING:
+        inner = from_c(value, "__wrapped__")  # a slot
+    return static_dict(value).get("__wrapped__", MISSING) if inner is MISSING else inner
 
 
 def without_transparent_proxies(value: object) -> object:
@@ -135,7 +210,7 @@ def cell_value(cell: CellType) -> object:
 
 def held_values(callee: object) -> Iterator[object]:
     """Yield the values in bound arguments, cells, attributes and slots."""
-    if isinstance(callee, functools.partial):
+    if type(callee) is functools.partial:
         yield from (*callee.args, *callee.keywords.values(), callee.func)
     if type(callee) is FunctionType:
         yield from (value for value in map(cell_value, callee.__closure__ or ()) if value is not MISSING)
@@ -143,9 +218,12 @@ def held_values(callee: object) -> Iterator[object]:
     wrapped = wrapped_in_c(callee)
     if wrapped is not MISSING:
         yield wrapped
-    yield from static_dict(callee).values()
-    for cls in type(callee).__mro__:
-        for slot in vars(cls).values():
+    attributes = static_dict(callee)
+    if "__wrapped__" in attributes:  # before the copies of its attributes
+        yield attributes["__wrapped__"]
+    yield from attributes.values()
+    for cls in bases(type(callee)):
+        for slot in names_in(cls).values():
             if type(slot) is MemberDescriptorType:
                 try:
                     yield slot.__get__(callee, type(callee))

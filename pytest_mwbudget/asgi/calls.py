@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..interpreter.code_patching import Function, Parameters
-from ..interpreter.identity import identity
+from ..interpreter.identity import identity, is_a
 
 # The place of an argument: its position, or its name where it is passed by name.
 Spot: TypeAlias = int | str
@@ -46,7 +46,7 @@ class Call:
         """The argument before the scope, None without one. Skips None and holders where a holder has the scope."""
         if self.within is not None:
             before = self.positional[: self.within]
-            leads = [value for value in before if value is not None and type(value) not in HOLDERS]
+            leads = [value for value in before if value is not None and not is_a(value, *HOLDERS)]
             return leads[-1] if leads else None
         count = self.lead_count
         return self.positional[count - 1] if count else None
@@ -62,7 +62,7 @@ class Call:
         taken = set(self.spots) if self.within is None else {self.within}
         for spot, value in enumerate(self.positional):
             # Beside a tuple of arguments there is most often a dict of others, made for the call as well.
-            if spot not in taken and (self.within is None or type(value) not in HOLDERS):
+            if spot not in taken and (self.within is None or not is_a(value, *HOLDERS)):
                 yield spot, value
         for name in sorted(self.named.keys() - taken):
             yield name, self.named[name]
@@ -79,7 +79,7 @@ class Call:
         within = self.within
         if within is not None:
             holder = self.positional[within]
-            if isinstance(holder, dict):
+            if type(holder) is dict:
                 held: Any = holder | new
             else:
                 held = tuple(new.get(spot, value) for spot, value in enumerate(holder))
@@ -129,7 +129,7 @@ def call_in(
             scope, receive, send = (named[spot] if isinstance(spot, str) else positional[spot] for spot in spots)
         else:
             scope, receive, send = (positional[within][spot] for spot in spots)
-        if isinstance(scope, dict) and callable(receive) and callable(send) and is_asgi(scope, receive, send):
+        if is_a(scope, dict) and callable(receive) and callable(send) and is_asgi(scope, receive, send):
             return Call(positional, named, spots, within, scope, receive, send)
     return None
 

@@ -23,7 +23,7 @@ from . import loops
 from .app import Observer
 from .callables import is_function, is_response, kind_of, method_name
 from .calls import Key, Spot
-from .layers import ELSEWHERE, UNSEEN, held_app, is_entered_again, with_layers
+from .layers import ELSEWHERE, OUTLIVES, UNSEEN, held_app, is_entered_again, with_layers
 from .parts import with_parts
 from .stack import Entry, Stack
 from .tracing import Trace, TracedCall
@@ -113,14 +113,20 @@ def stack_of(first: Trace, second: Trace) -> Stack:
         if identity in entered or (identity in lasting and call in layer_calls):
             entered.setdefault(identity, []).append(call)
             index_of[call] = index_of.get(entered[identity][0], EntryIndex(len(entered) - 1))
+    displaced = first.displaced or second.displaced
+    # A profiler of the app hides the end of calls.
+    lasting_calls = [] if displaced else [call for call in (*before, *after) if not call.over]
+    outliving = {_identity(call, telling) for call in lasting_calls}
     entries: list[Entry] = []
     sent = True
-    for calls in entered.values():
-        entries.append(_entry(calls, index_of, telling, entries))
+    for identity, calls in entered.items():
+        entries.append(_entry(calls, index_of, telling, entries, outlives=identity in outliving))
         if calls[0].hook is None:  # a framework's layer sends nothing itself
             sent = any(call.sent for call in calls)
     why_unseen = None
-    if not sent:
+    if any(entry.outlives for entry in entries):
+        why_unseen = OUTLIVES
+    elif not sent:
         why_unseen = ELSEWHERE
     elif first.unwatched or second.unwatched:
         why_unseen = UNSEEN
@@ -156,12 +162,14 @@ def _entry(
     index_of: Mapping[TracedCall, EntryIndex],
     telling: Mapping[int, frozenset[Spot]],
     outer_entries: Sequence[Entry],
+    *,
+    outlives: bool,
 ) -> Entry:
     call = calls[0]
     outer_calls = [next((outer for outer in one.outer_calls() if outer in index_of), None) for one in calls]
     parents = tuple(None if outer is None else index_of[outer] for outer in outer_calls)
     outer = outer_calls[0]
-    function = None if call.elsewhere and call.hook is None else call.function
+    function = None if (call.elsewhere or outlives) and call.hook is None else call.function
     return Entry(
         parent=parents[0],
         parents=parents,
@@ -178,6 +186,7 @@ def _entry(
         elsewhere=call.elsewhere,
         hook=call.hook,
         seam=call.seam,
+        outlives=outlives,
     )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 
 from ..interpreter.code_patching import PROBE_FILE, Parameters
+from ..interpreter.coroutine_proxy import unproxied
+from ..interpreter.identity import MISSING, from_c
 from ..model.stack import ENDPOINT
 from .app import Scope
 from .callables import held_values, method_name
@@ -131,10 +133,11 @@ def _frames(coroutine: object) -> Iterator[FrameType]:
     """Yield the frames of a suspended coroutine and of what it awaits, outermost first."""
     one: object = coroutine
     for _ in range(MOST_AWAITED):
+        one = unproxied(one)
         if one is None:
             return
         frame = _first(one, FRAMES)
-        if isinstance(frame, FrameType):
+        if type(frame) is FrameType:
             yield frame
         one = _awaited(one)
 
@@ -144,8 +147,8 @@ def _awaited(one: object) -> object:
     awaited = _first(one, AWAITED)
     if awaited is not None:
         return awaited
-    return next((held for held in gc.get_referents(one) if isinstance(held, STEPPED)), None)
+    return next((held for held in gc.get_referents(one) if type(held) in STEPPED), None)
 
 
 def _first(one: object, names: Iterable[str]) -> object:
-    return next((value for name in names if (value := getattr(one, name, None)) is not None), None)
+    return next((value for name in names if (value := from_c(one, name)) is not None and value is not MISSING), None)

@@ -20,6 +20,7 @@ OUTSIDE = "the outside of the stack"
 MADE_ANEW = "it is made anew for each request, so no probe can be at its boundary"
 NO_FUNCTION = "the function behind it cannot be told from others made of the same code"
 ELSEWHERE = "{} runs what is inside it in another thread"
+OUTLIVES = "{} answers before what is inside it has ended"
 UNSEEN = "{} answered without the app inside it, or ran that app in another thread, which could not be watched"
 
 
@@ -66,7 +67,7 @@ def with_layers(
             merged_with, merged_because = handed_on.to_layer, handed_on.because
         elif index is not None and entries[index].function is None:
             merged_with = _nearest(entries, entries[index].parent, name_of)
-            merged_because = ELSEWHERE.format(merged_with) if entries[index].elsewhere else NO_FUNCTION
+            merged_because = _why_no_function(entries[index]).format(merged_with)
         parts = () if index is None else parts_of(entries, index)
         layer = Layer(
             index=RowIndex(place),
@@ -90,9 +91,16 @@ def with_layers(
         layers=tuple(layers),
         tasks=tasks,
         displaced=displaced,
-        threads=handed_on is not None or any(entry.elsewhere for entry in entries),
+        threads=any(entry.elsewhere for entry in entries) or (handed_on is not None and why_unseen != OUTLIVES),
         handed_on=handed_on,
     )
+
+
+def _why_no_function(entry: Entry) -> str:
+    """Return why no probe can stand at an entry, with a place for the name of the layer outside it."""
+    if entry.outlives:
+        return OUTLIVES
+    return ELSEWHERE if entry.elsewhere else NO_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +208,11 @@ def _nearest(entries: Sequence[Entry], index: EntryIndex | None, name_of: Mappin
 def _handed_on(
     entries: Sequence[Entry], endpoint: EntryIndex | None, name_of: Mapping[EntryIndex, str], why_unseen: str | None
 ) -> HandedOn | None:
-    """Return the layer with which the endpoint is measured, None unless the endpoint ran in another thread."""
-    if endpoint is not None and entries[endpoint].elsewhere and entries[endpoint].function is None:
-        layer = _nearest(entries, entries[endpoint].parent, name_of)
-        return HandedOn(layer, ELSEWHERE.format(layer), complete=True)
+    """Return the layer with which the endpoint is measured: it ran in another thread, or outlives the request."""
+    entry = None if endpoint is None else entries[endpoint]
+    if entry is not None and entry.function is None and (entry.elsewhere or entry.outlives):
+        layer = _nearest(entries, entry.parent, name_of)
+        return HandedOn(layer, _why_no_function(entry).format(layer), complete=True)
     if endpoint is not None or not entries or why_unseen is None:
         return None
     layer = _nearest(entries, EntryIndex(len(entries) - 1), name_of)

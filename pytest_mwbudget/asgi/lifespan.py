@@ -13,7 +13,7 @@ from typing import Any
 
 from asgi_lifespan import LifespanManager
 
-from ..errors import LifespanError
+from ..errors import LifespanError, text_of
 from ..model.estimate import Seconds
 from . import loops
 from .app import ASGIApp, Message, Receive, Scope, Send
@@ -174,7 +174,7 @@ def _alone(error: BaseException) -> BaseException:
 
 
 def _failed(phase: str, error: BaseException) -> str:
-    text = str(error)
+    text = text_of(error)
     if isinstance(error, _LeftError):
         said = f": the app reported {text!r}" if text else ": the app reported so, without a reason"
     else:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 
-from ..interpreter.identity import identity
-from .callables import held_values, is_function, looks_asgi
+from ..interpreter.identity import class_name, identity
+from .callables import held_values, is_function, looks_asgi, module_and_name
 from .origins import dispatch_of
 
 # More callables than a stack has: an app may hold any number.
@@ -55,7 +55,7 @@ def names_held(app: object) -> tuple[str, ...]:
 
 def type_name(kind: type) -> str:
     """Return `module.qualname` of a class, as counts have it."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return ".".join(class_name(kind))
 
 
 def display_name(callee: object) -> str:
@@ -63,16 +63,14 @@ def display_name(callee: object) -> str:
     if is_function(callee):
         return f"function[{qualname_of(callee)}]"
     dispatch = _dispatch_name(callee)
-    return f"{type(callee).__name__}[{dispatch}]" if dispatch else type(callee).__name__
+    name = type.__dict__["__name__"].__get__(type(callee))
+    return f"{name}[{dispatch}]" if dispatch else name
 
 
 def _dispatch_name(callee: object) -> str | None:
     """Return the name of the function given to a BaseHTTPMiddleware, None when a method of its own dispatches."""
     dispatch = dispatch_of(callee)
-    if dispatch is None:
-        return None
-    name = getattr(dispatch, "__name__", None)
-    return name if isinstance(name, str) else type(dispatch).__name__
+    return None if dispatch is None else module_and_name(dispatch)[1].rpartition(".")[2]
 
 
 def name_of_code(code: CodeType) -> str:

@@ -208,10 +208,10 @@ class Opening:
 
     def end(self) -> None:
         """Tell the functions apart that share their code, and have equal cells or none."""
-        for step in self.steps:
-            known = self.hooks.get(step.frame.f_code, ())
-            if step.hook is not None and len(known) > 1:
-                function = internals.function_of(step.frame)
+        shared = [step for step in self.steps if step.hook and len(self.hooks.get(step.frame.f_code, ())) > 1]
+        for step, function in zip(shared, internals.functions_of([one.frame for one in shared]), strict=True):
+            known = self.hooks[step.frame.f_code]
+            if step.hook is not None:
                 same = (one for one in known if one.function is function and one.instance is step.hook.instance)
                 step.hook = next(same, step.hook)
 

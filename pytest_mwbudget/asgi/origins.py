@@ -8,45 +8,49 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType
-from typing import Any
+from types import CodeType, MethodType
 
+from ..interpreter.identity import class_name
 from ..model.places import is_own, site_of
 from ..model.stack import Origin
-from .callables import is_function, static_dict
+from .callables import functions_behind, held_values, is_function, static_dict
 
 
 def origin_of(callee: object) -> Origin:
     """Return the origin of a layer. A layer made of a function comes from where the function does."""
     made_of = callee if is_function(callee) else dispatch_of(callee)
     if made_of is None:
-        return Origin(_distribution(_file_of_module(type(callee).__module__)))
-    if type(made_of) is MethodType:
-        made_of = made_of.__func__
-    code: Any = made_of if type(made_of) is CodeType else getattr(made_of, "__code__", None)
+        return origin_of_class(type(callee))
+    function = next(functions_behind(made_of), None)
+    code = made_of if function is None else function.__code__
     if type(code) is not CodeType:  # an object that is called
-        return Origin(_distribution(_file_of_module(type(made_of).__module__)))
-    function = code.co_qualname
-    if type(made_of) is FunctionType:
-        function = f"{made_of.__globals__.get('__name__', '?')}.{code.co_qualname}"
-    return Origin(_distribution(code.co_filename), function, _short(code.co_filename), code.co_firstlineno)
+        return origin_of_class(type(made_of))
+    name = code.co_qualname
+    if function is not None:
+        name = f"{function.__globals__.get('__name__', '?')}.{name}"
+    return Origin(_distribution(code.co_filename), name, _short(code.co_filename), code.co_firstlineno)
 
 
 def origin_of_class(cls: type) -> Origin:
     """Return the origin of a class."""
-    return Origin(_distribution(_file_of_module(cls.__module__)))
+    return Origin(_distribution(_file_of_module(class_name(cls)[0])))
 
 
 def dispatch_of(callee: object) -> object | None:
     """Return what was given to a BaseHTTPMiddleware to dispatch, None when a method of its own dispatches."""
     dispatch = static_dict(callee).get("dispatch_func")
-    if getattr(dispatch, "__self__", None) is callee:
+    own = type(dispatch) is MethodType and dispatch.__self__ is callee
+    copied = dispatch is not None and any(
+        static_dict(one).get("dispatch_func") is dispatch for one in held_values(callee)
+    )
+    if own or copied:
         return None
-    return dispatch.func if isinstance(dispatch, functools.partial) else dispatch
+    return dispatch.func if type(dispatch) is functools.partial else dispatch
 
 
 def _file_of_module(name: str) -> str:
-    return getattr(sys.modules.get(name), "__file__", None) or ""
+    found = static_dict(sys.modules.get(name)).get("__file__")
+    return found if type(found) is str else ""
 
 
 def _short(file: str) -> str:

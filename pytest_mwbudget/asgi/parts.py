@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 from ..errors import tagged
 from ..interpreter.code_patching import is_plain
+from ..interpreter.identity import is_class
 from ..model.endpoint import FRAMEWORK, HANDLER, PARTS, RESPOND, ROUTING, VALIDATE, Observed
 from ..model.stack import EntryIndex, Layer, RowIndex
-from .callables import MOST_WRAPPERS, functions_called, is_function, is_response, static_dict
+from .callables import MOST_WRAPPERS, functions_called, is_function, is_response, module_and_name, static_dict
 from .calls import FrameworkCall
 from .frameworks import reading
 from .frameworks.gates import hook
@@ -277,7 +278,7 @@ def _rows(
 def _row(place: RowIndex, name: str, entry: Entry, opening: Opening, *, named: bool) -> Layer:
     shown = named or name == HANDLER
     qualname, made_of = name_of(entry.callee), _made_of(entry.callee)
-    origin = origin_of_class(made_of) if isinstance(made_of, type) else origin_of(made_of)
+    origin = origin_of_class(made_of) if is_class(made_of) else origin_of(made_of)
     return Layer(
         index=place,
         name=name,
@@ -300,7 +301,7 @@ def _adapts(entry: Entry, opening: Opening) -> str | None:
 def _is_sync(callee: object) -> bool:
     """Return whether a handler or a dependency is certainly sync. A decorator may have made it of an async one."""
     callee = reading.entered(callee)
-    if isinstance(callee, type):
+    if is_class(callee):
         return True
     functions = [*functions_called(callee)] or [*functions_called(_made_of(callee))]
     return bool(functions) and not any(one.__code__.co_flags & ASYNC for one in functions)
@@ -312,7 +313,7 @@ def _made_of(callee: object) -> object:
         callee = reading.entered(callee)
         if type(callee) is MethodType:
             callee = callee.__func__
-        elif not is_function(callee) and not isinstance(callee, type) and "__wrapped__" in static_dict(callee):
+        elif not is_function(callee) and not is_class(callee) and "__wrapped__" in static_dict(callee):
             callee = static_dict(callee)["__wrapped__"]  # as functools.lru_cache sets it
         else:
             break
@@ -321,7 +322,5 @@ def _made_of(callee: object) -> object:
 
 def name_of(callee: object) -> str:
     """Return `module:QualName` of a function or class, and of the class of an object."""
-    callee = _made_of(callee)
-    named = callee if is_function(callee) or isinstance(callee, type) else type(callee)
-    qualname = str(getattr(named, "__qualname__", named)).replace(".<locals>", "")
-    return f"{getattr(named, '__module__', None) or '?'}:{qualname}"
+    module, qualname = module_and_name(_made_of(callee))
+    return f"{module}:{qualname.replace('.<locals>', '')}"

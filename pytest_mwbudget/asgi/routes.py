@@ -7,14 +7,14 @@ apps an attribute tells the kind of table: `routes` (Starlette, FastAPI, Litesta
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from types import MethodType
 from typing import Any
 
-from ..errors import AppError
+from ..errors import AppError, text_of
+from ..interpreter.identity import MISSING, class_name, is_a, is_class
+from .callables import held_values, static
 from .frameworks.route import Route, parametrised, why_not
 from .frameworks.seam import routes_of_framework
 
@@ -57,34 +57,19 @@ def _table(app: object) -> Iterator[Route] | None:
 
 def _inner(app: object) -> Iterator[object]:
     """Yield what an app may pass requests on to: the callables that it holds."""
-    if isinstance(app, partial):
-        held: list[object] = [app.func, *app.args, *app.keywords.values()]
-    elif (owner := _attribute(app, "__self__")) is not None:
-        held = [owner]
-    else:
-        with_slots = (name for kind in type(app).__mro__ for name in _names(vars(kind).get("__slots__", ())))
-        held = [*_attributes(app).values(), *(_attribute(app, name) for name in with_slots)]
-        # Channels keeps an app for each protocol.
-        held += [value["http"] for value in held if isinstance(value, dict) and "http" in value]
-        for cell in getattr(app, "__closure__", None) or ():
-            with suppress(ValueError):  # an empty cell
-                held.append(cell.cell_contents)
-    yield from (one for one in held if callable(one) and not inspect.isclass(one))
-
-
-def _names(slots: str | Iterable[str]) -> Iterable[str]:
-    return (slots,) if isinstance(slots, str) else slots
-
-
-def _attributes(app: object) -> Mapping[str, object]:
-    return getattr(app, "__dict__", None) or {}
+    held = [app.__self__] if type(app) is MethodType else [*held_values(app)]
+    # Channels keeps an app for each protocol.
+    held += [value["http"] for value in held if type(value) is dict and "http" in value]
+    yield from (one for one in held if callable(one) and not is_class(one))
 
 
 def _attribute(owner: object, name: str) -> Any:
-    """Return an attribute, None if there is none or if code of the app raises."""
+    """Return an attribute, None unless an object or its class has it: what `__getattr__` makes up is none."""
+    if static(owner, name) is MISSING:
+        return None
     try:
         return getattr(owner, name, None)
-    except Exception:
+    except Exception:  # of a property
         return None
 
 
@@ -93,7 +78,7 @@ def _attribute(owner: object, name: str) -> Any:
 
 def _of_routes(app: object) -> Iterator[Route] | None:
     routes = _attribute(app, "routes")
-    return _flat(routes, "") if isinstance(routes, (list, tuple)) and routes else None
+    return _flat(routes, "") if is_a(routes, list, tuple) and routes else None
 
 
 def _flat(routes: Iterable[object], prefix: str) -> Iterator[Route]:
@@ -104,16 +89,20 @@ def _flat(routes: Iterable[object], prefix: str) -> Iterator[Route]:
             yield from _flat([_attribute(one, "starlette_route") or one for one in effective()], prefix)
             continue
         path = _attribute(route, "path")
-        if isinstance(path, str):
-            yield from _one(route, prefix + path) if hasattr(route, "methods") else _mounted(route, prefix + path)
-        elif isinstance(host := _attribute(route, "host"), str):
+        if is_a(path, str):
+            yield from (
+                _one(route, prefix + path)
+                if static(route, "methods") is not MISSING
+                else _mounted(route, prefix + path)
+            )
+        elif is_a(host := _attribute(route, "host"), str):
             yield Route(f"{prefix}/", why_not=f"only for the host {host}")
 
 
 def _one(route: object, path: str) -> Iterator[Route]:
     methods, endpoint = _attribute(route, "methods"), _attribute(route, "endpoint")
     # Starlette has no methods for a class, whose methods are those of HTTP, and for an ASGI app, which answers all.
-    unknown = hasattr(endpoint, "get") or not inspect.isclass(endpoint)
+    unknown = not is_class(endpoint) or static(endpoint, "get") is not MISSING
     answers = unknown if methods is None else "GET" in methods
     of_litestar = _attribute(route, "route_handlers") or ()
     handlers = [_attribute(one, "fn") for one in of_litestar if "GET" in (_attribute(one, "http_methods") or ())]
@@ -130,7 +119,7 @@ def _mounted(route: object, path: str) -> Iterator[Route]:
         return
     nested = _of_routes(route) or _table(app)
     if nested is None:
-        yield Route(f"{prefix}/", why_not=f"mounts {type(app).__name__}, whose routes are not known")
+        yield Route(f"{prefix}/", why_not=f"mounts {class_name(type(app))[1]}, whose routes are not known")
         return
     for one in nested:
         yield Route(prefix + one.path, one.get, one.why_not)
@@ -160,8 +149,8 @@ def _of_openapi(app: object) -> Iterator[Route] | None:
         paths = make()["paths"]
     except Exception as error:
         raise AppError(
-            f"the app has no route table, and making its OpenAPI schema failed with {type(error).__name__}: {error};"
-            " name the requests to measure"
+            f"the app has no route table, and making its OpenAPI schema failed with {type(error).__name__}:"
+            f" {text_of(error)}; name the requests to measure"
         ) from error
     return (
         Route(path, "get" in operations, "path parameters" if parametrised(path) else None)

@@ -8,11 +8,10 @@ out of order. Nothing of httpx runs while a call is timed.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +23,10 @@ from ..errors import (
     RepetitionError,
     ResponseError,
     StatusError,
+    text_of,
 )
 from ..interpreter.clocks import Clock, perf_counter_ns
+from ..interpreter.identity import is_a, is_awaitable, shown
 from ..model.estimate import Nanoseconds, Seconds
 from . import loops
 from .app import ASGIApp, Message, Observer, Scope
@@ -262,6 +263,7 @@ class Caller:
 
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
+        task = self.loop.task()
         try:
             if observer is not None:
                 await observer(self.app, scope, exchange.receive, exchange.send)
@@ -274,23 +276,27 @@ class Caller:
                     await self.app(scope, exchange.receive, exchange.send)
             finally:
                 exchange.elapsed_ns = self.clock() - begin
-        except (SystemExit, Exception, BaseExceptionGroup) as error:
+        except (SystemExit, GeneratorExit, Exception, BaseExceptionGroup) as error:
             ended = _exit_in(error)
             if ended is None:
                 if exchange.ended_by(error):
                     return
                 raise
-            # It would end the event loop without a message.
-            raise MeasurementError(
-                f"{self.template.line}: the app called sys.exit({'' if ended.code is None else repr(ended.code)})"
-                f"{_place(ended)}; keep the call out of the test environment",
-                message_id="app",
-            ) from None
+            if isinstance(ended, GeneratorExit) and self._running_task() is not task:
+                raise  # the coroutine is being closed
+            # It would end the event loop, or a generator of pytest, without a message.
+            raise MeasurementError(f"{self.template.line}: the app {_how(ended)}", message_id="app") from None
         except asyncio.CancelledError as error:
             if not self.calls or self.loop.cancelling():
                 raise
             # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
+
+    def _running_task(self) -> object:
+        """Return the running task, None outside tasks."""
+        with suppress(RuntimeError):
+            return self.loop.task()
+        return None
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""
@@ -314,10 +320,11 @@ class Caller:
 
         try:
             answer = self.app(scope, exchange.receive, checked_send)
-            if not inspect.isawaitable(answer):  # not by its type: a coroutine of @types.coroutine is a generator
+            if not is_awaitable(answer):
                 raise AppError(
-                    f"the app under test is {self.app!r}, which returned {answer!r} where an ASGI app returns an"
-                    f" awaitable; make it `async def`, or return the ASGI app itself from the fixture mw_budget_app"
+                    f"the app under test is {shown(self.app)}, which returned {shown(answer)} where an ASGI app"
+                    " returns an awaitable; make it `async def`, or return the ASGI app itself from the fixture"
+                    " mw_budget_app"
                 )
             await answer
         except Exception:
@@ -338,8 +345,8 @@ class Caller:
             )
         when = " after its response was complete" if exchange.complete.is_set() else ""
         return RepetitionError(
-            f"{self.template.line}: call {self.calls + 1} raised {type(error).__name__}{when}: {error}{_place(error)};"
-            f" the calls before it answered {self.status}. {REPEATS}"
+            f"{self.template.line}: call {self.calls + 1} raised {type(error).__name__}{when}:"
+            f" {text_of(error)}{_place(error)}; the calls before it answered {self.status}. {REPEATS}"
         )
 
     def _check(self, exchange: Exchange) -> None:
@@ -370,8 +377,8 @@ class Caller:
         for header in exchange.headers:
             if not _is_pair_of_bytes(header):
                 raise ResponseError(
-                    f"{line}: the app sent the header {header!r}, where ASGI wants a name and a value in bytes, as in"
-                    f" (b'content-type', b'text/plain'); nothing was measured"
+                    f"{line}: the app sent the header {shown(header)}, where ASGI wants a name and a value in bytes, as"
+                    f" in (b'content-type', b'text/plain'); nothing was measured"
                 )
         if self.expect_status is not None and status != self.expect_status:
             raise StatusError(
@@ -399,30 +406,38 @@ def _host(scope: Scope) -> str | None:
 
 def _wrong_with(message: Any) -> str | None:
     """Describe a message whose values have wrong types. Returns None for any other message, also out of order."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("type"), str):
-        return f"the app sent {message!r}, where ASGI wants a dict with a 'type' that is a str"
+    if not is_a(message, Mapping) or not is_a(message.get("type"), str):
+        return f"the app sent {shown(message)}, where ASGI wants a dict with a 'type' that is a str"
     status, headers, body = message.get("status"), message.get("headers", ()), message.get("body", b"")
     if message["type"] == "http.response.start":
-        if not isinstance(status, int):
-            return f"the app sent the status {status!r} in http.response.start, where ASGI wants an int"
-        if not isinstance(headers, Iterable):
-            return f"the app sent the headers {headers!r} in http.response.start, where ASGI wants pairs of bytes"
-    if message["type"] == "http.response.body" and not isinstance(body, (bytes, bytearray, memoryview)):
-        excerpt = f"{body!r:.{BODY_EXCERPT_CHARS}}" if isinstance(body, str) else repr(body)
+        if not is_a(status, int):
+            return f"the app sent the status {shown(status)} in http.response.start, where ASGI wants an int"
+        if not is_a(headers, Iterable):
+            return f"the app sent the headers {shown(headers)} in http.response.start, where ASGI wants pairs of bytes"
+    if message["type"] == "http.response.body" and not is_a(body, bytes, bytearray, memoryview):
+        excerpt = f"{body!r:.{BODY_EXCERPT_CHARS}}" if is_a(body, str) else shown(body)
         return f"the app sent the body {excerpt} in http.response.body, where ASGI wants bytes: encode it"
     return None
 
 
 def _is_pair_of_bytes(header: object) -> bool:
-    pair = header if isinstance(header, (tuple, list)) else ()
-    return len(pair) == 2 and all(isinstance(part, (bytes, bytearray, memoryview)) for part in pair)
+    pair: Any = header if is_a(header, tuple, list) else ()
+    return len(pair) == 2 and all(is_a(part, bytes, bytearray, memoryview) for part in pair)
 
 
-def _exit_in(error: BaseException) -> SystemExit | None:
-    """Return the call of `sys.exit` in an exception or group, None if there is none."""
+def _exit_in(error: BaseException) -> SystemExit | GeneratorExit | None:
+    """Return what `sys.exit` raised in an exception or group, or a GeneratorExit; None if there is neither."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for one in error.exceptions if (found := _exit_in(one))), None)
-    return error if isinstance(error, SystemExit) else None
+    return error if isinstance(error, (SystemExit, GeneratorExit)) else None
+
+
+def _how(ended: SystemExit | GeneratorExit) -> str:
+    """Say how and where the app raised one of these, and what to do."""
+    if isinstance(ended, GeneratorExit):
+        return f"raised GeneratorExit{_place(ended)}, with which Python closes generators; raise another exception"
+    code = "" if ended.code is None else shown(ended.code)
+    return f"called sys.exit({code}){_place(ended)}; keep the call out of the test environment"
 
 
 def _place(error: BaseException) -> str:

@@ -20,8 +20,8 @@ class Entry(Boundary):
     `function` is the Python function whose call enters it, None when other functions share its code and it cannot be
     told from them. `call` is one of its calls; the arguments at the spots in `telling` are the same in every request
     and tell layers of one function apart: the instance of a class, the bound arguments of a partial. No probe can
-    stand at an ASGI callable in another thread: `function` is None then. `seam` is that of an app whose framework is
-    known.
+    stand at an ASGI callable in another thread, nor at one that `outlives` the request: `function` is None then. `seam`
+    is that of an app whose framework is known.
     """
 
     callee: object
@@ -31,6 +31,7 @@ class Entry(Boundary):
     kind: Kind
     hook: Hook | None
     seam: Seam | None
+    outlives: bool = False
 
     @property
     def key(self) -> Key:
@@ -92,16 +93,17 @@ class Stack:
 
     `entries` are in order of entry, `probeable` those at whose boundary a probe can stand. `endpoint` is the entry with
     which the endpoint begins: everything inside it that is not a layer of a framework. `endpoint` is None when a layer
-    answered by itself, and when the endpoint ran in another thread: then `handed_on` names the layer with which it is
-    measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows to show, with their
-    entry, or None for a layer further in that was not entered. `tasks` means that more than one task took part,
-    `threads` that more than one thread did. `displaced` means that a profiler of the app hid some calls. `uncut` names
-    the app whose framework's layers could not be read, with the error. `parts` are the rows of the opened endpoint with
-    their entries, the first of which is the endpoint's; the other ones follow all entries of the stack. If there are
-    none, `closed` says why; it is None where the request came to no endpoint. `observed` is what the request showed of
-    an opened endpoint. `anew` says that layers were made for the traced request. `strays` are entries that only other
-    ways than the traced one enter; they follow all others. `entered` says how often a request enters each owner if that
-    is not as often as the traced request did. `changing` says why nothing is judged if the stack goes on changing.
+    answered by itself, and when the endpoint ran in another thread or outlived the request: then `handed_on` names the
+    layer with which it is measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows
+    to show, with their entry, or None for a layer further in that was not entered. `tasks` means that more than one
+    task took part, `threads` that more than one thread did. `displaced` means that a profiler of the app hid some
+    calls. `uncut` names the app whose framework's layers could not be read, with the error. `parts` are the rows of the
+    opened endpoint with their entries, the first of which is the endpoint's; the other ones follow all entries of the
+    stack. If there are none, `closed` says why; it is None where the request came to no endpoint. `observed` is what
+    the request showed of an opened endpoint. `anew` says that layers were made for the traced request. `strays` are
+    entries that only other ways than the traced one enter; they follow all others. `entered` says how often a request
+    enters each owner if that is not as often as the traced request did. `changing` says why nothing is judged if the
+    stack goes on changing.
     """
 
     entries: tuple[Entry, ...]

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
 from ..errors import MeasurementError
 from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters
+from ..interpreter.identity import class_name, is_a, is_awaitable
 from ..interpreter.tracers import profiled
 from . import loops
 from .callables import functions_called
@@ -27,6 +29,7 @@ TRACE_KEY = "pytest_mwbudget.trace"
 # Keys of a scope whose values belong to one request: two scopes that share such an object are of the same request.
 REQUEST_KEYS = ("headers", "state", "client", "server", "asgi", "extensions")
 
+_numbers = count(1)
 _START_OF_THREAD = threading.Thread.start.__code__
 
 
@@ -39,7 +42,8 @@ class TracedCall:
     `parent` is the call that it is inside. `elsewhere` means another thread than the request's. `answer` is the value
     that it returned, or that the awaitable it returned led to. `unawaited` means that it returned no awaitable: it only
     has the parameters of an ASGI app. `sent` means that its `send`, or that of a call inside it, was called. `over`
-    means that it has returned or raised: code that runs later in its context is not inside it. `seam` is that of an app
+    means that it has returned or raised: code that runs later in its context is not inside it. A call that is not over
+    when the request is goes on after it. `seam` is that of an app
     whose framework is known.
     """
 
@@ -102,13 +106,15 @@ class Trace:
     # The functions that enter layers of a framework, by their code and key, and by the function and its first argument.
     _hooks: dict[CodeType, dict[tuple[object, ...], Hook]] = field(default_factory=dict)
     _hook_of: dict[tuple[int, int], Hook] = field(default_factory=dict)
+    # Plain data, because an app may copy the scope deeply, or send it to another process.
+    _name: str = field(default_factory=lambda: f"request {next(_numbers)}")
     _thread: int = 0
     _began_thread: bool = False
 
     async def observe(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
         """Call the app in place of the server, and watch the call."""
         with self._watching():
-            scope[TRACE_KEY] = True
+            scope[TRACE_KEY] = self._name
             await app(scope, receive, send)
 
     @contextmanager
@@ -129,8 +135,9 @@ class Trace:
                     self.displaced = sys.getprofile() != self._profile
                     self.unwatched = not every and (others or self._began_thread)
         finally:
-            for call in self.calls:
-                self._note_function(call, internals.function_of(call.frame))
+            functions = internals.functions_of([call.frame for call in self.calls])
+            for call, function in zip(self.calls, functions, strict=True):
+                self._note_function(call, function)
             self.opening.end()
             self._call_of.clear()
 
@@ -231,10 +238,10 @@ class Trace:
         try:
             seam = seam_of(app)
         except Exception as error:  # a release of the framework that is built in another way must break no test
-            self.uncut = f"{type(app).__name__} ({type(error).__name__}: {error})"
+            self.uncut = f"{class_name(type(app))[1]} ({type(error).__name__}: {error})"
             return None
         if seam is not None and seam.unread is not None:
-            self.uncut = f"{type(app).__name__} from {seam.unread} inwards"
+            self.uncut = f"{class_name(type(app))[1]} from {seam.unread} inwards"
         for hook in () if seam is None else seam.hooks():
             self._hooks.setdefault(hook.function.__code__, {}).setdefault(hook.key, hook)
             self._hook_of.setdefault((id(hook.function), id(hook.instance)), hook)
@@ -271,9 +278,11 @@ class Trace:
 
         A request that the app makes to another app shares no object.
         """
-        if TRACE_KEY in scope:
-            return True
-        if scope.get("type") not in ("http", "websocket"):
+        name = dict.get(scope, TRACE_KEY)
+        if type(name) is str:  # what an earlier request has left to do is not of this one
+            return name == self._name
+        kind = dict.get(scope, "type")
+        if type(kind) is not str or kind not in ("http", "websocket"):
             return False
         return any(id(one) in self._own for one in (receive, send, *held_by_scope(scope)))
 
@@ -302,18 +311,18 @@ class Trace:
         elif frame.f_code.co_flags & KIND:
             call.answer = answer
         else:
-            call.unawaited = not inspect.isawaitable(answer)
+            call.unawaited = not is_awaitable(answer)
 
 
 def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     """Yield the objects of a scope that no scope of another request holds."""
     for key in REQUEST_KEYS:
-        value = scope.get(key)
-        if isinstance(value, (list, dict)) or (isinstance(value, tuple) and len(value) > 0):
+        value: Any = dict.get(scope, key)
+        if is_a(value, list, dict) or (is_a(value, tuple) and tuple.__len__(value) > 0):
             yield value
-    headers = scope.get("headers")
-    if isinstance(headers, (list, tuple)):
-        yield from (pair for pair in headers if isinstance(pair, tuple))
+    headers: Any = dict.get(scope, "headers")
+    if is_a(headers, list, tuple):
+        yield from (pair for pair in headers if type(pair) is tuple)
 
 
 def _is_task_library(frame: FrameType) -> bool:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
+from ..asgi.callables import module_and_name
 from ..model.stack import Owner
 
 NOBODY = Owner(-1)
@@ -45,7 +46,7 @@ class Lent:
     def __init__(self, run: Callable[..., Any], function: Callable[..., Any]) -> None:
         self._run = run
         self._function = function
-        self.__module__ = getattr(function, "__module__", "")  # not that of the class
+        self.__module__ = module_and_name(function)[0]  # not that of the class
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the function by `run`."""

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ..asgi.naming import type_name
 from ..model.stack import Owner
 from .python_core import Birth, PythonCore
 
 
-def retained(core: PythonCore, periods: int, aside: Owner, *, classes: bool) -> list[dict[Owner, Counter[type]]]:
-    """Return the living objects that were created in each of the periods 0 to `periods` - 1, by owner and type.
+def retained(core: PythonCore, periods: int, aside: Owner, *, classes: bool) -> list[dict[Owner, Counter[str]]]:
+    """Return the living objects that were created in each of the periods 0 to `periods` - 1, by owner and type name.
 
     The objects of the owner `aside` are those of the counting itself, and left out. `classes` says that classes were
     created too. Objects made from here to the snapshot get a period of their own, because they may take the address of
@@ -35,17 +36,17 @@ def retained(core: PythonCore, periods: int, aside: Owner, *, classes: bool) -> 
     return _alive(core, periods, aside)
 
 
-def _alive(core: PythonCore, periods: int, aside: Owner) -> list[dict[Owner, Counter[type]]]:
+def _alive(core: PythonCore, periods: int, aside: Owner) -> list[dict[Owner, Counter[str]]]:
     # Objects that the collector does not track, such as numbers and strings, are referred to by objects that it tracks.
     holders = gc.get_objects()
     core.period(-1)
     births: dict[int, Birth] = {}
     for objects in reachable(core, holders):
         births |= core.born(objects)
-    found: list[dict[Owner, Counter[type]]] = [{} for _ in range(periods)]
+    found: list[dict[Owner, Counter[str]]] = [{} for _ in range(periods)]
     for period, owner, kind in births.values():
         if period < periods and owner != aside:
-            found[period].setdefault(owner, Counter())[kind] += 1
+            found[period].setdefault(owner, Counter())[type_name(kind)] += 1
     return found
 
 

@@ -132,10 +132,7 @@ class CountingRun:
         if "objects" not in self.why_not:
             left = retained(self.core, len(charges), self.charging.aside, classes=self.made_classes)
             for one, alive in zip(charges, left, strict=True):
-                for owner, kinds in alive.items():
-                    one.retained[owner] = Counter()
-                    for kind, number in kinds.items():
-                        one.retained[owner][type_name(kind)] += number
+                one.retained.update(alive)
         return charges
 
     def _others(self) -> dict[int, int]:

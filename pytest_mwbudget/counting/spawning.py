@@ -14,17 +14,20 @@ import inspect
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
 from functools import partial
-from types import CoroutineType, FunctionType
+from types import CoroutineType, FrameType, FunctionType
 from typing import Any, TypeAlias
 
+from ..asgi.callables import held_values, module_and_name
 from ..asgi.loops import Library, replaced
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, Parameters, detour, patched_code, twin
+from ..interpreter.coroutine_proxy import unproxied
+from ..interpreter.identity import class_name, from_c, is_a, is_awaitable
 from ..model.stack import Owner
 from .charger import NOBODY, Charger
 
@@ -209,7 +212,7 @@ class Spawning:
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             executor = arguments[position] if len(arguments) > position else None
-            if executor is None or isinstance(executor, ThreadPoolExecutor) or _of_a_pool(type(executor)):
+            if executor is None or is_a(executor, ThreadPoolExecutor) or _of_a_pool(type(executor)):
                 return call(*arguments, **named)
             if len(arguments) > position + 1:
                 self._count_thread(caller, arguments[position + 1])
@@ -259,7 +262,7 @@ class Spawning:
 
     def _sending(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch `run_coroutine_threadsafe`: the loop of another thread, which runs the coroutine, may be in C."""
-        if arguments and asyncio.iscoroutine(arguments[0]):
+        if arguments and is_a(arguments[0], Coroutine):
             arguments = _with(arguments, 0, self.core.coroutine_proxy(caller, arguments[0]))
         return call(*arguments, **named)
 
@@ -318,7 +321,7 @@ class Spawning:
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if "coro" in named:
                 arguments = (*arguments, named.pop("coro"))
-            if len(arguments) > position and asyncio.iscoroutine(coro := arguments[position]):
+            if len(arguments) > position and is_a(coro := arguments[position], Coroutine):
                 self.tasks.append((caller, coroutine_name(coro)))
                 arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
             return call(*arguments, **named)
@@ -331,8 +334,8 @@ class Spawning:
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if len(arguments) > position and callable(callback := arguments[position]):
-                task = getattr(callback, "__self__", None)
-                owner = strangers.get(task, caller) if isinstance(task, asyncio.Task) else caller
+                task = from_c(callback, "__self__")
+                owner = strangers.get(task, caller) if is_a(task, asyncio.Task) else caller
                 arguments = _with(arguments, position, self.core.callback(owner, callback))
             return call(*arguments, **named)
 
@@ -370,7 +373,7 @@ class Spawning:
 
         def made(_: Owner, /, *arguments: Any, **named: Any) -> Any:
             coro = self.core.run(caller, function, *arguments, **named)
-            return self.core.coroutine_proxy(caller, coro) if inspect.isawaitable(coro) else coro
+            return self.core.coroutine_proxy(caller, coro) if is_awaitable(coro) else coro
 
         return call(*_with(arguments, 0, self.core.aside(made)), **named)
 
@@ -392,7 +395,7 @@ class Spawning:
 
             def rooted(_: Owner, /, *arguments: Any, **named: Any) -> Any:
                 coro = self.core.run(caller, function, *arguments, **named)
-                if not inspect.isawaitable(coro):
+                if not is_awaitable(coro):
                     return coro
                 self.tasks.append((caller, coroutine_name(coro)))
                 return self.core.coroutine_proxy(caller, coro, True)
@@ -434,7 +437,7 @@ def _is_of_a_pool(thread: threading.Thread) -> bool:
 
 
 def _of_a_pool(work: object) -> bool:
-    return f"{getattr(work, '__module__', None) or ''}.".startswith(POOLS)
+    return f"{module_and_name(work)[0]}.".startswith(POOLS)
 
 
 def _function(callee: Any) -> Function:
@@ -451,20 +454,23 @@ def coroutine_name(coroutine: Any) -> str:
 
     If a library spawns its own coroutine round the app's, this is the name of the app's.
     """
+    coroutine = unproxied(coroutine)
     given = _given_coroutine(coroutine)
     named = coroutine if given is None else given
-    frame = getattr(named, "cr_frame", None)
-    module = frame.f_globals.get("__name__", "?") if frame is not None else type(named).__module__
-    return f"{module}.{getattr(named, '__qualname__', type(named).__qualname__)}"
+    frame, own_name = from_c(named, "cr_frame"), from_c(named, "__qualname__")
+    module, name = class_name(type(named))
+    if type(frame) is FrameType:
+        module = frame.f_globals.get("__name__", "?")
+    return f"{module}.{own_name if type(own_name) is str else name}"
 
 
 def _given_coroutine(coroutine: Any) -> Any:
     """Return the only coroutine not yet begun among the arguments of `coroutine` and the attributes of its `self`."""
-    frame = getattr(coroutine, "cr_frame", None)
-    if frame is None:
+    frame = from_c(coroutine, "cr_frame")
+    if type(frame) is not FrameType:
         return None
     arguments = dict(frame.f_locals)
-    values = [*arguments.values(), *_attributes(arguments.get("self"))]
+    values = [*arguments.values(), *held_values(arguments.get("self"))]
     found = [
         value
         for value in values
@@ -473,21 +479,9 @@ def _given_coroutine(coroutine: Any) -> Any:
     return found[0] if len(set(map(id, found))) == 1 else None
 
 
-def _attributes(instance: object) -> Iterator[object]:
-    yield from getattr(instance, "__dict__", {}).values()
-    for cls in type(instance).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            try:
-                yield object.__getattribute__(instance, name)
-            except AttributeError:
-                continue
-
-
 def work_name(work: Any) -> str:
     """Return `module.qualname` of a function that is handed to a thread, inside partials and `Context.run`."""
-    while isinstance(work, functools.partial):
-        in_context = isinstance(getattr(work.func, "__self__", None), Context) and work.args
+    while type(work) is functools.partial:
+        in_context = type(from_c(work.func, "__self__")) is Context and work.args
         work = work.args[0] if in_context else work.func
-    named = work if hasattr(work, "__qualname__") else type(work)
-    return f"{getattr(named, '__module__', None) or '?'}.{named.__qualname__}"
+    return ".".join(module_and_name(work))

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
+from .identity import MISSING, from_c, is_a, of_type
+
 
 class CoroutineProxy(Coroutine[Any, Any, Any]):
     """A coroutine that steps an awaitable, with methods for subclasses that run before and after each step.
 
     `counting/c_core/proxy.c` has the same in C, where a step must not create an object.
     """
+
+    __slots__ = ("_awaitable", "_steps")
 
     def __init__(self, awaitable: Awaitable[Any]) -> None:
         self._awaitable = awaitable
@@ -62,7 +66,7 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
     def close(self) -> None:
         """End the coroutine where it stands."""
         # Before the first step only a coroutine, which has `throw`, has anything to close.
-        if self._steps is None and not hasattr(self._awaitable, "throw"):
+        if self._steps is None and of_type(self._awaitable, "throw") is MISSING:
             return
         before = self._entered()
         try:
@@ -73,7 +77,7 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
     def _begun(self) -> Any:
         if self._steps is None:
             awaitable = self._awaitable
-            self._steps = awaitable if isinstance(awaitable, Coroutine) else awaiting(awaitable)
+            self._steps = awaitable if is_a(awaitable, Coroutine) else awaiting(awaitable)
         return self._steps
 
     def _step(self, step: Callable[[Any], Any]) -> Any:
@@ -85,6 +89,13 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
             raise
         self._suspended(before)
         return waiting_for
+
+
+def unproxied(awaitable: object) -> object:
+    """Return what is inside coroutine proxies, in Python and C, also inside those that stand in one another."""
+    while (inner := from_c(awaitable, "_awaitable")) is not MISSING:
+        awaitable = inner
+    return awaitable
 
 
 async def awaiting(awaitable: Awaitable[Any]) -> Any:

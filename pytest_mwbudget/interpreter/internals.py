@@ -15,12 +15,12 @@ import inspect
 import opcode
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
-from types import CodeType, FrameType, FunctionType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any, Literal, TypeAlias
 
 # Returns None, or the reason why the internal cannot be used.
@@ -199,25 +199,49 @@ def why_no_steps() -> bool:
     return seen == ["began", "suspended", "resumed", "returned", "began", "raised"]
 
 
-def function_of(frame: FrameType) -> FunctionType | None:
-    """Return the function of a finished frame, None while the frame runs."""
+# What holds the frame of a suspended call, with the attribute.
+SUSPENDED = ((CoroutineType, "cr_frame"), (GeneratorType, "gi_frame"), (AsyncGeneratorType, "ag_frame"))
+
+
+def functions_of(frames: Collection[FrameType]) -> list[FunctionType | None]:
+    """Return the function of each frame, None while the frame runs.
+
+    A frame that has ended holds its function. Until then the coroutine or generator of a suspended frame does.
+    """
+    found = [_function_held_by(frame, frame) for frame in frames]
+    missing = {frame: place for place, frame in enumerate(frames) if found[place] is None}
+    for holder in gc.get_referrers(*missing) if missing else ():
+        frame = next((getattr(holder, name) for kind, name in SUSPENDED if type(holder) is kind), None)
+        if frame in missing:
+            found[missing[frame]] = _function_held_by(holder, frame)
+    return found
+
+
+def _function_held_by(holder: object, frame: FrameType) -> FunctionType | None:
     held = [
-        value for value in gc.get_referents(frame) if type(value) is FunctionType and value.__code__ is frame.f_code
+        value for value in gc.get_referents(holder) if type(value) is FunctionType and value.__code__ is frame.f_code
     ]
     # A function may be among its own arguments, and so may others with the same code.
     return held[0] if len(set(map(id, held))) == 1 else None
 
 
-@self_check("the frame of a call that has ended does not hold the function that was called", "no layer can be found")
+@self_check("a frame that has ended or is suspended does not lead to its function", "no layer can be found")
 def why_no_functions() -> bool:
-    """Check that the function of a frame is found."""
+    """Check that the functions of frames are found."""
     frames: list[FrameType] = []
 
     def called() -> None:
         frames.append(sys._getframe())
 
+    def stepped() -> Iterator[None]:
+        frames.append(sys._getframe())
+        yield
+
     called()
-    return function_of(frames[0]) is called
+    steps = stepped()
+    next(steps)
+    found = functions_of(frames)
+    return found[0] is called and found[1] is stepped
 
 
 # ---- tools of threads -------------------------------------------------------------------------------------------
@@ -287,7 +311,8 @@ def private_time() -> Any:
 
 def thread_target(thread: threading.Thread) -> Any:
     """Return the function that the thread will run; its method `run` if `threading` has renamed the attribute."""
-    return getattr(thread, "_target", None) or thread.run
+    target = getattr(thread, "_target", None)
+    return thread.run if target is None else target
 
 
 @contextmanager

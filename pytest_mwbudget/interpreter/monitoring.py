@@ -19,6 +19,7 @@ from types import (
 )
 from typing import Any
 
+from .identity import is_a
 from .internals import is_instrumented
 
 TOOLS = range(6)
@@ -109,7 +110,7 @@ def _all_objects() -> list[object]:
         new = {id(one): one for one in frontier if id(one) not in seen and gc.is_tracked(one)}
         seen.update(new)
         found += new.values()
-        frontier = gc.get_referents(*(one for one in new.values() if type(one) not in _NOT_FOLLOWED))
+        frontier = gc.get_referents(*(one for one in new.values() if not is_a(one, *_NOT_FOLLOWED)))
     return found
 
 

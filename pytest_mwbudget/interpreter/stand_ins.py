@@ -6,16 +6,14 @@ function is a coroutine function, or wait for a future.
 
 from __future__ import annotations
 
-import asyncio
 import operator
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from inspect import isawaitable
-from types import CoroutineType, FunctionType, MethodType
+from types import CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any
 from weakref import finalize
 
-from .identity import identity
+from .identity import MISSING, bases, class_name, identity, is_a, is_awaitable, names_in, of_type
 
 
 def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -37,7 +35,7 @@ def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any]
         return original, stand_in
     found: Any = _new(_types.get((_CallableStandIn, identity(kind))) or _type_for(_CallableStandIn, kind))
     _set(found, "_mwbudget_original", original)
-    if type(function := kind.__call__) is not FunctionType:
+    if type(function := of_type(original, "__call__")) is not FunctionType:
         _set(found, "__call__", probe)
         return original, found
     probe.__dict__ = function.__dict__
@@ -50,12 +48,12 @@ def stand_in_for_awaitable(answer: Any, step: Callable[[Awaitable[Any]], Corouti
 
     Futures and objects that cannot be awaited have no steps and are returned as they are.
     """
-    if type(answer) is CoroutineType or isinstance(answer, Coroutine):
+    if type(answer) is CoroutineType or is_a(answer, Coroutine):
         return step(answer)
-    if not isawaitable(answer) or asyncio.isfuture(answer):
+    if not is_awaitable(answer) or of_type(answer, "_asyncio_future_blocking") is not MISSING:
         return answer
-    if isinstance(answer, Generator):
-        return step(answer)
+    if type(answer) is GeneratorType:
+        return step(answer)  # type: ignore[arg-type]
     found = _new(_types.get((_AwaitableStandIn, identity(type(answer)))) or _type_for(_AwaitableStandIn, type(answer)))
     _set(found, "_mwbudget_original", answer)
     _set(found, "_mwbudget_step", step)
@@ -166,13 +164,13 @@ _types: dict[tuple[type[_StandIn], int], type[_StandIn]] = {}
 
 def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
     """Return a subclass of `base` with the special methods of `kind`."""
-    body: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
+    body: dict[str, Any] = {"__slots__": (), "__doc__": names_in(kind).get("__doc__")}
     special = _SPECIAL.difference(vars(base))
-    for owner in reversed(kind.__mro__[:-1]):  # all have those of `object`
-        for name in vars(owner).keys() & special:
+    for owner in reversed(bases(kind)[:-1]):  # all have those of `object`
+        for name in names_in(owner).keys() & special:
             # A class that assigns None switches off an operation of its base.
-            body[name] = None if vars(owner)[name] is None else _forwarding(name)
-    found = _types[base, identity(kind)] = type(kind.__name__, (base,), body)
+            body[name] = None if names_in(owner)[name] is None else _forwarding(name)
+    found = _types[base, identity(kind)] = type(class_name(kind)[1].rpartition(".")[2], (base,), body)
     finalize(kind, _types.pop, (base, identity(kind)), None).atexit = False
     return found
 
@@ -180,10 +178,9 @@ def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
 def _forwarding(name: str) -> Callable[..., Any]:
     def forward(self: _StandIn, /, *arguments: Any, **named: Any) -> Any:
         original = self._mwbudget_original
-        kind = type(original)
-        method = next(vars(owner)[name] for owner in kind.__mro__ if name in vars(owner))
-        if hasattr(type(method), "__get__"):
-            method = method.__get__(original, kind)
+        method = of_type(original, name)
+        if of_type(method, "__get__") is not MISSING:
+            method = method.__get__(original, type(original))
         return method(*arguments, **named)
 
     return forward

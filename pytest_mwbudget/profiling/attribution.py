@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 from ..analysis import profile_stacks
@@ -18,7 +18,8 @@ from ..asgi.loops import Library
 from ..counting.charger import NOBODY, Lent
 from ..interpreter import internals
 from ..interpreter.code_patching import Function, twin
-from ..interpreter.coroutine_proxy import CoroutineProxy, awaiting
+from ..interpreter.coroutine_proxy import CoroutineProxy, awaiting, unproxied
+from ..interpreter.identity import MISSING, from_c
 from ..model.stack import Owner
 
 Marker: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -122,8 +123,10 @@ def _owner_within(awaited: Any) -> Owner:
     """Return the owner of the innermost marker in a chain of coroutines that await each other."""
     owner = NOBODY
     while awaited is not None:
-        code = getattr(awaited, "cr_code", None)
-        if code is not None and code.co_filename == profile_stacks.MARKER:
+        awaited = unproxied(awaited)
+        code = from_c(awaited, "cr_code")
+        if type(code) is CodeType and code.co_filename == profile_stacks.MARKER:
             owner = Owner(code.co_firstlineno)
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+        following = (from_c(awaited, name) for name in ("cr_await", "gi_yieldfrom"))
+        awaited = next((one for one in following if one is not MISSING), None)
     return owner

@@ -12,8 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 from ..asgi.app import Message, Receive, Scope, Send
+from ..asgi.callables import module_and_name
+from ..asgi.frameworks.reading import mapped, read
 from ..asgi.server import BODIES, TRAILERS
 from ..asgi.websocket import ACCEPTED, REFUSED, Step, is_disconnect
+from ..interpreter.identity import class_name
 from ..model.results import RequestLine
 
 # Containers of a scope that an app may change. Other values are shared, as the test's client shares them.
@@ -193,7 +196,7 @@ class Conversation(Messages):
 
 def copied(scope: Scope) -> Scope:
     """Copy a scope and the containers in it."""
-    return {key: copy.copy(value) if isinstance(value, CONTAINERS) else value for key, value in scope.items()}
+    return {key: copy.copy(value) if type(value) in CONTAINERS else value for key, value in scope.items()}
 
 
 def line_of(scope: Scope) -> RequestLine:
@@ -214,26 +217,25 @@ def route_of(scope: Scope) -> str:
     """
     route = scope.get("route")
     templates: Iterable[object] = (
-        getattr(route, "path_format", None),  # Starlette and FastAPI
-        getattr(route, "path", None),
+        read(route, "path_format"),  # Starlette and FastAPI
+        read(route, "path"),
         scope.get("path_template"),  # Litestar
     )
-    template = next((one for one in templates if isinstance(one, str) and one), None)
+    template = next((one for one in templates if type(one) is str and one), None)
     if template is not None:
         return f"{scope.get('root_path', '')}{template}"
     path: str = scope["path"]
-    for name, value in (scope.get("path_params") or {}).items():
+    for name, value in mapped(scope.get("path_params")).items():
+        if class_name(type(value))[0].partition(".")[0] not in sys.stdlib_module_names:
+            continue  # an object of the app
         # A value between two slashes or at the end; a path parameter may contain slashes.
         there = re.compile(rf"(?<=/){re.escape(str(value))}(?=/|$)")
         if len(there.findall(path)) == 1:
-            path = there.sub("{" + name + "}", path)
+            path = there.sub(f"{{{name}}}", path)
     return path
 
 
 def endpoint_of(scope: Scope) -> str:
     """Return the qualified name of the function or class that the router has chosen, empty if it has not noted it."""
-    endpoint: Any = scope.get("endpoint") or scope.get("route_handler")
-    if endpoint is None:
-        return ""
-    named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
-    return f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
+    chosen = (one for one in (scope.get("endpoint"), scope.get("route_handler")) if one is not None)
+    return next((".".join(module_and_name(one)) for one in chosen), "")

@@ -194,8 +194,9 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
             log(clock())
             try:
                 message = await ask(*arguments, **named)
-                body_over = isinstance(message, dict) and not (
-                    message.get("more_body", False) or message.get("type") in OPEN
+                # Not `isinstance`, nor a method that the class may override: the message may be an object of the app.
+                body_over = issubclass(type(message), dict) and not (
+                    dict.get(message, "more_body", False) or dict.get(message, "type") in OPEN
                 )
                 return message
             finally:
@@ -249,8 +250,9 @@ def _message_probes_inside(
             log(clock())
             try:
                 message = await ask(*arguments, **named)
-                body_over = isinstance(message, dict) and not (
-                    message.get("more_body", False) or message.get("type") in OPEN
+                # Not `isinstance`, nor a method that the class may override: the message may be an object of the app.
+                body_over = issubclass(type(message), dict) and not (
+                    dict.get(message, "more_body", False) or dict.get(message, "type") in OPEN
                 )
                 return message
             finally:

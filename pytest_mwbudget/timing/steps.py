@@ -18,6 +18,7 @@ from typing import Any
 from ..asgi import loops
 from ..interpreter import internals
 from ..interpreter.clocks import Clock
+from ..interpreter.identity import class_name, is_a
 from ..model.stack import ASIDE, SUSPENDED, Owner
 from .probe_code import Log
 
@@ -173,10 +174,10 @@ def _current(timeline: Log) -> Owner:
 def _stepped_by(callback: Callable[..., Any]) -> object | None:
     """Return the task of asyncio that a callback steps, None for another callback."""
     kind = type(callback)
-    if kind not in HOLDERS and kind.__name__ != STEP:
+    if kind not in HOLDERS and class_name(kind)[1] != STEP:
         return None
     task: object = callback.__self__  # type: ignore[attr-defined]
-    return task if issubclass(type(task), TASKS) else None
+    return task if is_a(task, *TASKS) else None
 
 
 def _logging(timeline: Log, clock: Clock) -> tuple[Callable[..., None], Callable[..., None]]:

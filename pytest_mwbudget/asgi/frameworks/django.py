@@ -24,10 +24,11 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ...errors import AppError
+from ...interpreter.identity import is_a
 from ...model.endpoint import FRAMEWORK, HANDLER, READ, RESPOND, ROUTING, SERIALIZE
-from ..callables import held_values
+from ..callables import held_values, module_and_name
 from .gates import Gate, hooks_of_call
-from .reading import callee_of, cell, defined, entered, inner_codes, is_a, items, layers_of, mapped, read
+from .reading import callee_of, cell, defined, entered, inner_codes, items, layers_of, mapped, read
 from .route import Route, parametrised, why_not
 from .seam import FrameworkLayer, Hook, Seam, framework_app
 
@@ -147,7 +148,7 @@ def _of_regex(pattern: str) -> str:
 def _why_not(path: str, view: object) -> str | None:
     if not parametrised(path) and _SPECIAL.search(path):
         return "a regular expression"
-    if str(getattr(view, "__module__", None)).startswith("django.contrib."):
+    if module_and_name(view)[0].startswith("django.contrib."):
         return "of django itself"
     return why_not(path, ())
 

@@ -11,10 +11,11 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 
+from ...interpreter.identity import is_a
 from ...model.endpoint import HANDLER, SERIALIZE, VALIDATE
 from ..callables import functions_called
 from .gates import Gate, hooks_of_callable
-from .reading import is_a, items, mapped, read
+from .reading import items, mapped, read
 from .seam import FrameworkLayer, Hook
 
 # The attribute in which a model of Pydantic has its validators.

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType, MethodType
+from types import AsyncGeneratorType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..callables import functions_called, is_function
@@ -126,7 +126,9 @@ def generator_code(manager: Any) -> object:
     in timed requests.
     """
     generator = getattr(manager, "gen", None)
-    code, frame = getattr(generator, "ag_code", None), getattr(generator, "ag_frame", None)
-    if code is None or frame is None or code.co_name != "contextmanager_in_threadpool":
+    if type(generator) is not AsyncGeneratorType:
+        return None
+    code, frame = generator.ag_code, generator.ag_frame
+    if frame is None or code.co_name != "contextmanager_in_threadpool":
         return code
     return getattr(getattr(frame.f_locals.get("cm"), "gen", None), "gi_code", code)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...interpreter.identity import is_a
 from ...model.endpoint import BACKGROUND, FRAMEWORK, HANDLER, READ, RESPOND, SERIALIZE, VALIDATE
 from .gates import Gate, generator_of, hooks_of_call
-from .reading import defined, is_a, items, read
+from .reading import defined, items, read
 from .seam import FrameworkLayer, Hook
 
 IN_THREAD = "it has sync_to_thread=True, so Litestar calls it in a thread"

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
-from ..callables import MISSING, functions_called, static, without_transparent_proxies
+from ...interpreter.identity import MISSING, is_a
+from ..callables import functions_called, static, without_transparent_proxies
 from .seam import FrameworkLayer
 
 
@@ -19,7 +20,7 @@ def read(owner: object, *names: str) -> object:
     """
     for name in names:
         found = static(owner, name)
-        if type(found) in (MemberDescriptorType, GetSetDescriptorType):
+        if is_a(found, MemberDescriptorType, GetSetDescriptorType):
             try:
                 found = found.__get__(owner, type(owner))  # type: ignore[attr-defined]
             except AttributeError:
@@ -38,11 +39,6 @@ def items(value: object) -> Sequence[object]:
 def mapped(value: object) -> Mapping[object, object]:
     """Return a dict as it is, an empty one for anything else. Look keys up with `get`: it may be a defaultdict."""
     return value if is_a(value, dict) else {}  # type: ignore[return-value]
-
-
-def is_a(value: object, *types: type) -> bool:
-    """Return whether the type of a value is one of these or a subclass. `isinstance` may run code of the value."""
-    return issubclass(type(value), types)
 
 
 def defined(module: str, *names: str) -> object:

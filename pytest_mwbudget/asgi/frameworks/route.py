@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..callables import module_and_name
+
 # The pages of the API's documentation, of an admin and the like are routes of these packages.
 PACKAGES = ("blacksheep", "fastapi", "falcon", "litestar", "quart", "sanic", "starlette")
 
@@ -22,7 +24,7 @@ def why_not(path: str, endpoints: Iterable[object]) -> str | None:
     """Say why a route cannot be requested, or need not be."""
     if parametrised(path):
         return "path parameters"
-    packages = {str(getattr(endpoint, "__module__", None)).partition(".")[0] for endpoint in endpoints}
+    packages = {module_and_name(endpoint)[0].partition(".")[0] for endpoint in endpoints}
     if own := packages.intersection(PACKAGES):
         return f"of {min(own)} itself"
     return None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .reading import callee_of, distinct, is_a, items, layers_of, mapped, read
+from ...interpreter.identity import is_a
+from .reading import callee_of, distinct, items, layers_of, mapped, read
 from .route import Route, why_not
 from .seam import Seam
 

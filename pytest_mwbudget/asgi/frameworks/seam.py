@@ -10,7 +10,8 @@ from types import FrameType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from ...interpreter.code_patching import Function
-from ..callables import MISSING, cell_value, functions_called, is_function, static
+from ...interpreter.identity import MISSING, bases, class_name
+from ..callables import cell_value, functions_called, is_function, static
 from .route import Route
 
 # By the top-level package of the app's type.
@@ -142,8 +143,8 @@ def routes_of_framework(app: object) -> Iterator[Route] | None:
 
 def _framework_of(app: object) -> ModuleType | None:
     """Return the module here for the framework that an app's type comes from."""
-    for cls in type(app).__mro__:
-        package = str(cls.__module__).partition(".")[0]  # a class may say anything
+    for cls in bases(type(app)):
+        package = class_name(cls)[0].partition(".")[0]
         if package in FRAMEWORKS:
             return importlib.import_module(f".{package}", __package__)
     return None

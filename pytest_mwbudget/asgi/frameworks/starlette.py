@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...interpreter.identity import is_a
 from ...model.endpoint import BACKGROUND, FRAMEWORK, HANDLER, READ, SERIALIZE
 from ..callables import static
 from .gates import Gate, hooks_of_callable, hooks_of_method
-from .reading import is_a
 from .seam import FrameworkLayer, Hook
 
 GATES = (

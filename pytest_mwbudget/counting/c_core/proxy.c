@@ -181,19 +181,21 @@ method_of(Proxy *self, PyObject *object, const char *name)
     return found;
 }
 
-/* The method throw or close of the stepped iterator; before the first step, of the object inside if it has a throw(),
-   as coroutines do. Other awaitables have nothing to end by then, and their close() may have another meaning. */
+/* The method throw or close of the stepped iterator; before the first step, of the object inside if its type has a
+   throw(), as that of coroutines does. Other awaitables have nothing to end by then, and their close() may have another
+   meaning. */
 static PyObject *
 ending(Proxy *self, const char *name)
 {
     if (self->steps != NULL) {
         return method_of(self, self->steps, name);
     }
-    PyObject *method = method_of(self, self->base.inner, "throw");
-    if (method != NULL && strcmp(name, "throw") != 0) {
-        Py_SETREF(method, method_of(self, self->base.inner, name));
+    PyObject *throws = method_of(self, (PyObject *)Py_TYPE(self->base.inner), "throw");
+    if (throws == NULL) {
+        return NULL;
     }
-    return method;
+    Py_DECREF(throws);
+    return method_of(self, self->base.inner, name);
 }
 
 /* Raise the exception that throw() was called with. */
@@ -312,8 +314,15 @@ proxy_class(PyObject *op, void *Py_UNUSED(closure))
     return Py_NewRef((PyObject *)Py_TYPE(((Wrapper *)op)->inner));
 }
 
+static PyObject *
+proxy_awaitable(PyObject *op, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((Proxy *)op)->base.inner);
+}
+
 static PyGetSetDef proxy_getset[] = {
     {"__class__", proxy_class, NULL, NULL, NULL},
+    {"_awaitable", proxy_awaitable, NULL, NULL, NULL},
     {0},
 };
 
