@@ -19,7 +19,15 @@ from ..config.settings import Settings
 from ..config.table import SETTINGS
 from ..errors import SettingError, tagged
 from ..limits.file import Limit, LimitsFile, Place, parsed
-from ..limits.judging import broken_counts, changed, judged, judged_with_seed, with_recorded, without_limits
+from ..limits.judging import (
+    broken_counts,
+    changed,
+    is_broken_count,
+    judged,
+    judged_with_seed,
+    with_recorded,
+    without_limits,
+)
 from ..limits.sections import Surroundings, chosen
 from ..model.request_keys import keyed
 from ..model.results import COUNTED, Quantity, Recorded, Result
@@ -249,9 +257,9 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
 
 
 def _broken(result: Result) -> Iterator[tuple[str, Quantity, float]]:
-    """Yield the counts above their limits: row, quantity, count."""
-    for one in result.recorded.limits if result.recorded else ():
-        if one.verdict == "fail" and one.quantity in COUNTED and one.value is not None:
+    """Yield the counts that are not within their limits: row, quantity, count."""
+    for one in filter(is_broken_count, result.recorded.limits if result.recorded else ()):
+        if one.value is not None:
             yield one.row, one.quantity, one.value
 
 
