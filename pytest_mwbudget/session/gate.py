@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +22,7 @@ from .configuration import (
     plugin_folder,
     saves_read,
     settings_of,
+    surveying,
     test_id,
     verbosity,
 )
@@ -81,6 +81,34 @@ def take_part(config: pytest.Config) -> None:
         config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
 
 
+def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Import and read what the tests of this run need, in the process that runs them, before the first one.
+
+    While a test runs, its file system may be a fake one, and a module that is imported then would work on it.
+    """
+    from . import client, hosted, profiles  # noqa: F401
+
+    if enforced(config):
+        from ..counting.backend import counting_backend
+        from ..interpreter.internals import thread_tools
+        from ..report import flamegraph, json, junit, terminal  # noqa: F401
+        from . import captured_output, own_requests  # noqa: F401
+
+        thread_tools()
+        counting_backend()
+        _shared_machine(config)
+    if hasattr(config.option, "parallel_threads"):
+        _keep_single_threaded(config, items)
+
+
+def _keep_single_threaded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Have pytest-run-parallel run a test in one thread if one request at a time is made for it."""
+    for item in items:
+        measured = surveying(config) or (enforced(config) and item.get_closest_marker("mw_budget") is not None)
+        if measured or "mw_budget" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.thread_unsafe(reason="mw-budget makes one request at a time"))
+
+
 def _times(item: pytest.Item) -> bool:
     """Whether a test takes the fixture or is marked, and is timed; with unusable settings it is not."""
     if _skipped(item):
@@ -106,18 +134,20 @@ def _skipped(item: pytest.Item) -> bool:
 
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
+    from ..timing.run import Environment
     from .client import MwBudget
     from .hosted import RequestItem, hosted
     from .profiles import Publisher
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
+    environment = environment_of(config) if enforced(config) else Environment()
     try:
         settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
     publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), environment_of(config), publisher, lambda: settings_of(item))
+    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
     if isinstance(item, RequestItem):
         client = hosted(request, client)
     item.stash[_client] = client
@@ -151,12 +181,12 @@ def _recording(item: pytest.Item) -> AbstractContextManager[None]:
 
 
 def environment_of(config: pytest.Config) -> Environment:
-    """Return what measurements of this run need from their surroundings."""
+    """Return what the measurements of a run that measures need from their surroundings."""
     from ..timing.run import Environment
     from ..timing.schedule import Schedule
     from .captured_output import set_apart
 
-    environment = Environment(
+    return Environment(
         machine=_shared_machine(config),
         progress=Progress(config),
         apart=lambda: set_apart(config),
@@ -165,8 +195,8 @@ def environment_of(config: pytest.Config) -> Environment:
         inside=figures_read(config) and config.stash.get(CHANGED, None) is None,
         saves=saves_read(config),
         schedule=config.stash.get(SCHEDULE, Schedule()),
+        turns=config.stash[_turns].measuring,
     )
-    return replace(environment, turns=config.stash[_turns].measuring) if enforced(config) else environment
 
 
 def turns_of(config: pytest.Config) -> Turns:
