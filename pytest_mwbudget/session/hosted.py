@@ -179,4 +179,4 @@ class HostedClient(MwBudget):
         self.unmatched, self.layers = missing, [layer.name for layer in layers]
         parts = unmatched_parts(settings.budgets, [part for _, part in stack.parts])
         of_others = [name for name in parts if name not in self.strict_parts]
-        return replace(settings, budgets=without_parts(without(settings.budgets, missing), of_others))
+        return settings.narrowed(without_parts(without(settings.budgets, missing), of_others))

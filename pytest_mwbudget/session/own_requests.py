@@ -134,11 +134,10 @@ class OwnRequests(MeasuredRequests):
         unjudged = _why_unjudged(caller.status, settings)
         wanted = settings
         if settings.limits is not None:
-            limits = None if unjudged else settings.limits.following(self.results, request.route)
-            wanted = replace(settings, limits=limits)
+            wanted = replace(settings, limits=settings.limits.following(self.results, request.route))
         if unjudged:
             brief_s = settings.max_time_s if self.environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
-            wanted = replace(wanted, budgets=Budgets(), max_time_s=brief_s)
+            wanted = replace(settings.narrowed(Budgets()), limits=None, max_time_s=brief_s)
 
         def choose(stack: Stack, settings: Settings) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
@@ -185,7 +184,7 @@ class OwnRequests(MeasuredRequests):
         names = set(unmatched(budgets, layers))
         self._unmatched = names if self._unmatched is None else self._unmatched & names
         self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
-        return replace(settings, budgets=without(budgets, names))
+        return settings.narrowed(without(budgets, names))
 
 
 def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:
