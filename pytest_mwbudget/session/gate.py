@@ -24,8 +24,10 @@ from .configuration import (
     settings_of,
     surveying,
     test_id,
+    time_limit_s,
     verbosity,
 )
+from .examples import has_examples, without_deadline
 from .limits import configure as configure_limits
 from .limits import rechecked
 from .markers import note_start
@@ -148,6 +150,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
     publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
     client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
+    client.examples, client.limit_s = has_examples(item), time_limit_s(item)
     if isinstance(item, RequestItem):
         client = hosted(request, client)
     item.stash[_client] = client
@@ -175,7 +178,9 @@ def _recording(item: pytest.Item) -> AbstractContextManager[None]:
         # A test may ask for the fixture at run time.
         lambda: item.stash.get(_client, None) is requests,
         config.stash.get(CLAIMS, None),
+        has_examples(item),
     )
+    requests.limit_s = time_limit_s(item)
     item.stash[_client] = requests
     return requests.recording()
 
@@ -233,7 +238,7 @@ class Gate:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""
         try:
-            with _recording(item):
+            with _recording(item), without_deadline(item) if _measures(item) else nullcontext():
                 outcome = yield from _explained(item, check_settings=True)
         finally:
             _recheck(item)
@@ -309,6 +314,10 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
         if entered(error):
             raise failure.with_traceback(error.__traceback__) from failure.__cause__
         raise_at(item, failure)
+
+
+def _measures(item: pytest.Item) -> bool:
+    return enforced(item.config) and _client in item.stash
 
 
 def _concerned(item: pytest.Item) -> bool:

@@ -142,8 +142,10 @@ class HostedClient(MwBudget):
         self.made += 1
         publish = self.publisher(self.made) if self.publisher else None
 
-        def measured(hosting: Hosting) -> Any:
-            return measure(host.app, request, self.settings, self.environment, publish, hosting, self._choose)
+        async def measured(hosting: Hosting) -> Any:
+            with self.in_time() as environment:
+                found = await measure(host.app, request, self.settings, environment, publish, hosting, self._choose)
+            return self.noted(found, environment)
 
         try:
             measurement = with_note_of(self.app, host.run(measured))
