@@ -47,6 +47,7 @@ REASONS = (
     "no-budget",
     "left-out",
     "active-tool",
+    "varying-count",
     "uncountable",
 )
 BLOCK = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

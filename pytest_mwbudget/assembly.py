@@ -427,15 +427,15 @@ class Findings:
         if self.stack.displaced or self.stack.changing:
             return Judged(bound, "undecided", self._why_disturbed)
         own = rows.get(bounded.layer.index)
+        found = own.range_of(quantity) if own else None
         why = self.counted.report.why.get(quantity) or (own.why.get(quantity) if own else None)
-        if why is not None:
+        if why is not None and found is None:
             said = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
             return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else said)
         others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
         neighbour = next(map(rows.get, others), None)
-        judgement = verdicts.judge_counted(
-            bounded, quantity, own.of(quantity) if own else None, neighbour.of(quantity) if neighbour else None
-        )
+        both = neighbour.range_of(quantity) if neighbour else None
+        judgement = verdicts.judge_counted(bounded, quantity, found, both)
         return Judged(bound, judgement.verdict, judgement.reason)
 
     def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:

@@ -85,7 +85,7 @@ async def send_once(app: ASGIApp, request: Opening, settings: Settings) -> Measu
             return Measurement(
                 request=caller.template.line,
                 status=exchange.status,
-                response=exchange.response(_http_of(request)),
+                response=exchange.response(http_of(request)),
                 answers=_answers(exchange),
                 loop=caller.loop.name,
             )
@@ -110,7 +110,7 @@ async def measure(
     with _alone(), threads_untraced() as hooks:
         async with _running(app, request, settings, hosting) as caller:
             exchange = await _first_call(caller, settings, hosting)
-            response, answers = exchange.response(_http_of(request)), _answers(exchange)
+            response, answers = exchange.response(http_of(request)), _answers(exchange)
             del exchange  # a large body is not held twice
             with _undisturbed(caller, environment, hooks) as foreign_tools:
                 result = await _measured(caller, settings, environment, foreign_tools, publish, choose)
@@ -276,7 +276,8 @@ async def _running(
             yield caller(state)
 
 
-def _http_of(request: Opening) -> httpx.Request:
+def http_of(request: Opening) -> httpx.Request:
+    """Return the request, of a connection the one that opens it."""
     return request.request if isinstance(request, BuiltConnection) else request
 
 

@@ -13,6 +13,8 @@ import pytest
 from .config import table
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from .session.client import MwBudget
 
 
@@ -81,12 +83,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("mw_budget")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> Generator[None, None, None]:
     # Hooks round each test are registered only if a test needs them: otherwise every test would pay for them.
-    if _used(session.items):
-        from .session.gate import take_part
+    if _used(session.items) or session.config.getoption("mw_budget_survey"):
+        from .session.gate import prepare, take_part
 
         take_part(session.config)
+        prepare(session.config, session.items)
+    return (yield)
 
 
 def _used(items: list[pytest.Item]) -> bool:

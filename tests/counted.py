@@ -44,6 +44,7 @@ def counted(
     loop: LoopName = "asyncio",
     method: str = "GET",
     schedule: Schedule | None = None,
+    settings: Settings = COUNT_ONLY,
     **options: Any,
 ) -> Measurement:
     """Count a request without timing."""
@@ -51,7 +52,7 @@ def counted(
         pytest.importorskip(loop)
     request = build_request(method, url, options)
     environment = Environment(schedule=schedule or Schedule())
-    return loops.run(loop, lambda: engine.measure(app, request, COUNT_ONLY, environment))
+    return loops.run(loop, lambda: engine.measure(app, request, settings, environment))
 
 
 def counts(measurement: Measurement, name: str) -> Counts:

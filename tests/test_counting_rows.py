@@ -42,6 +42,18 @@ def test_what_varies_has_its_least_its_most_and_what_a_request_really_had() -> N
     assert not found.exact
 
 
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [([3] * 21, None), ([3] * 20 + [9], (3, 3)), ([1] * 3 + [5] * 15 + [9] * 3, (1, 9)), ([2, 1, 9], (1, 9))],
+)
+def test_the_range_of_what_varies_is_without_strays(numbers: list[int], expected: tuple[int, int] | None) -> None:
+    charges = [charged({0: {"a": number}}, tasks={0: Counter({"t": number})}) for number in numbers]
+    found = row_counts(charges, [0], {})
+    assert found.ranges == ({"objects": expected, "tasks": expected} if expected else {})
+    assert found.range_of("tasks") == expected or not expected
+    assert "objects" not in row_counts(charges, [0], {"objects": "a reason"}).ranges
+
+
 def test_a_row_of_several_owners_has_them_all() -> None:
     found = row_counts([charged({0: {"a": 1}, 1: {"a": 2, "b": 1}}, tasks={1: Counter({"t": 1})})], [0, 1], {})
     assert found.objects == Count(4, 4, 4, {"a": 3, "b": 1})

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import StreamingResponse
 
 from pytest_mwbudget.asgi import loops
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.counting import events, executed
 from pytest_mwbudget.counting.attribution import Charging
 from pytest_mwbudget.counting.backend import counting_backend
@@ -29,11 +31,13 @@ from pytest_mwbudget.counting.rows import DIFFERS, same_number
 from pytest_mwbudget.interpreter.clocks import perf_counter_ns
 from pytest_mwbudget.interpreter.code_patching import PROBE_FILE
 from pytest_mwbudget.interpreter.monitoring import free_tool, tool_at_work
-from pytest_mwbudget.model.results import EXECUTED, Counts, LoopName
+from pytest_mwbudget.model.results import EXECUTED, Counts, LoopName, Verdict
 from pytest_mwbudget.model.stack import HARNESS, Owner
+from pytest_mwbudget.report.json import from_json, to_json
+from pytest_mwbudget.report.terminal import failure
 
 from .apps import App, Noop, caller, discovered, hello, needs, respond
-from .counted import LOOPS, PassThrough, SpawnsInAGroup, basic, counted, counts, every_loop, number
+from .counted import COUNT_ONLY, LOOPS, PassThrough, SpawnsInAGroup, basic, counted, counts, every_loop, number
 
 needs_executed = needs(*EXECUTED)
 PACE = Pace(agreeing=5, most=40, limit_ns=5_000_000_000)
@@ -370,6 +374,23 @@ def test_a_row_whose_requests_differ_is_unknown_and_the_others_are_not() -> None
     assert found.ledger is not None
     assert found.ledger.total.bytecodes is None
     assert not any("bytecodes" in note for note in found.notes)
+
+
+@needs_executed
+@pytest.mark.parametrize(("most", "verdict"), [(0, "fail"), (1_000_000, "pass"), (None, "undecided")])
+def test_a_row_whose_requests_differ_is_judged_by_their_range(most: int | None, verdict: Verdict) -> None:
+    app, noop = Noop(Plain(hello, alternating(1, 40))), {"Noop": {"bytecodes": None}}
+    if most is None:
+        most = sum(counts(counted(app), "Plain").ranges["bytecodes"]) // 2
+    found = counted(app, settings=replace(COUNT_ONLY, budgets=Budgets({"bytecodes": most}, noop)))
+    judged = found.layer("Plain").judged["bytecodes"]
+    assert judged.verdict == found.verdict == verdict
+    assert ("varying-count" in (judged.reason or "")) == (verdict == "undecided")
+    read = from_json(to_json(found, "test")).layer("Plain")
+    assert read.counts is not None
+    low, high = read.counts.ranges["bytecodes"]
+    text = f"Plain {low} to {high} bytecode instructions, budget 0" if verdict == "fail" else ""
+    assert failure(found, 79).startswith(f"GET /: {text}")
 
 
 @needs_executed

@@ -20,7 +20,7 @@ from pytest_mwbudget.limits.sections import Surroundings, chosen
 from pytest_mwbudget.limits.updating import Measured, Rules, joined, rounded_up, unused_places, updated
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Quantity
+from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Counts, Quantity
 
 from .test_report_json import RESULT
 
@@ -186,8 +186,28 @@ def test_each_row_is_judged_by_its_limits() -> None:
     }
     del limits[place(row="Mount", quantity="objects")]
     found = {(one.row, one.quantity): (one.verdict, one.value) for one in judged(RESULT, limits, CPU)}
-    assert found["GZipMiddleware", "objects"] == ("fail", 5)
+    assert found["GZipMiddleware", "objects"] == ("undecided", 5)  # 4 to 7
     assert found["GZipMiddleware", "tasks"] == ("pass", 1)
+
+
+@pytest.mark.parametrize("row", ["(outside)", "GZipMiddleware", "(endpoint)", "(total)"])
+@pytest.mark.parametrize(("most", "verdict"), [(299, "fail"), (300, "undecided"), (399, "undecided"), (400, "pass")])
+def test_a_count_without_a_typical_number_is_judged_by_its_range_in_every_row(
+    row: str, most: int, verdict: str
+) -> None:
+    def varies(counts: Counts | None) -> Counts | None:
+        return counts and replace(counts, bytecodes=None, ranges={"bytecodes": (300, 400)})
+
+    ledger = RESULT.ledger
+    assert ledger is not None
+    result = replace(
+        RESULT,
+        layers=tuple(replace(one, counts=varies(one.counts)) for one in RESULT.layers),
+        ledger=replace(ledger, **{one: varies(getattr(ledger, one)) for one in ("outside", "endpoint", "total")}),  # type: ignore[arg-type]
+    )
+    (found,) = judged(result, {place(row=row, quantity="bytecodes"): Limit(most)}, CPU)
+    assert (found.verdict, found.value) == (verdict, 300)
+    assert "300 to 400" in (found.reason or "") if verdict == "undecided" else found.reason is None
 
 
 def test_a_time_is_judged_by_its_interval() -> None:

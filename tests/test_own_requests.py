@@ -159,11 +159,13 @@ class Reports:
     """A pytest plugin that keeps what a run measured and what it left out."""
 
     measured: list[tuple[str, str, str | None]] = field(default_factory=list)
+    timed: list[str] = field(default_factory=list)
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for one in getattr(report, "mw_budget", ()):
             self.measured.append((_name(one["nodeid"]), _line(one["request"]), one["verdict"]))
+            self.timed += [] if one["seconds"] is None else [_line(one["request"])]
         for one in getattr(report, "mw_budget_left_out", ()):
             self.left_out.append((_name(one["nodeid"]), _line(one["request"]), one["reason"]))
 
@@ -548,6 +550,38 @@ def test_an_error_status_is_measured_and_not_judged(suite: Suite) -> None:
     found.says("Not judged: it answered 404; expect_status=404 in the marker judges it. [not-judged]")
     found.says("Not judged: it answered 200, not 404. [not-judged]")
     found.says("none of its requests was judged (GET /nowhere: it answered 404; *) [left-out]")
+
+
+@pytest.mark.parametrize(
+    ("budgets", "timed"),
+    [
+        ("tasks=0", []),
+        ("layers={'Noop': {'tasks': 0}}", []),
+        ("us=10_000", ["GET /nowhere", "GET /health"]),
+    ],
+)
+def test_a_request_that_is_not_judged_is_timed_only_beside_budgets_of_time(
+    suite: Suite, budgets: str, timed: list[str]
+) -> None:
+    found = suite.run(
+        f"""
+        # Its health route is past the layer of a budget: nothing of it is judged.
+        past = Starlette(routes=[Route("/health", ok)])
+
+        @pytest.mark.mw_budget({budgets})
+        class TestRoutes:
+            def test_error(self):
+                assert TestClient(app).get("/nowhere").status_code == 404
+
+            def test_named(self):
+                assert TestClient(app).get("/health").status_code == 200
+                assert TestClient(past).get("/health").status_code == 200
+        """,
+        "-v",
+    )
+    found.assert_outcomes(passed=2)
+    assert found.reports.lines == ["GET /nowhere", "GET /health", "GET /health"]
+    assert [*dict.fromkeys(found.reports.timed)] == timed
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pytest_mwbudget.config.checks
-from pytest_mwbudget.config.budgets import Budgets
+from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.results import BUDGETED, COUNTED, RPS_SHARE, TAILS
@@ -384,3 +384,14 @@ def test_the_startup_timeout_is_for_the_configuration_only() -> None:
 
 def test_a_wrong_value_that_is_overridden_does_not_matter() -> None:
     assert merge([{"us": 10}], {"us": "fifty"}).budgets.default == {"us": 10}
+
+
+@pytest.mark.parametrize("timed", [None, True, False])
+@pytest.mark.parametrize("default", [{}, {"us": 50}, {"tasks": 0}])
+def test_what_is_not_timed_for_all_budgets_is_not_timed_for_some(timed: bool | None, default: Bounds) -> None:
+    settings = Settings(Budgets(default), timed=timed)
+    for budgets in (Budgets(), Budgets({"objects": 1}), Budgets({"us": 1})):
+        narrowed = settings.narrowed(budgets)
+        assert narrowed.budgets == budgets
+        assert not narrowed.need_clock or settings.need_clock
+        assert narrowed.need_clock == (settings.need_clock and Settings(budgets, timed=timed).need_clock)

@@ -15,9 +15,9 @@ import pytest
 import starlette.middleware.base  # noqa: F401
 
 import pytest_mwbudget.session.survey
+from pytest_mwbudget.session.configuration import time_limit_s
 from pytest_mwbudget.session.survey import (
     LOOKS,
-    time_limit_s,
 )
 
 from .apps import FAST, LEAN, Scheduled

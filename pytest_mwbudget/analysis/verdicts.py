@@ -11,7 +11,7 @@ from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.messages import FEWEST_MESSAGES
 from ..model.remedies import MAX_TIME, TimeOption
-from ..model.results import TAILS, Count, Effort, Frame, Judged, Quantity, Verdict
+from ..model.results import TAILS, Effort, Frame, Judged, Quantity, Range, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, is_narrow, rows_of, told_by
@@ -150,13 +150,19 @@ def _unless_explained(judgement: Judgement, together: Together | None, of_all: J
 # ---- counts -----------------------------------------------------------------------------------------------------
 
 
-def judge_count(count: Count, most: float) -> Judgement:
-    """Judge the typical count, which is never undecided."""
-    return Judgement("pass" if count.count <= most else "fail")
+def judge_count(found: Range, most: float) -> Judgement:
+    """Judge a count by the range of most requests: undecided if the budget is in it."""
+    low, high = found
+    if low <= most < high:
+        return Judgement(
+            "undecided",
+            tagged(f"most requests have {low} to {high}, and the budget of {most:g} is in this range", "varying-count"),
+        )
+    return Judgement("pass" if high <= most else "fail")
 
 
-def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neighbour: Count | None) -> Judgement:
-    """Judge a layer's budget of a count.
+def judge_counted(bounded: Bounded, quantity: Quantity, own: Range | None, neighbour: Range | None) -> Judgement:
+    """Judge a layer's budget of a count by its range.
 
     `own` is None for a layer that is merged with a neighbour: it passes if both together keep its budget.
     """
@@ -165,7 +171,7 @@ def judge_counted(bounded: Bounded, quantity: Quantity, own: Count | None, neigh
         shared = bounded.together.bounds.get(quantity) if bounded.together else None
         of_all = None if shared is None else judge_count(own, shared)
         return _unless_explained(judge_count(own, bound), bounded.together, of_all)
-    if neighbour is not None and neighbour.count <= bound:
+    if neighbour is not None and judge_count(neighbour, bound).verdict == "pass":
         return Judgement("pass")
     return _merged(bounded.layer)
 

@@ -6,11 +6,13 @@ AsyncioLoop and TrioLoop have the same methods.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..errors import MeasurementError
@@ -29,6 +31,7 @@ Extend: TypeAlias = Callable[[Seconds], None]
 _T = TypeVar("_T")
 # A test may patch asyncio.sleep, and count its calls.
 _sleep = asyncio.sleep
+_wait_for = asyncio.wait_for.__code__
 
 
 class OutOfTimeError(Exception):
@@ -111,6 +114,17 @@ class AsyncioLoop:
                 raise OutOfTimeError from None
             raise  # the app's own
 
+    def time_limited(self) -> bool:
+        """Return whether a deadline of anyio ends the running task at some time, or a limit of asyncio a task."""
+        anyio, tasks = sys.modules.get("anyio"), asyncio.all_tasks(self.loop)
+        if anyio is not None and anyio.current_effective_deadline() < math.inf:
+            return True
+        if any(map(_in_wait_for, self.coroutines())):  # which has no `asyncio.timeout` before Python 3.12
+            return True
+        # A task does not know its limits, and the timers of uvloop cannot be listed.
+        limits = [one for one in gc.get_objects() if type(one) is asyncio.Timeout and one.when() is not None]
+        return any(getattr(one, "_task", None) in tasks and "[active]" in repr(one) for one in limits)
+
     def cancelling(self) -> bool:
         """Return whether the running task was asked to end with `asyncio.CancelledError`."""
         task = asyncio.current_task()
@@ -132,6 +146,15 @@ class AsyncioLoop:
         except asyncio.CancelledError:
             if not cut:
                 raise
+
+
+def _in_wait_for(coroutine: object) -> bool:
+    """Return whether a coroutine is suspended in `asyncio.wait_for`."""
+    while type(coroutine) is CoroutineType:
+        if coroutine.cr_code is _wait_for:
+            return True
+        coroutine = coroutine.cr_await
+    return False
 
 
 class TrioLoop:
@@ -224,6 +247,10 @@ class TrioLoop:
                 sleeper.end()
         if scope.cancelled_caught:
             raise OutOfTimeError
+
+    def time_limited(self) -> bool:
+        """Return whether a deadline ends the running task at some time."""
+        return bool(self.trio.current_effective_deadline() < math.inf)
 
     def cancelling(self) -> bool:
         """Return False: trio cancels with an exception of its own."""

@@ -6,10 +6,12 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from importlib import metadata
+from contextlib import suppress
+from email import message_from_string
 from pathlib import PurePath
 from types import CodeType, MethodType
 
+from ..interpreter.files import REAL
 from ..interpreter.identity import class_name
 from ..model.places import is_own, site_of
 from ..model.stack import Origin
@@ -56,7 +58,7 @@ def _file_of_module(name: str) -> str:
 def _short(file: str) -> str:
     """Return a file below the working directory relative to it, another one as it is."""
     try:
-        return file.removeprefix(os.getcwd() + os.sep)
+        return file.removeprefix(f"{REAL.os.getcwd()}{os.sep}")
     except OSError:  # the test has removed it
         return file
 
@@ -82,7 +84,16 @@ def _distribution(file: str) -> str | None:
 
 def _installers(site: str, path: str) -> Iterator[str]:
     """Yield the names of the distributions whose record has the path. Several share a namespace package."""
-    for distribution in metadata.distributions(path=[site]):
-        # Not `distribution.files`, which parses every line of every record.
-        if f"\n{path}," in f"\n{distribution.read_text('RECORD') or ''}":
-            yield distribution.name
+    # Not by `importlib.metadata`, which reads the files of a fake file system.
+    for name in REAL.os.listdir(site) if REAL.os.path.isdir(site) else ():
+        record = _text(f"{site}/{name}/RECORD") if name.endswith(".dist-info") else ""
+        if f"\n{path}," in f"\n{record}":
+            yield message_from_string(_text(f"{site}/{name}/METADATA"))["Name"]
+
+
+def _text(file: str) -> str:
+    """Return the text of a file, empty if it cannot be read."""
+    with suppress(OSError), REAL.open(file, encoding="utf-8") as lines:
+        text: str = lines.read()
+        return text
+    return ""

@@ -7,7 +7,7 @@ command line, the configuration, the default. `None` in a marker removes the val
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ..errors import SettingError, near_miss
@@ -103,6 +103,10 @@ class Settings:
         if self.limits is None:
             return self.budgets.need_clock
         return self.budgets.bound_time or self.limits.timed
+
+    def narrowed(self, budgets: Budgets) -> Settings:
+        """Return the settings with some of their budgets. What is not timed for all of them is not timed for some."""
+        return replace(self, budgets=budgets, timed=self.timed if self.need_clock else False)
 
 
 _FIELDS: dict[str, str] = {one.name: one.metadata["setting"] for one in fields(Settings) if one.metadata}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median_low
 from typing import Any, TypeAlias
 
-from ..model.results import EXECUTED, PROCESS_WIDE, Count, CountedQuantity, Counts
+from ..model.results import COUNTED, EXECUTED, PROCESS_WIDE, Count, CountedQuantity, Counts, Range
 from ..model.stack import Owner
 from .executed import Executed
 from .run import RequestCharges
 
 Kinds: TypeAlias = Mapping[str, int]
-ALLOCATIONS, BYTES, SUSPENSIONS = 1, 2, 3
+
+# Where `RequestCharges` has each number: its field of kinds, its place in a tally, its field of messages.
+KINDS = {"objects": "types", "tasks": "tasks", "threads": "threads", "retained": "retained"}
+TALLIES = {"allocations": 1, "bytes": 2, "suspensions": 3}
+MESSAGES = ("received", "sent")
 # One request in this many may execute something else than the others, as one in which a cache was renewed.
 STRAY_ONE_IN = 10
 NOTHING = Executed()
@@ -38,32 +42,22 @@ def row_counts(
     if reason is not None:
         why = {quantity: reason for quantity in PROCESS_WIDE if quantity not in why_not}
     why_not = {**why_not, **why}
-    ran: dict[str, Any] = {}
+    kinds = {name: [_merged(getattr(one, field), own) for one in charges] for name, field in KINDS.items()}
+    numbers = {name: [sum(one.values()) for one in values] for name, values in kinds.items()}
+    numbers |= {
+        name: [sum(one.tallies[owner][place] for owner in own) for one in charges] for name, place in TALLIES.items()
+    }
+    numbers |= {name: [sum(getattr(one, name)[owner] for owner in own) for one in charges] for name in MESSAGES}
+    counts: dict[str, Any] = {name: _count(values) for name, values in numbers.items()}
+    counts |= {name: replace(counts[name], kinds=_typical(values)) for name, values in kinds.items()}
     for quantity, values in _executed(executed, own).items():
-        if quantity not in why_not:
-            ran[quantity] = same_number(values)
-            if ran[quantity] is None:
-                why[quantity] = f"{DIFFERS}: {min(values)} to {max(values)}"
-
-    def number(of: Callable[[RequestCharges, Owner], int]) -> Count:
-        return _count([sum(of(one, owner) for owner in own) for one in charges])
-
-    def kinds(of: Callable[[RequestCharges], Mapping[Owner, Kinds]]) -> Count:
-        return _count_by_kind([_merged(of(one), own) for one in charges])
-
-    return Counts(
-        objects=None if "objects" in why_not else kinds(lambda one: one.types),
-        allocations=None if "allocations" in why_not else number(lambda one, owner: one.tallies[owner][ALLOCATIONS]),
-        bytes=None if "bytes" in why_not else number(lambda one, owner: one.tallies[owner][BYTES]),
-        tasks=kinds(lambda one: one.tasks),
-        threads=kinds(lambda one: one.threads),
-        retained=None if "retained" in why_not else kinds(lambda one: one.retained),
-        received=number(lambda one, owner: one.received[owner]),
-        sent=number(lambda one, owner: one.sent[owner]),
-        suspensions=number(lambda one, owner: one.tallies[owner][SUSPENSIONS]),
-        why=why,
-        **ran,
-    )
+        numbers[quantity], counts[quantity] = values, same_number(values)
+        if counts[quantity] is None and quantity not in why_not:
+            why[quantity] = f"{DIFFERS}: {min(values)} to {max(values)}"
+    counts |= {quantity: None for quantity in PROCESS_WIDE if quantity in why_not}
+    known: list[str] = [quantity for quantity in COUNTED if quantity in numbers and quantity not in why_not]
+    ranges = {name: without_strays(numbers[name]) for name in known if min(numbers[name]) != max(numbers[name])}
+    return Counts(**counts, why=why, ranges=ranges)
 
 
 def _executed(executed: Executed, owners: Sequence[Owner]) -> dict[CountedQuantity, list[int]]:
@@ -73,6 +67,12 @@ def _executed(executed: Executed, owners: Sequence[Owner]) -> dict[CountedQuanti
         for place, quantity in enumerate(EXECUTED)
         if executed.requests
     }
+
+
+def without_strays(values: Sequence[int]) -> Range:
+    """Return the ends of what is left without the lowest and the highest tenth."""
+    strays, ordered = len(values) // STRAY_ONE_IN, sorted(values)
+    return ordered[strays], ordered[-1 - strays]
 
 
 def same_number(values: Sequence[int]) -> Count | None:
@@ -108,17 +108,10 @@ def _count(values: Sequence[int]) -> Count:
 
 
 def _typical(values: Sequence[Kinds]) -> Kinds:
-    if all(kinds == values[0] for kinds in values):  # usual, and much faster than a median for each kind
-        return values[0]
-    return {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
-
-
-def _count_by_kind(values: Sequence[Kinds]) -> Count:
-    if not any(values):
-        return Count(0, 0, 0)
-    total = _count([sum(kinds.values()) for kinds in values])
-    typical = _typical(values)
-    ordered = sorted(
-        ((kind, number) for kind, number in typical.items() if number), key=lambda pair: (-pair[1], pair[0])
+    """Return the kinds of the typical request with their numbers, the most frequent first."""
+    typical = values[0]
+    if not all(kinds == typical for kinds in values):  # rare, and much slower
+        typical = {kind: median_low([kinds.get(kind, 0) for kinds in values]) for kind in set().union(*values)}
+    return dict(
+        sorted(((kind, number) for kind, number in typical.items() if number), key=lambda pair: (-pair[1], pair[0]))
     )
-    return replace(total, kinds=dict(ordered))

@@ -1,4 +1,4 @@
-"""Everything that depends on CPython: code patching, stand-ins, foreign tools, clocks that no test can freeze.
+"""Everything that depends on CPython: code patching, stand-ins, foreign tools, real clocks, real files.
 
 `internals` holds each assumption about the interpreter with its self-check.
 

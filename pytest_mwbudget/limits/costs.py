@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
-from ..model.results import Count, Counts, Quantity, Result
+from ..model.results import COUNTED, Count, Counts, Quantity, Range, Result
 
+Figure: TypeAlias = Count | Estimate
 # The figures of a row that are known.
-Figures: TypeAlias = Mapping[str, "Count | Estimate"]
+Figures: TypeAlias = Mapping[str, Figure]
 
 
 def counts_of(result: Result, row: str) -> Counts | None:
     """Return the counts of a row by its name, None if it has none."""
     return next((one.counts for one in result.rows() if one.name == row), None)
+
+
+def range_of(result: Result, row: str, quantity: Quantity) -> Range | None:
+    """Return the range by which a count is judged, None if it is not known or the quantity is a time."""
+    counts = counts_of(result, row) if quantity in COUNTED else None
+    return counts.range_of(quantity) if counts else None
 
 
 def figures(result: Result) -> dict[str, Figures]:
@@ -41,7 +48,7 @@ class Cost:
     high: float
 
     @classmethod
-    def of(cls, figure: Count | Estimate) -> Cost:
+    def of(cls, figure: Figure) -> Cost:
         """Return the cost that one process has seen."""
         typical = figure.count if isinstance(figure, Count) else figure.estimate
         return cls(typical, typical, figure.low, figure.high)
@@ -82,7 +89,7 @@ def costs(result: Result, quantities: Iterable[Quantity]) -> dict[str, dict[Quan
     }
 
 
-def _certain(figure: Count | Estimate | None, result: Result) -> bool:
+def _certain(figure: Figure | None, result: Result) -> bool:
     if not isinstance(figure, Estimate):
         return figure is not None
     return result.slowdown == 1 and figure.half_width <= room_us(figure.estimate)

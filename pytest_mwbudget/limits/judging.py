@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from ..analysis.verdicts import judge
+from ..analysis.verdicts import judge, judge_count
 from ..errors import tagged
 from ..model.estimate import Estimate
-from ..model.results import COUNTED, Count, Quantity, Recorded, RecordedLimit, Result, worst
+from ..model.results import COUNTED, Count, Quantity, Range, Recorded, RecordedLimit, Result, worst
 from ..model.stack import TOTAL
-from .costs import Figures, counts_of, figures
+from .costs import Figure, Figures, counts_of, figures, range_of
 from .file import Limit, Place
 from .sections import Surroundings, python_of
 
@@ -33,11 +33,10 @@ def judged(
         if why is not None:
             yield RecordedLimit(row, quantity, None, limit.most, "undecided", why)
             continue
-        figure = known[row][quantity]
-        if isinstance(figure, Count):
-            yield _count_judged(place, figure, limit)
+        if (found := range_of(result, row, quantity)) is not None:
+            yield _count_judged(place, known.get(row, {}).get(quantity), found, limit)
         else:
-            yield _time_judged(place, figure, limit, result, crowded)
+            yield _time_judged(place, known[row][quantity], limit, result, crowded)
 
 
 def _why_not(
@@ -55,7 +54,7 @@ def _why_not(
     inside = [report.name for report in result.layers if report.layer.merged_with == row]
     if row in merged and any(place.row in inside for place in limits):
         return tagged(f"{' and '.join(inside)} is measured together with it, and was not when the limit was", "merged")
-    if quantity in known:
+    if quantity in known or range_of(result, row, quantity) is not None:
         return None
     if result.disturbed is not None:
         return tagged(result.disturbed, "active-tool")
@@ -66,13 +65,15 @@ def _why_not(
     return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
 
 
-def _count_judged(place: Place, figure: Count, limit: Limit) -> RecordedLimit:
-    verdict = "pass" if figure.count <= limit.most else "fail"
-    return RecordedLimit(place.row, place.quantity, figure.count, limit.most, verdict)  # type: ignore[arg-type]
+def _count_judged(place: Place, figure: Figure | None, found: Range, limit: Limit) -> RecordedLimit:
+    """Judge a count by its range. Where no number is typical, the lowest one is shown."""
+    judgement, typical = judge_count(found, limit.most), figure.count if isinstance(figure, Count) else found[0]
+    return RecordedLimit(place.row, place.quantity, typical, limit.most, judgement.verdict, judgement.reason)
 
 
-def _time_judged(place: Place, figure: Estimate, limit: Limit, result: Result, crowded: str | None) -> RecordedLimit:
+def _time_judged(place: Place, figure: Figure, limit: Limit, result: Result, crowded: str | None) -> RecordedLimit:
     limit_us = 0.0 if place.row == TOTAL or result.floor_us is None else result.floor_us
+    assert isinstance(figure, Estimate)
     found = judge(figure, limit.most, limit_us=limit_us, slowdown=result.slowdown or 1.0)
     verdict, reason = found.verdict, found.reason
     if found.time_tells:
@@ -96,9 +97,13 @@ def with_undecided(result: Result, why: str) -> Result:
 
 
 def broken_counts(result: Result) -> bool:
-    """Whether a count is above its limit."""
-    limits = result.recorded.limits if result.recorded else ()
-    return any(limit.verdict == "fail" and limit.quantity in COUNTED for limit in limits)
+    """Whether a count is not within its limit."""
+    return any(map(is_broken_count, result.recorded.limits if result.recorded else ()))
+
+
+def is_broken_count(limit: RecordedLimit) -> bool:
+    """Whether the limit is of a count that is known and not within it in most requests."""
+    return limit.verdict != "pass" and limit.quantity in COUNTED and limit.value is not None
 
 
 def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
@@ -108,12 +113,12 @@ def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
     so.
     """
     assert result.recorded is not None
-    known, limits, kept = figures(again), list[RecordedLimit](), list[str]()
+    limits, kept = list[RecordedLimit](), list[str]()
     for limit in result.recorded.limits:
-        other = known.get(limit.row, {}).get(limit.quantity) if limit.verdict == "fail" else None
-        if isinstance(other, Count) and other.count <= limit.limit:
-            limits.append(replace(limit, verdict="pass"))
-            kept.append(f"{limit.quantity} of {limit.row} ({limit.value:g} here, {other.count} there)")
+        other = range_of(again, limit.row, limit.quantity) if is_broken_count(limit) else None
+        if other is not None and judge_count(other, limit.limit).verdict == "pass":
+            limits.append(replace(limit, verdict="pass", reason=None))
+            kept.append(f"{limit.quantity} of {limit.row} ({limit.value:g} here, {other[1]} there)")
         else:
             limits.append(limit)
     judged = with_recorded(result, replace(result.recorded, limits=tuple(limits)))

@@ -34,6 +34,8 @@ CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
 ]
 Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message", "p95_us", "p99_us", "rps_share"] | CountedQuantity
+# The lowest and the highest number of most requests.
+Range: TypeAlias = tuple[int, int]
 # The rows that are no layers, which can have a budget of time.
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: tuple[Frame, ...] = get_args(Frame)
@@ -89,6 +91,8 @@ class Counts:
     - `bytecodes`: bytecode instructions executed; `calls`: made by them; `py_calls`: Python functions entered
     - `own_types`: types of objects that no other row created
     - `why`: the reason for each quantity that could be counted in other rows, but not in this one
+    - `ranges`: of each quantity that varies, the range without the lowest and the highest tenth of the requests; also
+      of a quantity that is None because no number is typical of it
     """
 
     objects: Count | None
@@ -105,11 +109,17 @@ class Counts:
     py_calls: Count | None = None
     own_types: tuple[str, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
-    def of(self, quantity: CountedQuantity) -> Count | None:
-        """Return the count of a quantity, None if it cannot be counted here."""
+    def of(self, quantity: str) -> Count | None:
+        """Return the count of a quantity, None if no number is typical of it or it cannot be counted here."""
         found: Count | None = getattr(self, quantity)
         return found
+
+    def range_of(self, quantity: str) -> Range | None:
+        """Return the range by which a quantity is judged, None if it cannot be counted here."""
+        count = self.of(quantity)
+        return self.ranges.get(quantity) or ((count.low, count.high) if count else None)
 
 
 @dataclass(frozen=True, slots=True)

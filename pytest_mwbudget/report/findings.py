@@ -10,7 +10,7 @@ from ..errors import tagged
 from ..model.remedies import BudgetPlace
 from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Verdict, worst
 from ..model.stack import ENDPOINT, TOTAL
-from .table import Figure, Row
+from .table import Row
 from .text import amount, bound, figure
 
 VERBS = {
@@ -57,9 +57,9 @@ class Finding:
 def exceeded(row: Row) -> Iterator[Finding]:
     """Say by how much a row exceeds its budgets and its recorded limits and, for counts, which types it creates."""
     for quantity in row.exceeded:
-        found, most = row.figures[quantity], row.judged[quantity].bound
-        kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if quantity in NAMED else []
-        yield Finding(_subject(row), _excess(quantity, found, most), "fail", tuple(kinds[:MOST_KINDS]))
+        found = row.figures.get(quantity)
+        kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if found and quantity in NAMED else []
+        yield Finding(_subject(row), _excess(row, quantity), "fail", tuple(kinds[:MOST_KINDS]))
     if row.over_limits:
         excesses = "; ".join(map(_over_limit, row.over_limits))
         limits = "limit" if len(row.over_limits) == 1 else "limits"
@@ -89,8 +89,9 @@ def _short(quantity: Quantity, value: float) -> str:
 NAMED = ("tasks", "threads", "retained")
 
 
-def _excess(quantity: Quantity, found: Figure, most: float) -> str:
-    if not found.column.counted:
+def _excess(row: Row, quantity: Quantity) -> str:
+    found, most = row.figures.get(quantity), row.judged[quantity].bound
+    if found is not None and not found.column.counted:
         excess, low, high = (
             figure(None if end is None else end - most) for end in (found.value, found.low, found.high)
         )
@@ -98,10 +99,9 @@ def _excess(quantity: Quantity, found: Figure, most: float) -> str:
         taken = f"{figure(found.value)} µs per {per}, its budget is {bound(most)} µs"
         return f"{VERBS[quantity]} {taken}: {excess} µs too much ({low} to {high})."
     varies = ""
-    if found.varies and found.low is not None and found.high is not None:
+    if found is not None and found.varies and found.low is not None and found.high is not None:
         varies = f" ({amount(quantity, found.low)} to {amount(quantity, found.high)})"
-    number, budget = amount(quantity, found.value), amount(quantity, most)
-    return f"{VERBS[quantity]} {number} per request{varies}, its budget is {budget}."
+    return f"{VERBS[quantity]} {row.amount_of(quantity)} per request{varies}, its budget is {amount(quantity, most)}."
 
 
 def _created(row: Row) -> Iterator[Finding]:
@@ -189,7 +189,7 @@ def headline(
 
 def _worst(row: Row, name: str) -> str:
     quantity = max(row.exceeded, key=row.times_its_budget)
-    number, budget = (amount(quantity, one) for one in (row.figures[quantity].value, row.judged[quantity].bound))
+    number, budget = row.amount_of(quantity), amount(quantity, row.judged[quantity].bound)
     per = " per message" if quantity == "us_per_message" else ""
     return f"{name} {KINDS_OF_TIME.get(quantity, '')}{number}{per}, budget {budget}"
 
@@ -251,7 +251,8 @@ def _set_of_layer(key: str, name: str, enough: Mapping[Quantity, str], place: Bu
 
 def _enough(row: Row, quantity: Quantity) -> str:
     """Return a budget that the row meets: a time plus 30 %, rounded up; for a count, its maximum."""
-    found = row.figures[quantity]
+    found = row.figure_of(quantity)
+    assert found is not None
     if found.column.counted:
         return f"{found.high:.0f}"
     high = found.value * 1.3

@@ -136,7 +136,7 @@ def _first(row: Row) -> str:
     """Describe the layer to look at first: its greatest excess, or its time and whether it is undecided."""
     if row.exceeded:
         quantity = max(row.exceeded, key=row.times_its_budget)
-        return f"{amount(quantity, row.figures[quantity].value)}, over budget"
+        return f"{row.amount_of(quantity)}, over budget"
     if row.over_limits:
         worst = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
         return f"{amount(worst.quantity, worst.value or 0)}, over its recorded limit"

@@ -226,7 +226,7 @@ def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
         "blocking": occupation and occupation.blocking,
         "tails": report.tails and asdict(report.tails),
         "trend": report.trend and asdict(report.trend) | {"grows": report.trend.grows},
-        **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types"))),
+        **(_counts(report.counts) if report.counts else dict.fromkeys((*KINDS, "messages", "own_types", "ranges"))),
         "per_message": report.messages and asdict(report.messages),
         "budget_us": report.budget_us,
         "budgets": {quantity: asdict(judged) for quantity, judged in report.judged.items()},
@@ -244,6 +244,7 @@ def _counts(counts: Counts) -> dict[str, Any]:
         **{key: _count(getattr(counts, key), kinds) for key, kinds in KINDS.items()},
         "messages": {"receive": counts.received.count, "send": counts.sent.count},
         "own_types": counts.own_types if counts.objects else None,
+        "ranges": counts.ranges,
         "why": counts.why,
     }
 
@@ -421,7 +422,8 @@ def _read_counts(data: Mapping[str, Any]) -> Counts:
     counts: dict[str, Any] = {key: _read_count(data.get(key), kinds) for key, kinds in KINDS.items()}
     received, sent = (Count(*[data["messages"][key]] * 3) for key in ("receive", "send"))
     own_types = tuple(data["own_types"] or ())
-    return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data.get("why", {}))
+    ranges = {quantity: (low, high) for quantity, (low, high) in (data.get("ranges") or {}).items()}
+    return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data.get("why", {}), ranges=ranges)
 
 
 def _read_count(data: Mapping[str, Any] | None, kinds: str | None) -> Count | None:

@@ -19,7 +19,7 @@ from ..model.results import (
     worst,
 )
 from ..model.stack import Origin
-from .text import figure, size
+from .text import amount, figure, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,22 @@ class Row(ResultRow):
     @property
     def exceeded(self) -> list[Quantity]:
         """The quantities over their budgets."""
-        return [key for key, judged in self.judged.items() if judged.verdict == "fail" and key in self.figures]
+        return [key for key, judged in self.judged.items() if judged.verdict == "fail" and self.figure_of(key)]
+
+    def figure_of(self, quantity: Quantity) -> Figure | None:
+        """Return the figure that a budget is held against: where no number is typical of a count, the lowest."""
+        if quantity in self.figures or self.counts is None or quantity not in self.counts.ranges:
+            return self.figures.get(quantity)
+        low, high = self.counts.ranges[quantity]
+        return Figure(next(column for column in COUNTS if column.key == quantity), low, low, high)
+
+    def amount_of(self, quantity: Quantity) -> str:
+        """Format this figure, or the range of a count where no number is typical."""
+        found = self.figure_of(quantity)
+        assert found is not None
+        if quantity in self.figures or found.high is None:
+            return amount(quantity, found.value)
+        return f"{found.value:.0f} to {amount(quantity, found.high)}"
 
     def mostly_c(self, slowdown: float) -> bool | None:
         """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
@@ -209,19 +224,19 @@ class Row(ResultRow):
     @property
     def over_limits(self) -> list[RecordedLimit]:
         """The recorded limits that the row is over."""
-        return [limit for limit in self.limits.values() if limit.verdict == "fail" and limit.quantity in self.figures]
+        return [limit for limit in self.limits.values() if limit.verdict == "fail" and limit.value is not None]
 
     @property
     def badness(self) -> float:
         """The largest ratio of a figure to the budget or the recorded limit that it is over; 0 if there is none."""
         over = [self.times_its_budget(quantity) for quantity in self.exceeded]
-        return max(
-            [*over, *(self.figures[one.quantity].value / max(one.limit, 0.5) for one in self.over_limits)], default=0.0
-        )
+        over += [(one.value or 0.0) / max(one.limit, 0.5) for one in self.over_limits]
+        return max(over, default=0.0)
 
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
-        return self.figures[quantity].value / max(self.judged[quantity].bound, 0.5)
+        found = self.figure_of(quantity)
+        return (found.value if found else 0.0) / max(self.judged[quantity].bound, 0.5)
 
 
 def rows(result: Result) -> Iterator[Row]:

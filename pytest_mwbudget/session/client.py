@@ -13,10 +13,11 @@ from ..asgi.websocket import build_connection
 from ..config.checks import check, status_code
 from ..config.checks import clients as number_of_clients
 from ..config.settings import CLIENTS, Settings, Under
-from ..engine import Opening, Publish, measure, send_once
+from ..engine import Opening, Publish, http_of, measure, send_once
 from ..errors import MeasurementError, tagged
 from ..model.results import RPS_SHARE, Measurement
 from ..timing.run import Environment
+from .examples import MOST_REQUESTS
 from .measured import MeasuredRequests
 
 
@@ -31,7 +32,8 @@ class MwBudget(MeasuredRequests):
 
     `publisher` gives the function that keeps the profile of a request, by the number of the request. `current` gives
     the test's settings at the time of a request. `tried` is whether the test has called a method, `made` is the number
-    of requests sent, `reported` the number of results that are in a report.
+    of requests sent, `reported` the number of results that are in a report. `examples` is whether Hypothesis runs the
+    test many times: a request that is made again is then sent once, and gets the figures of the first one.
     """
 
     app: object
@@ -44,6 +46,10 @@ class MwBudget(MeasuredRequests):
     tried: bool = False
     made: int = 0
     reported: int = 0
+    examples: bool = False
+
+    def __post_init__(self) -> None:
+        self._first: dict[object, Measurement] = {}
 
     async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
         """Make and measure a request on the running event loop."""
@@ -63,11 +69,17 @@ class MwBudget(MeasuredRequests):
         """Send a request with these settings, and measure it if enforcement is on."""
         __tracebackhide__ = True
         self.made += 1
-        if self.enforce:
-            publish = self.publisher(self.made) if self.publisher else None
-            measurement = with_note_of(self.app, await measure(app, request, settings, self.environment, publish))
-        else:
+        key = _identity(request, settings)
+        if not self.enforce or (self.examples and (key in self._first or len(self._first) >= MOST_REQUESTS)):
             measurement = await send_once(app, request, settings)
+            first = self._first.get(key)
+            if first is not None and first.status == measurement.status:
+                return Measurement.of(first, measurement.response, measurement.answers)
+        else:
+            publish = self.publisher(self.made) if self.publisher else None
+            with self.in_time() as environment:
+                measurement = await measure(app, request, settings, environment, publish)
+            measurement = self._first[key] = with_note_of(self.app, self.noted(measurement, environment))
         self.results.append(measurement)
         return measurement
 
@@ -254,6 +266,12 @@ class MwBudget(MeasuredRequests):
         """Shorthand for `await arequest("DELETE", …)`."""
         __tracebackhide__ = True
         return await self.arequest("DELETE", url, **options)
+
+
+def _identity(request: Opening, settings: Settings) -> object:
+    """Return what tells the requests of a test apart: the query and the body do not."""
+    http = http_of(request)
+    return http.method, http.url.path, type(request), settings.load
 
 
 def with_note_of(app: object, measurement: Measurement) -> Measurement:

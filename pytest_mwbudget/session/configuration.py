@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +75,21 @@ def test_id(item: pytest.Item) -> str:
     """Return the id of a test without the group that workers of pytest-xdist append to it with --dist=loadgroup."""
     plain = f"{item.parent.nodeid}::{item.name}" if item.parent is not None else item.nodeid
     return plain if item.nodeid.startswith(f"{plain}@") else item.nodeid
+
+
+def time_limit_s(item: pytest.Item) -> Seconds | None:
+    """Return the time limit that pytest-timeout sets the test, None without one."""
+    if not item.config.pluginmanager.has_plugin("timeout"):
+        return None
+    marker = item.get_closest_marker("timeout")
+    said = [*(marker.args[:1] if marker else ()), marker.kwargs.get("timeout") if marker else None]
+    said += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
+    with suppress(ValueError):  # the key is unknown
+        said.append(item.config.getini("timeout"))
+    for value in said:
+        with suppress(TypeError, ValueError):
+            return float(value) or None
+    return None
 
 
 def settings_of(item: pytest.Item) -> Settings:

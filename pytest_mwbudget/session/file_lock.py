@@ -14,12 +14,8 @@ from pathlib import Path
 from weakref import WeakSet
 
 from ..interpreter.clocks import sleep
+from ..interpreter.files import REAL
 from ..model.estimate import Seconds
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 # A link that another user put into a directory for temporary files must not be followed.
 FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
@@ -35,14 +31,14 @@ class FileLock:
 
     def acquire(self) -> bool:
         """Take the lock without waiting; return whether it was free. Raises OSError where files cannot be locked."""
-        descriptor = os.open(self.path, FLAGS, 0o600)
+        descriptor: int = REAL.os.open(str(self.path), FLAGS, 0o600)
         try:
             free = _locked(descriptor)
         except BaseException:
-            os.close(descriptor)
+            REAL.os.close(descriptor)
             raise
         if not free:
-            os.close(descriptor)
+            REAL.os.close(descriptor)
             return False
         self._descriptor = descriptor
         _held.add(self)
@@ -57,14 +53,14 @@ class FileLock:
         try:
             _unlock(descriptor)
         finally:
-            os.close(descriptor)
+            REAL.os.close(descriptor)
 
     def forget(self) -> None:
         """Give up, in a forked child, the lock that its parent holds."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with suppress(OSError):
-                os.close(descriptor)
+                REAL.os.close(descriptor)
 
 
 @contextmanager
@@ -86,26 +82,26 @@ if sys.platform == "win32":
 
     def _locked(descriptor: int) -> bool:
         try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            REAL.locking.locking(descriptor, REAL.locking.LK_NBLCK, 1)
         except PermissionError:
             return False
         return True
 
     def _unlock(descriptor: int) -> None:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+        REAL.os.lseek(descriptor, 0, os.SEEK_SET)
+        REAL.locking.locking(descriptor, REAL.locking.LK_UNLCK, 1)
 
 else:
 
     def _locked(descriptor: int) -> bool:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            REAL.locking.flock(descriptor, REAL.locking.LOCK_EX | REAL.locking.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        REAL.locking.flock(descriptor, REAL.locking.LOCK_UN)
 
 
 _held: WeakSet[FileLock] = WeakSet()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,9 +22,12 @@ from .configuration import (
     plugin_folder,
     saves_read,
     settings_of,
+    surveying,
     test_id,
+    time_limit_s,
     verbosity,
 )
+from .examples import has_examples, without_deadline
 from .limits import configure as configure_limits
 from .limits import rechecked
 from .markers import note_start
@@ -81,6 +83,34 @@ def take_part(config: pytest.Config) -> None:
         config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
 
 
+def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Import and read what the tests of this run need, in the process that runs them, before the first one.
+
+    While a test runs, its file system may be a fake one, and a module that is imported then would work on it.
+    """
+    from . import client, hosted, profiles  # noqa: F401
+
+    if enforced(config):
+        from ..counting.backend import counting_backend
+        from ..interpreter.internals import thread_tools
+        from ..report import flamegraph, json, junit, terminal  # noqa: F401
+        from . import captured_output, own_requests  # noqa: F401
+
+        thread_tools()
+        counting_backend()
+        _shared_machine(config)
+    if hasattr(config.option, "parallel_threads"):
+        _keep_single_threaded(config, items)
+
+
+def _keep_single_threaded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Have pytest-run-parallel run a test in one thread if one request at a time is made for it."""
+    for item in items:
+        measured = surveying(config) or (enforced(config) and item.get_closest_marker("mw_budget") is not None)
+        if measured or "mw_budget" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.thread_unsafe(reason="mw-budget makes one request at a time"))
+
+
 def _times(item: pytest.Item) -> bool:
     """Whether a test takes the fixture or is marked, and is timed; with unusable settings it is not."""
     if _skipped(item):
@@ -106,18 +136,21 @@ def _skipped(item: pytest.Item) -> bool:
 
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
+    from ..timing.run import Environment
     from .client import MwBudget
     from .hosted import RequestItem, hosted
     from .profiles import Publisher
 
     item, config = request.node, request.config
     take_part(config)  # nothing that pytest collects shows a fixture that is asked for at run time
+    environment = environment_of(config) if enforced(config) else Environment()
     try:
         settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
     publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), environment_of(config), publisher, lambda: settings_of(item))
+    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
+    client.examples, client.limit_s = has_examples(item), time_limit_s(item)
     if isinstance(item, RequestItem):
         client = hosted(request, client)
     item.stash[_client] = client
@@ -160,18 +193,20 @@ def _own_requests(item: pytest.Item, settings: Settings) -> OwnRequests:
         # A test may ask for the fixture at run time.
         lambda: item.stash.get(_client, None) is requests,
         config.stash.get(CLAIMS, None),
+        has_examples(item),
     )
+    requests.limit_s = time_limit_s(item)
     item.stash[_client] = requests
     return requests
 
 
 def environment_of(config: pytest.Config) -> Environment:
-    """Return what measurements of this run need from their surroundings."""
+    """Return what the measurements of a run that measures need from their surroundings."""
     from ..timing.run import Environment
     from ..timing.schedule import Schedule
     from .captured_output import set_apart
 
-    environment = Environment(
+    return Environment(
         machine=_shared_machine(config),
         progress=Progress(config),
         apart=lambda: set_apart(config),
@@ -180,8 +215,8 @@ def environment_of(config: pytest.Config) -> Environment:
         inside=figures_read(config) and config.stash.get(CHANGED, None) is None,
         saves=saves_read(config),
         schedule=config.stash.get(SCHEDULE, Schedule()),
+        turns=config.stash[_turns].measuring,
     )
-    return replace(environment, turns=config.stash[_turns].measuring) if enforced(config) else environment
 
 
 def turns_of(config: pytest.Config) -> Turns:
@@ -218,7 +253,7 @@ class Gate:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""
         try:
-            with _recording(item):
+            with _recording(item), without_deadline(item) if _measures(item) else nullcontext():
                 outcome = yield from _explained(item, check_settings=True)
         finally:
             _recheck(item)
@@ -294,6 +329,10 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
         if entered(error):
             raise failure.with_traceback(error.__traceback__) from failure.__cause__
         raise_at(item, failure)
+
+
+def _measures(item: pytest.Item) -> bool:
+    return enforced(item.config) and _client in item.stash
 
 
 def _concerned(item: pytest.Item) -> bool:

@@ -142,8 +142,10 @@ class HostedClient(MwBudget):
         self.made += 1
         publish = self.publisher(self.made) if self.publisher else None
 
-        def measured(hosting: Hosting) -> Any:
-            return measure(host.app, request, self.settings, self.environment, publish, hosting, self._choose)
+        async def measured(hosting: Hosting) -> Any:
+            with self.in_time() as environment:
+                found = await measure(host.app, request, self.settings, environment, publish, hosting, self._choose)
+            return self.noted(found, environment)
 
         try:
             measurement = with_note_of(self.app, host.run(measured))
@@ -179,4 +181,4 @@ class HostedClient(MwBudget):
         self.unmatched, self.layers = missing, [layer.name for layer in layers]
         parts = unmatched_parts(settings.budgets, [part for _, part in stack.parts])
         of_others = [name for name in parts if name not in self.strict_parts]
-        return replace(settings, budgets=without_parts(without(settings.budgets, missing), of_others))
+        return settings.narrowed(without_parts(without(settings.budgets, missing), of_others))

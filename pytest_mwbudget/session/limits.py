@@ -18,8 +18,17 @@ from ..config.checks import check
 from ..config.settings import Settings
 from ..config.table import SETTINGS
 from ..errors import SettingError, tagged
+from ..interpreter.files import faked
 from ..limits.file import Limit, LimitsFile, Place, parsed
-from ..limits.judging import broken_counts, changed, judged, judged_with_seed, with_recorded, without_limits
+from ..limits.judging import (
+    broken_counts,
+    changed,
+    is_broken_count,
+    judged,
+    judged_with_seed,
+    with_recorded,
+    without_limits,
+)
 from ..limits.sections import Surroundings, chosen
 from ..model.request_keys import keyed
 from ..model.results import COUNTED, Quantity, Recorded, Result
@@ -224,7 +233,8 @@ class TestLimits:
 def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> list[Result]:
     """Return the results of a test, with broken counts judged in a process with a hash seed that is behind the limits.
 
-    So a seed that none of the recording processes had fails no test. If that process fails, the verdicts stay.
+    So a seed that none of the recording processes had fails no test. If that process fails, or a fake file system is in
+    place, the verdicts stay.
 
     A layer that costs more breaks the limits of many tests, and a process for each would take minutes. A test is not
     counted again for a count of a layer that an earlier test had with both seeds.
@@ -232,7 +242,7 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
     seed = SEEDS[0]
     same = config.stash.setdefault(SAME_COUNTS, set())
     broken = {one for result in results for one in _broken(result)}
-    if not broken or broken & same or os.environ.get("PYTHONHASHSEED") == str(seed):
+    if not broken or broken & same or faked() or os.environ.get("PYTHONHASHSEED") == str(seed):
         return [*results]
     try:
         again = dict(keyed(measured(recounted(config, {nodeid}, seed, RECHECK_S))))
@@ -249,9 +259,9 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
 
 
 def _broken(result: Result) -> Iterator[tuple[str, Quantity, float]]:
-    """Yield the counts above their limits: row, quantity, count."""
-    for one in result.recorded.limits if result.recorded else ():
-        if one.verdict == "fail" and one.quantity in COUNTED and one.value is not None:
+    """Yield the counts that are not within their limits: row, quantity, count."""
+    for one in filter(is_broken_count, result.recorded.limits if result.recorded else ()):
+        if one.value is not None:
             yield one.row, one.quantity, one.value
 
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from ..asgi import loops
 from ..config.budgets import Budgets
 from ..config.settings import Settings
+from ..errors import tagged
+from ..interpreter.clocks import perf_counter
+from ..model.estimate import Seconds
 from ..model.results import RequestLine, Result
+from ..timing.run import Environment
+
+# A measurement takes about this much longer where a report reads its figures. Under pytest-timeout the longer ones of a
+# test may take this share of its limit.
+LONGER_S: Seconds = 5.0
+LIMIT_SHARE = 0.1
+BRIEF = (
+    "The test has a time limit, so sampling ends as soon as every verdict is known, with any option. For precise"
+    " figures measure the request in a test without a time limit."
+)
+
+_Result = TypeVar("_Result", bound=Result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +40,42 @@ class MeasuredRequests:
     """The requests of one test.
 
     `tried` is whether there was one, `enforce` whether they are measured. `unknown_clients` are the modules of clients
-    whose requests cannot be seen.
+    whose requests cannot be seen. `limit_s` is the time limit of the test, None without one, `longer_s` the time that
+    measurements for a reader have taken.
     """
 
     settings: Settings
+    environment: Environment
     enforce: bool
     tried: bool
     results: Sequence[Result]
     unknown_clients: Sequence[str] = ()
+    limit_s: Seconds | None = None
+    longer_s: Seconds = 0.0
+
+    @contextmanager
+    def in_time(self) -> Iterator[Environment]:
+        """Yield the environment for a measurement in the block.
+
+        A time limit of the test must not come sooner because of an option. Then what only a reader needs is left out.
+        """
+        environment = self.environment
+        late = self.limit_s is not None and self.longer_s + LONGER_S > LIMIT_SHARE * self.limit_s
+        if environment.reads and (late or loops.current().time_limited()):
+            yield replace(environment, precise=False, inside=False, saves=False)
+            return
+        begin = perf_counter()
+        try:
+            yield environment
+        finally:
+            self.longer_s += perf_counter() - begin
+
+    def noted(self, result: _Result, environment: Environment) -> _Result:
+        """Return the result with a note if this environment left out what the readers of the run need."""
+        if environment.reads or not self.environment.reads:
+            return result
+        notes = [note for note in result.notes if not note.endswith("[stopped-early]")]
+        return replace(result, notes=(*notes, tagged(BRIEF, "stopped-early")))
 
     def fresh_left_out(self) -> Sequence[LeftOut]:
         """Return the requests that were left out since the last call."""

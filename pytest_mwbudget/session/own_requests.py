@@ -21,6 +21,7 @@ from ..recording.clients import recorded
 from ..recording.recorder import Recorded, Recorder
 from ..timing.run import Environment
 from .claims import Claims
+from .examples import MOST_REQUESTS, NOT_MEASURED
 from .measured import LeftOut, MeasuredRequests
 
 # What stand-ins raise that allow one call only; pytest-timeout raises it too, in the handler of a signal.
@@ -36,7 +37,7 @@ class OwnRequests(MeasuredRequests):
     A request is measured once a test: for each app, method, route, status and list of layers that it enters.
     `current` gives the test's settings at the time of a request, `publisher` the function that keeps a profile.
     `active` is whether the test has no `mw_budget` client, which measures in its place. `claims` are those of a survey,
-    which does not measure again what this test has measured.
+    which does not measure again what this test has measured. `examples` is whether Hypothesis runs the test many times.
     """
 
     settings: Settings
@@ -45,6 +46,7 @@ class OwnRequests(MeasuredRequests):
     current: Callable[[], Settings]
     active: Callable[[], bool]
     claims: Claims | None = None
+    examples: bool = False
     enforce: bool = True
     results: list[Result] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -122,6 +124,10 @@ class OwnRequests(MeasuredRequests):
             raise
 
     async def _measured(self, request: Recorded) -> None:
+        with self.in_time() as environment:
+            await self._measured_in(environment, request)
+
+    async def _measured_in(self, environment: Environment, request: Recorded) -> None:
         caller, settings = request.caller, self.current()
         self.settings = settings
         line, running = caller.template.line, caller.loop.name
@@ -132,11 +138,10 @@ class OwnRequests(MeasuredRequests):
         unjudged = _why_unjudged(caller.status, settings)
         wanted = settings
         if settings.limits is not None:
-            limits = None if unjudged else settings.limits.following(self.results, request.route)
-            wanted = replace(settings, limits=limits)
+            wanted = replace(settings, limits=settings.limits.following(self.results, request.route))
         if unjudged:
-            brief_s = settings.max_time_s if self.environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
-            wanted = replace(wanted, budgets=Budgets(), max_time_s=brief_s)
+            brief_s = settings.max_time_s if environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
+            wanted = replace(settings.narrowed(Budgets()), limits=None, max_time_s=brief_s)
 
         def choose(stack: Stack, settings: Settings) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
@@ -148,10 +153,10 @@ class OwnRequests(MeasuredRequests):
             )
 
         number = len(self.results) + 1
-        result = await measure_again(caller, wanted, self.environment, self.publisher(number), choose)
+        result = await measure_again(caller, wanted, environment, self.publisher(number), choose)
         if result is None:
             return
-        result = replace(result, route=request.route)
+        result = replace(self.noted(result, environment), route=request.route)
         if unjudged:
             result = replace(result, notes=(*result.notes, tagged(f"Not judged: {unjudged}.", "not-judged")))
             self._unjudged.append(result)
@@ -160,8 +165,14 @@ class OwnRequests(MeasuredRequests):
     def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
         """Return whether this request is to be measured, and remember it."""
         caller = request.caller
-        key = (id(caller.app), caller.template.line.method, request.route, caller.status, entered)
+        key: tuple[object, ...] = (id(caller.app), caller.template.line.method, request.route, caller.status, entered)
+        if self.examples:  # each of them may make the app anew
+            key = (identity_of(request, entered),)
         if key in self._known:
+            return False
+        if self.examples and len(self._known) >= MOST_REQUESTS:
+            if not any(one.reason == NOT_MEASURED for one in self.left_out):
+                self._leave_out(caller.template.line, NOT_MEASURED)
             return False
         self._known[key] = caller.app
         if self.claims is not None:
@@ -183,7 +194,7 @@ class OwnRequests(MeasuredRequests):
         names = set(unmatched(budgets, layers))
         self._unmatched = names if self._unmatched is None else self._unmatched & names
         self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
-        return replace(settings, budgets=without(budgets, names))
+        return settings.narrowed(without(budgets, names))
 
 
 def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:

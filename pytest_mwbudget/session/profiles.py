@@ -10,6 +10,7 @@ from tempfile import TemporaryFile
 
 from ..engine import Publish
 from ..errors import SettingError
+from ..interpreter.files import faked
 from ..model.results import Profile, Result
 from ..profiling.sampling import Profiled
 
@@ -60,6 +61,8 @@ class Publisher:
     def _published(self, name: str, profiled: Profiled, result: Result) -> Profile:
         from ..report.flamegraph import FlamegraphRenderer, bounded, hottest, pyinstrument_page, speedscope, thinned
 
+        if faked():
+            raise SettingError("a fake file system is in place while the test runs", message_id="no-flamegraph")
         ready(self.folder)
         session = thinned(profiled.session)
         page = FlamegraphRenderer(result, self.nodeid, profiled.requests, profiled.request_us)

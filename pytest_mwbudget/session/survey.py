@@ -7,10 +7,9 @@ and the second run counts.
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,8 @@ from ..model.stack import Layer
 from ..recording.recorder import Recorded
 from ..timing.run import NS_PER_S
 from .claims import CLAIMS, Claims, Sums
-from .configuration import configured, survey_time_s, surveying, test_id
+from .configuration import configured, survey_time_s, surveying, test_id, time_limit_s
+from .examples import MOST_REQUESTS, has_examples, without_deadline
 from .gate import environment_of, turns_of
 from .own_requests import OwnRequests, identity_of
 from .survey_time import LEAST_S, WAIT_S, WARM_SHARE, Plan, Waiting, plan_of
@@ -72,6 +72,8 @@ class SurveyedRequests(OwnRequests):
     ended: Callable[[Sums], None] = field(kw_only=True)
 
     async def _measured(self, request: Recorded) -> None:
+        if self.examples and len(self.results) >= MOST_REQUESTS:
+            return
         with loops.unwatched():
             plan = self.plan(request)
         if plan is None:
@@ -242,7 +244,7 @@ class Survey:
             return (yield)
         requests = self._requests_of(item)
         try:
-            with requests.recording():
+            with requests.recording(), without_deadline(item):
                 return (yield)
         finally:
             if requests.tried:
@@ -259,6 +261,7 @@ class Survey:
             # A test that is marked while it runs is judged from then on.
             lambda: self._may_record(item),
             self.claims,
+            has_examples(item),
             plan=lambda request: self._plan(request, item),
             waiting=self.waiting,
             ended=self._ended,
@@ -337,21 +340,6 @@ def _repeated_by_others(item: pytest.Item) -> bool:
     plugin = item.config.pluginmanager.getplugin("rerunfailures")
     reruns = getattr(plugin, "get_reruns_count", None)
     return bool(reruns and reruns(item))
-
-
-def time_limit_s(item: pytest.Item) -> Seconds | None:
-    """Return the time limit that pytest-timeout sets the test, None without one."""
-    if not item.config.pluginmanager.has_plugin("timeout"):
-        return None
-    marker = item.get_closest_marker("timeout")
-    said = [*(marker.args[:1] if marker else ()), marker.kwargs.get("timeout") if marker else None]
-    said += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
-    with suppress(ValueError):  # the key is unknown
-        said.append(item.config.getini("timeout"))
-    for value in said:
-        with suppress(TypeError, ValueError):
-            return float(value) or None
-    return None
 
 
 def _cause(report: pytest.TestReport) -> str:

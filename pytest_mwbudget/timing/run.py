@@ -78,6 +78,11 @@ class Environment:
     hop: Callable[[Clock], float] = hop_ns
     saves: bool = False
 
+    @property
+    def reads(self) -> bool:
+        """Whether a reader needs more than the verdicts."""
+        return self.precise or self.inside or self.saves
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
