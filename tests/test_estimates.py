@@ -55,17 +55,18 @@ def put(
     null: Null = PLAIN,
     suspended_ns: dict[int, float] | None = None,
     resumed: dict[int, int] | None = None,
+    passing_ns: float = 0.0,
 ) -> None:
-    """Add a request: the reading of its null layer, and time, suspensions and resumptions by entry (-1: the server)."""
+    """Add a request: its null layer's readings, and time, suspensions and resumptions by entry (-1: the server)."""
     null_owner = max(owned_ns) + 2
 
     def column(by_entry: dict[int, float] | dict[int, int]) -> tuple[int, ...]:
         # Not rounded, so that the true values stay exact.
         return tuple(by_entry.get(owner - 1, 0) for owner in range(null_owner))  # type: ignore[misc]
 
-    used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0), 0)  # type: ignore[arg-type]
+    used = Spent((*column(owned_ns), null_ns), (*column(suspended_ns or {}), 0), (*column(resumed or {}), 0))  # type: ignore[arg-type]
     split.owners |= {index + 1 for index in owned_ns}
-    split.add(reference, null, null_ns, used)
+    split.add(reference, null, null_ns, used, passing_ns=passing_ns)
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
@@ -100,7 +101,7 @@ def samples(
     nulls_ns: dict[int, float],
     *,
     null_counts: dict[int, int] | None = None,
-    messages: int = 3,
+    passing: float = 0.75,
     resumed: dict[int, int] | None = None,
     suspended_ns: dict[int, float] | None = None,
     null_noise: float = 2.0,
@@ -115,9 +116,9 @@ def samples(
     """Make samples of a stack: the time that each entry owns, probes included (-1: the server), and null layers.
 
     `suspended_ns` is the part of an entry's time in suspensions. `null_counts` is the number of requests with the null
-    layer at an entry, by default 200. A null layer has one of the numbers `blanks` of blank layers, each of `blank_ns`.
-    Where an entry has `sent` messages, every third null layer wraps `send`, which takes `wrap_ns` a message; the probes
-    then take `handed_ns` more for each message.
+    layer at an entry, by default 200. `passing` is the share of a probe that passing messages cause. A null layer has
+    one of the numbers `blanks` of blank layers, each of `blank_ns`. Where an entry has `sent` messages, every third one
+    wraps `send`, which takes `wrap_ns` a message; the probes then take `handed_ns` more for each message.
     """
     rng = random.Random(seed)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
@@ -139,12 +140,12 @@ def samples(
             null=null,
             suspended_ns=suspended_ns,
             resumed=resumed,
+            passing_ns=passing * nulls_ns[null.index],
         )
     found = Samples(tuple(nulls_ns), sent or {})
     if doubled:
         found.splits[0] = split
     found.whole = series(sum(owned_ns.values()), seed=40)
-    found.messages = messages
     return found
 
 
@@ -181,9 +182,10 @@ def test_the_child_of_an_entry_without_a_probe_is_its_parents_child() -> None:
     assert 1 not in found.split
 
 
-def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_message() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, messages=3), CHAIN)
-    assert found.outside.estimate == near(5 - 0.5 * 3 / 4)
+@pytest.mark.parametrize("passing", [0.0, 0.4, 0.75])
+def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_message(passing: float) -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, passing=passing, blanks=(1, 4), blank_ns=300.0)
+    assert estimated(taken, CHAIN).outside.estimate == pytest.approx(5 - 0.5 * passing, abs=0.05)
 
 
 def test_the_app_object_is_outside_and_not_a_layer() -> None:

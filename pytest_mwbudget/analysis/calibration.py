@@ -44,6 +44,7 @@ class ProbeCosts:
     ) -> None:
         levels = [_Level(one, quiet, entries, alpha) for one, quiet in zip(taken, steady, strict=True) if quiet.null]
         self.readings = _readings(levels, probed)
+        self._passing = _passing(levels)
         self._nulls = _null_estimates(self.readings, alpha)
         self._unsure = _widest(levels)
         self.handing = _handed(levels, sent, alpha) / 2
@@ -56,6 +57,11 @@ class ProbeCosts:
         unsure = max((self._unsure.get(i, ZERO) for i in crossings), key=lambda us: us.half_width)
         own = independent_sum(*(self._nulls[i] * (times / 2) for i, times in crossings.items()))
         return independent_sum(own, -(unsure.centred * (sum(crossings.values()) / 2)))
+
+    def share_of_messages(self, index: EntryIndex) -> float:
+        """Return the share of a probe's cost that passing messages cause; the rest is for entering and leaving."""
+        readings, passing = self.readings.get(index), self._passing.get(index)
+        return min(1.0, median(passing) / median(readings)) if readings and passing and median(readings) > 0 else 0.0
 
     @property
     def typical_us(self) -> Microseconds:
@@ -200,6 +206,16 @@ def _readings(levels: Sequence[_Level], probed: Sequence[EntryIndex]) -> dict[En
             if not null.blanks.wrapping:
                 blanks_ns = null.blanks.count * level.blank(null).estimate / US_PER_NS
                 found[null.index].append(ns / level.times(null) - blanks_ns)
+    return found
+
+
+def _passing(levels: Sequence[_Level]) -> dict[EntryIndex, list[float]]:
+    """Return by entry the nanoseconds of the null layer in which messages pass it, in requests with quiet moments."""
+    found: dict[EntryIndex, list[float]] = {}
+    for level in levels:
+        for null, ns in zip(level.steady.null, level.steady.passing_ns, strict=True):
+            if not null.blanks.wrapping:
+                found.setdefault(null.index, []).append(ns / level.times(null))
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..analysis.event_log import spent
+from ..analysis.event_log import passing_ns, spent
 from ..analysis.message_log import MessageTimes, message_times
 from ..analysis.samples import Null, Pairs, Samples, Series, Split
 from ..asgi.app import Observer
@@ -219,7 +219,8 @@ class Sampler:
             with self.probes.stepping_set(on=True):
                 used = spent(list(self.full_log), self.probes.owners)
                 messages = self._messages(self.full_log)
-            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages)
+                passing = passing_ns(self.full_log, self.probes.null_owner)
+            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages, passing)
 
     # ---- split ------------------------------------------------------------------------------------------------------
 
@@ -279,10 +280,10 @@ class Sampler:
         if all_layers:
             self.full_log = log
             (samples.inside_stepless if stepless else samples.inside).add(sum(used.ns), reference, hop)
-            samples.messages = used.messages
         if not stepless:
             messages = self._messages(log) if probes is self.probes else None
-            split.add(reference, null, used.ns[probes.null_owner], used, hop, messages)
+            passing = passing_ns(log, probes.null_owner)
+            split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing)
         if self.pieces is not None and probes is self.probes:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
