@@ -20,9 +20,10 @@ from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Split
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
-from pytest_mwbudget.timing.probes import Probes
+from pytest_mwbudget.model.stack import owner_of
+from pytest_mwbudget.timing.probes import Probes, task_layers
 
-from .apps import App, Noop, SyncCall, caller, discovered, hello
+from .apps import App, InATask, Noop, SyncCall, caller, discovered, hello
 
 CALL_NS = 1000
 PER_NULL_LAYER = 24
@@ -239,3 +240,20 @@ def test_the_outside_pays_for_messages_and_not_for_entering_the_outermost_bounda
     # The server makes two calls for each message and one at the end. The one call of a probe for a message is inside,
     # and the estimate assumes that half of it is outside.
     assert found.outside.estimate == pytest.approx(2 * messages + 1 - messages / 2, abs=0.1)
+
+
+@pytest.mark.parametrize("inner", [Noop, SyncCall, named, optional], ids=lambda inner: inner.__name__)
+def test_leaving_out_a_layer_costs_at_most_one_call(inner: Callable[[App], App]) -> None:
+    async def calls_inside(app: App) -> int:
+        clock = CallClock()
+        call = await caller(app)
+        probes = Probes(await discovered(call), clock.read)
+        with probes.installed([0]), probes.bypassed(task_layers(probes.stack)), garbage_collection_paused(), clock:
+            await call(probes.watch)
+        return spent(probes.read(), probes.owners).ns[owner_of(0)] // CALL_NS
+
+    async def main() -> tuple[int, int]:
+        return await calls_inside(InATask(inner(hello))), await calls_inside(inner(hello))
+
+    without, alone = asyncio.run(main())
+    assert without <= alone + 1

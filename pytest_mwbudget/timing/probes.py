@@ -258,8 +258,15 @@ def _straight_to(entry: Entry) -> Callable[..., Awaitable[Any]]:
     assert function is not None
     assert isinstance(call, Call)
 
-    async def straight(*arguments: Any) -> Any:
-        positional, named = call.replaced(*arguments[-3:])
-        return await function(*positional, **named)
+    before, after, named = call.positional[: call.lead_count], call.positional[call.lead_count + 3 :], call.named
 
-    return straight
+    # What these take is missing from what the layer is found to take.
+    def straight(*arguments: Any) -> Any:
+        return function(*before, *arguments[-3:], *after, **named)
+
+    def replacing(*arguments: Any) -> Any:
+        positional, others = call.replaced(*arguments[-3:])
+        return function(*positional, **others)
+
+    side_by_side = call.within is None and call.spots == tuple(range(call.lead_count, call.lead_count + 3))
+    return straight if side_by_side else replacing
