@@ -493,6 +493,52 @@ def test_a_layer_that_answers_by_itself() -> None:
     ]
 
 
+class Entering(Noop):
+    """A layer that enters `app` first, and `other` where it is entered again."""
+
+    other: App
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self.other if "again" in scope else self.app
+        await app({**scope, "again": True}, receive, send)
+
+
+def test_a_layer_that_answers_may_hold_an_object_that_stands_outside_of_it() -> None:
+    outer = Entering(hello)
+    for inner, names in ((outer, ["Slots", "Noop#2"]), (Frozen(outer), [])):
+        outer.app, outer.other = Noop(Answering(inner)), Slots(Noop(hello))
+        stack = stack_of(outer, expect_status=401)
+        assert stack.endpoint is None
+        assert [layer.name.partition("#")[0] for _, layer in stack.layers if layer.entered] == [
+            "Entering",
+            "Noop",
+            "Answering",
+        ]
+        assert [layer.name for _, layer in stack.layers if not layer.entered] == names
+
+
+class HasOuter:
+    """An endpoint that holds what stands outside of it."""
+
+    outer: App
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, b"hello")
+
+
+def test_an_endpoint_may_hold_what_stands_outside_of_it() -> None:
+    entered, unentered, app = HasOuter(), HasOuter(), HasOuter()
+    entered.outer = Noop(entered)
+    # A route is such an object: routers call a method of it, which takes other arguments.
+    unentered.outer = Noop(Slots(unentered))
+    app.outer = FastAPI(routes=[Mount("/", app=app)])
+    for outermost, endpoint in ((entered.outer, entered), (Noop(unentered), unentered), (app.outer, app)):
+        stack = stack_of(outermost)
+        assert stack.endpoint is not None
+        assert stack.entries[-1].callee is endpoint
+        assert all(layer.entered and layer.name != "HasOuter" for _, layer in stack.layers)
+
+
 def test_a_layer_of_a_framework_that_answers_by_itself() -> None:
     async def refuse(request: Any, call_next: Any) -> PlainTextResponse:
         return PlainTextResponse("no", 401)

@@ -59,6 +59,7 @@ def put(
     suspended_ns: dict[int, float] | None = None,
     resumed: dict[int, int] | None = None,
     others: tuple[float, int] = (0.0, 0),
+    passing_ns: float = 0.0,
 ) -> None:
     """Add a request: the reading of its null layer, and time, suspensions and resumptions by entry (-1: the server).
 
@@ -75,9 +76,8 @@ def put(
         column(owned_ns, null_ns, UNOWNED_NS, others_ns),
         column(suspended_ns or {}, 0, 0, 0),
         column(resumed or {}, 0, 0, steps),
-        0,
     )
-    split.add(reference, null, null_ns, used)
+    split.add(reference, null, null_ns, used, passing_ns=passing_ns)
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
@@ -99,7 +99,7 @@ def samples(
     nulls_ns: dict[int, float],
     *,
     null_counts: dict[int, int] | None = None,
-    messages: int = 3,
+    passing: float = 0.75,
     resumed: dict[int, int] | None = None,
     suspended_ns: dict[int, float] | None = None,
     null_noise: float = 2.0,
@@ -142,9 +142,9 @@ def samples(
             suspended_ns=suspended_ns,
             resumed=resumed,
             others=others,
+            passing_ns=passing * nulls_ns[null.index],
         )
     found.whole = series(sum(owned_ns.values()) if whole_ns is None else whole_ns, seed=40)
-    found.messages = messages
     return found
 
 
@@ -181,9 +181,10 @@ def test_the_child_of_an_entry_without_a_probe_is_its_parents_child() -> None:
     assert 1 not in found.split
 
 
-def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_message() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, messages=3), CHAIN)
-    assert found.outside.estimate == near(5 - 0.5 * 3 / 4)
+@pytest.mark.parametrize("passing", [0.0, 0.4, 0.75])
+def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_message(passing: float) -> None:
+    taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, passing=passing, blanks=(1, 4), blank_ns=300.0)
+    assert estimated(taken, CHAIN).outside.estimate == pytest.approx(5 - 0.5 * passing, abs=0.05)
 
 
 def test_the_app_object_is_outside_and_not_a_layer() -> None:

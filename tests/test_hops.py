@@ -183,7 +183,7 @@ def test_only_requests_after_a_quick_hop_count() -> None:
     assert kept.hops == [40.0, 60.0] * 30
     split = Split()
     for number, reading in enumerate(readings):
-        split.add(1000.0, Null(0, BlankLayers(0)), 100.0, Spent((number,), (0,), (0,), 0), reading)  # type: ignore[arg-type]
+        split.add(1000.0, Null(0, BlankLayers(0)), 100.0, Spent((number,), (0,), (0,)), reading)  # type: ignore[arg-type]
     assert [used.ns[0] % 4 for used in split.steady(1000.0, 40.0).spent] == [0, 1] * 30
 
 

@@ -16,6 +16,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import (
     COUNTED,
     Books,
+    Count,
     Judged,
     LayerReport,
     Occupation,
@@ -276,23 +277,33 @@ def test_a_stored_failure_without_its_figure_is_still_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu_us", "bytecodes", "slowdown", "mostly"),
+    ("cpu_us", "bytecodes", "slowdown", "suspended", "mostly"),
     [
-        (153.0, 1111, 1.0, True),  # GZip of 7 kB
-        (29.9, 33, None, True),  # a regular expression
-        (316.6, 6309, 1.0, False),  # a BaseHTTPMiddleware
-        (64.1, 12035, 1.0, False),  # a loop
-        (153.0, 1111, 1.3, False),  # on a machine that may have slowed it down by 1.69
-        (9.0, 10, 1.0, False),
-        (None, 33, 1.0, None),
-        (29.9, None, 1.0, None),
+        (153.0, 1111, 1.0, (0, 0.0), True),  # GZip of 7 kB
+        (29.9, 33, None, (0, 0.0), True),  # a regular expression
+        (316.6, 6309, 1.0, (8, 0.0), False),  # a BaseHTTPMiddleware
+        (64.1, 12035, 1.0, (0, 0.0), False),  # a loop
+        (153.0, 1111, 1.3, (0, 0.0), False),  # on a machine that may have slowed it down by 1.69
+        (9.0, 10, 1.0, (0, 0.0), False),
+        (None, 33, 1.0, (0, 0.0), None),
+        (29.9, None, 1.0, (0, 0.0), None),
+        (33.6, 93, 1.0, (1, 2059.0), None),  # it sleeps, on uvloop
+        (20.9, 193, 1.0, (10, 0.0), None),  # it yields
+        (33.6, 93, 1.0, (0, 36.5), None),
     ],
 )
 def test_a_layer_that_works_mostly_in_c_is_named(
-    cpu_us: float | None, bytecodes: int | None, slowdown: float | None, mostly: bool | None
+    cpu_us: float | None,
+    bytecodes: int | None,
+    slowdown: float | None,
+    suspended: tuple[int, float],
+    mostly: bool | None,
 ) -> None:
-    spent = Occupation(us(400.0), 0.0, cpu_us)
-    counts = replace(MUCH, bytecodes=None if bytecodes is None else same(bytecodes))
+    suspensions, wait_us = suspended
+    spent = Occupation(us(400.0), wait_us, cpu_us)
+    counts = replace(
+        MUCH, bytecodes=None if bytecodes is None else same(bytecodes), suspensions=Count(0, 0, suspensions)
+    )
     report = replace(layer_row(counts=counts), us=us(400.0), occupation=spent)
     result = replace(timed(counted(report)), slowdown=slowdown)
     (found,) = [row for row in view(result).rows if row.report]

@@ -15,7 +15,7 @@ import pytest
 import wrapt
 
 from pytest_mwbudget.analysis.estimates import Estimates, estimate
-from pytest_mwbudget.analysis.event_log import spent
+from pytest_mwbudget.analysis.event_log import passing_ns, spent
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.stack import Stack
@@ -72,8 +72,8 @@ def calls(
                 with probes.doubled(null.index, null.blanks), clock:
                     await call(probes.watch)
                 used = spent(probes.read(), probes.owners)
-                split.add(1000.0, null, used.ns[probes.null_owner], used)
-                samples.messages = used.messages
+                passing = passing_ns(probes.read(), probes.null_owner)
+                split.add(1000.0, null, used.ns[probes.null_owner], used, passing_ns=passing)
             samples.of_parts = probes.messages_of_parts(probes.read())
         times = [len(entry.parents) for entry in stack.entries]
         return times, estimate(samples, stack.entries, outside=False, look=1)
@@ -121,6 +121,14 @@ async def by_name(scope: Any, receive: Any, send: Any, *, app: App) -> None:
 
 def named(app: App) -> App:
     return functools.partial(by_name, app=app)
+
+
+async def by_options(scope: Any, receive: Any, send: Any, **options: Any) -> None:
+    await options["app"](scope, receive, send)
+
+
+def optional(app: App) -> App:
+    return functools.partial(by_options, app=app)
 
 
 @wrapt.decorator
@@ -205,3 +213,29 @@ def test_every_row_has_its_calls_and_no_others(make: Callable[[], App], expected
     assert layers == pytest.approx(expected[:-1], abs=0.5)
     assert endpoint - times[-1] == pytest.approx(expected[-1], abs=0.5)
     assert all(us.high > 0 for us in found.split.values())
+
+
+# By where the arguments of the outermost boundary are: the search for some of them costs calls on entering it.
+AT_THE_OUTSIDE: dict[str, Callable[[App], App]] = {
+    "a class": Noop,
+    "a plain function": SyncCall,
+    "a function by name": named,
+    "a partial with options": optional,
+    "two of them": lambda app: optional(named(app)),
+}
+
+
+@pytest.mark.parametrize("layer", AT_THE_OUTSIDE.values(), ids=AT_THE_OUTSIDE)
+@pytest.mark.parametrize("messages", [2, 7])
+def test_the_outside_pays_for_messages_and_not_for_entering_the_outermost_boundary(
+    layer: Callable[[App], App], messages: int
+) -> None:
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for more in reversed(range(messages - 1)):
+            await send({"type": "http.response.body", "body": b"x", "more_body": bool(more)})
+
+    _, found = calls(layer(stream))
+    # The server makes a call for each message and one at the end. The one call of a probe for a message is inside,
+    # and the estimate assumes that half of it is outside.
+    assert found.outside.estimate == pytest.approx(messages + 1 - messages / 2, abs=0.1)

@@ -43,6 +43,7 @@ class ProbeCosts:
     ) -> None:
         nulls = _Nulls(taken, steady, entries, alpha) if steady.null else None
         self.readings = _readings(nulls, probed)
+        self._passing = _passing(steady, entries)
         self._nulls = _null_estimates(self.readings, alpha)
         self._unsure = {null.index: nulls.blank(null) for null in steady.null} if nulls else {}
         self.handing = _handed(nulls, sent, alpha) / 2
@@ -55,6 +56,11 @@ class ProbeCosts:
         unsure = max((self._unsure.get(i, ZERO) for i in crossings), key=lambda us: us.half_width)
         own = independent_sum(*(self._nulls[i] * (times / 2) for i, times in crossings.items()))
         return independent_sum(own, -(unsure.centred * (sum(crossings.values()) / 2)))
+
+    def share_of_messages(self, index: EntryIndex) -> float:
+        """Return the share of a probe's cost that passing messages cause; the rest is for entering and leaving."""
+        readings, passing = self.readings.get(index), self._passing.get(index)
+        return min(1.0, median(passing) / median(readings)) if readings and passing and median(readings) > 0 else 0.0
 
     @property
     def typical_us(self) -> Microseconds:
@@ -198,6 +204,15 @@ def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryI
         if not null.blanks.wrapping:
             blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
             found[null.index].append(ns / nulls.times(null) - blanks_ns)
+    return found
+
+
+def _passing(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, list[float]]:
+    """Return by entry the nanoseconds of the null layer in which messages pass it, in requests with quiet moments."""
+    found: dict[EntryIndex, list[float]] = {}
+    for null, ns in zip(steady.null, steady.passing_ns, strict=True):
+        if not null.blanks.wrapping:
+            found.setdefault(null.index, []).append(ns / len(entries[null.index].parents))
     return found
 
 

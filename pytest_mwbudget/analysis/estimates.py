@@ -45,8 +45,6 @@ SHARED_SHARE = 0.15
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
 ENOUGH_REQUESTS = 40
-# The part of a probe that is for entering and leaving, in messages that cost as much (docs/decisions/0031).
-ENTERING = 3
 # To log a step costs at most this many times what a probe does in a whole request.
 MOST_OF_A_STEP = 2
 # The figures by message of a row: a message sent, a message received, the first part of the body.
@@ -182,10 +180,10 @@ def estimate(
         else None
     )
     around, probes_around = [HARNESS], [ZERO]
-    if probed and samples.messages:
+    if probed:
         # The outside of the outermost probe, less the part for entering and leaving, which is not in the log.
-        share = samples.messages / (samples.messages + 1)
-        probes_around.append(wall.probes.halves({i: n * share for i, n in wall.inside[HARNESS].items()}))
+        passed = {i: n * wall.probes.share_of_messages(i) for i, n in wall.inside[HARNESS].items()}
+        probes_around.append(wall.probes.halves(passed))
     if outside and OUTERMOST in probed:
         around.append(owner_of(OUTERMOST))
         probes_around.append(wall.probes_at(OUTERMOST))
@@ -291,9 +289,10 @@ class Legs:
         crossings: dict[EntryIndex, float] = {index: len(self.entries[index].parents)}
         if self.of_parts and self.outermost is not None:
             # The messages of an opened endpoint pass its probe in the time of the parts that send or receive them.
-            each = 1 / (sum(self.of_parts.values()) + ENTERING)
-            own = crossings.get(self.outermost, 0) * each * ENTERING
-            crossings[self.outermost] = own + self.of_parts.get(owner_of(index), 0) * each
+            share = self.probes.share_of_messages(self.outermost)
+            own = crossings.get(self.outermost, 0) * (1 - share)
+            passed = self.of_parts.get(owner_of(index), 0) / sum(self.of_parts.values())
+            crossings[self.outermost] = own + passed * share
         for inner, times in self.inside[owner_of(index)].items():
             crossings[inner] = crossings.get(inner, 0) + times
         return self.probes.halves(crossings)

@@ -13,15 +13,11 @@ from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED, Owner
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One request by owner: nanoseconds, nanoseconds in suspensions, and the number of resumptions.
-
-    `messages` is the number of calls of the server's receive and send.
-    """
+    """One request by owner: nanoseconds, nanoseconds in suspensions, and the number of resumptions."""
 
     ns: tuple[Nanoseconds, ...]
     suspended: tuple[Nanoseconds, ...]
     resumed: tuple[float, ...]
-    messages: int
 
 
 def spent(log: Sequence[int], owners: int) -> Spent:
@@ -32,14 +28,13 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     """
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
-        return Spent(tuple(ns), tuple(suspended), tuple(resumed), 0)  # the request reached no probe
-    owner, since, waited, to_harness = int(HARNESS), log[3], 0, 0
+        return Spent(tuple(ns), tuple(suspended), tuple(resumed))  # the request reached no probe
+    owner, since, waited = int(HARNESS), log[3], 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
         if following > OWNER_BITS:
             following &= OWNER_BITS
         if owner >= HARNESS:
             ns[owner] += now - since
-            to_harness += following == HARNESS
         else:
             waited += now - since
             if following >= HARNESS:
@@ -49,7 +44,23 @@ def spent(log: Sequence[int], owners: int) -> Spent:
                     suspended[following] += waited
                     waited = 0
         owner, since = following, now
-    return Spent(tuple(ns), tuple(suspended), tuple(resumed), max(0, to_harness - 1))
+    return Spent(tuple(ns), tuple(suspended), tuple(resumed))
+
+
+def passing_ns(log: Sequence[int], null: Owner) -> Nanoseconds:
+    """Return the time of the null layer in which messages pass it: without those of entering and of leaving it.
+
+    Owners after `null` are no rows.
+    """
+    passing = pending = 0
+    is_inside = False
+    for (owner, since), (_, now) in pairwise(zip(log[::2], log[1::2], strict=True)):
+        owner &= OWNER_BITS
+        if owner == null and is_inside:
+            pending += now - since
+        elif HARNESS < owner < null:
+            passing, pending, is_inside = passing + pending, 0, True
+    return passing
 
 
 def messages_of(log: Sequence[int], parts: Collection[Owner]) -> Counter[Owner]:

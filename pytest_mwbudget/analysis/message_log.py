@@ -124,7 +124,7 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
             elif following >= HARNESS and called[owner]:
                 way_of[following] = called[owner].pop()
         owner, since = following, now
-    spent = Spent(tuple(first_ns), (0,) * owners, tuple(first_resumed), 0)
+    spent = Spent(tuple(first_ns), (0,) * owners, tuple(first_resumed))
     sent, received = (_flow(inside, outside) for inside, outside in zip(inner, outer, strict=True))
     return MessageTimes(sent, received, FirstPart(spent, tuple(held), tuple(crossings), tuple(arrived)))
 
@@ -134,7 +134,7 @@ def _flow(inside: Sequence[_Boundary], outside: Sequence[_Boundary]) -> Flow:
     return Flow(
         tuple(one.count for one in inside),
         tuple(one.count for one in outside),
-        Spent(tuple(one for one, _ in each), (0,) * len(each), tuple(one for _, one in each), 0),
+        Spent(tuple(one for one, _ in each), (0,) * len(each), tuple(one for _, one in each)),
     )
 
 

@@ -77,6 +77,7 @@ class Null:
 class Split:
     """Requests with every probe in place: the time of every owner and of the null layer in each.
 
+    `passing_ns` is the part of `null_ns` in which messages pass the null layer.
     `messages` divides the requests by message. It is empty if no budget and no report needs this.
     """
 
@@ -86,6 +87,7 @@ class Split:
     spent: list[Spent] = field(default_factory=list)
     hops: list[float] = field(default_factory=list)
     messages: list[MessageTimes] = field(default_factory=list)
+    passing_ns: list[float] = field(default_factory=list)
 
     def add(
         self,
@@ -95,12 +97,14 @@ class Split:
         used: Spent,
         hop: float | None = None,
         messages: MessageTimes | None = None,
+        passing_ns: float = 0.0,
     ) -> None:
         """Append one request, with the time of the hop before it if hops are measured."""
         self.reference.append(reference)
         self.null.append(null)
         self.null_ns.append(null_ns)
         self.spent.append(used)
+        self.passing_ns.append(passing_ns)
         if hop is not None:
             self.hops.append(hop)
         if messages is not None:
@@ -150,6 +154,7 @@ class Split:
             list(compress(self.spent, kept)),
             list(compress(self.hops, kept)),
             list(compress(self.messages, kept)),
+            list(compress(self.passing_ns, kept)),
         )
 
 
@@ -160,8 +165,7 @@ class Samples:
     - `split`; `cpu`: the same with probes that read the processor's clock
     - `whole`: the time of requests without probes
     - `machine`: pieces of fixed work beside the requests
-    - `messages`: calls of the server's receive and send in a request; `sent` and `received`: messages that each entry
-      typically sends and receives; few messages received are left out
+    - `sent` and `received`: messages that each entry typically sends and receives; few messages received are left out
     - `of_parts`: in an opened endpoint, the messages that each part sends and receives, past the probes of the others
     """
 
@@ -171,7 +175,6 @@ class Samples:
     cpu: Split = field(default_factory=Split)
     whole: Series = field(default_factory=Series)
     machine: Series = field(default_factory=Series)
-    messages: int = 0
     rounds: int = 0
     requests: int = 0
     received: Mapping[EntryIndex, int] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from types import MethodType
@@ -236,19 +236,51 @@ def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
 
 
 def _inner_app(entries: Sequence[Entry]) -> object | None:
-    """Return the app that the innermost entry holds or is called with and did not enter."""
+    """Return the app that the innermost entry holds or is called with and did not enter.
+
+    What stands outside of the innermost entry is no such app, such as a route. An object that was entered outside of it
+    may enter another app where it is entered again.
+    """
     innermost = entries[-1]
     bound = [value for spot, value in innermost.call.others() if spot in innermost.telling]
-    return held_app(innermost.callee, entries, bound)
+
+    def may_enter_another(app: object) -> bool:
+        return _is_entered(app, entries) and kind_of(app) != "routing"
+
+    def is_outside(app: object) -> bool:
+        held = _reached(_held_apps(app), lambda one: not _is_entered(one, entries))
+        return any(_is_entered_by(one, innermost) for one in held)
+
+    reached = _reached(_held_apps(innermost.callee, bound), may_enter_another)
+    return next((app for app in reached if not _is_entered(app, entries) and not is_outside(app)), None)
 
 
-def held_app(callee: object, entries: Sequence[Entry], bound: Iterable[object] = ()) -> object | None:
-    """Return an ASGI callable that `callee` holds in an attribute, a cell or a bound argument and did not enter."""
+def _reached(apps: Iterable[object], through: Callable[[object], bool]) -> Iterator[object]:
+    """Yield these ASGI callables, and those that they hold if the way leads `through` them."""
+    pending, seen = list(apps), set[int]()
+    for app in pending:
+        if id(app) not in seen:
+            seen.add(id(app))
+            yield app
+            if through(app):
+                pending += _held_apps(app)
+
+
+def _held_apps(callee: object, bound: Iterable[object] = ()) -> Iterator[object]:
+    """Yield the ASGI callables that `callee` holds in an attribute, a cell or a bound argument."""
+    function = callee.func if type(callee) is functools.partial else None
     for value in map(without_transparent_proxies, (*bound, *held_values(callee))):
-        held = value.__self__ if type(value) is MethodType else value
-        if looks_asgi(value) and not any(_is_entered_by(held, entry) for entry in entries):
-            return held
-    return None
+        if value is not function and looks_asgi(value):
+            yield value.__self__ if type(value) is MethodType else value
+
+
+def held_app(callee: object, entries: Sequence[Entry]) -> object | None:
+    """Return an ASGI callable that `callee` holds and that was not entered."""
+    return next((app for app in _held_apps(callee) if not _is_entered(app, entries)), None)
+
+
+def _is_entered(app: object, entries: Sequence[Entry]) -> bool:
+    return any(_is_entered_by(app, entry) for entry in entries)
 
 
 def _is_entered_by(held: object, entry: Entry) -> bool:

@@ -213,13 +213,22 @@ class Row(ResultRow):
     def mostly_c(self, slowdown: float) -> bool | None:
         """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
 
-        `slowdown` is at least 1; layers may be slowed down by up to its square.
+        `slowdown` is at least 1; layers may be slowed down by up to its square. The processor time of a layer that is
+        suspended contains the work of the event loop in C.
         """
         cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
         if cpu is None or bytecodes is None:
             return None
         us = cpu.value / slowdown**2
-        return us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
+        mostly = us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
+        return None if mostly and self._suspended else mostly
+
+    @property
+    def _suspended(self) -> bool:
+        """Whether a request was suspended in the row, as its counts or its time show."""
+        wait = self.figures.get("wait_us")
+        counted = self.counts is not None and self.counts.suspensions.high > 0
+        return counted or (wait is not None and wait.value > 0)
 
     @property
     def over_limits(self) -> list[RecordedLimit]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..analysis.event_log import spent
+from ..analysis.event_log import passing_ns, spent
 from ..analysis.message_log import MessageTimes, message_times
 from ..analysis.samples import Null, Samples, Split
 from ..analysis.ways import Ways
@@ -181,7 +181,8 @@ class Sampler:
             null = self._null(self.probes, self.rng.choice(self.probes.probed))
             used = spent(list(self.full_log), self.probes.owners)
             messages = self._messages(self.full_log)
-            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages)
+            passing = passing_ns(self.full_log, self.probes.null_owner)
+            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages, passing)
 
     # ---- split ------------------------------------------------------------------------------------------------------
 
@@ -225,9 +226,9 @@ class Sampler:
         used = spent(log, probes.owners)
         if wall:
             self.full_log = log
-            samples.messages = used.messages
         messages = self._messages(log) if wall else None
-        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages)
+        passing = passing_ns(log, probes.null_owner)
+        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing)
         if self.pieces is not None and wall:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
