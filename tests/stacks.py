@@ -53,7 +53,12 @@ BODY = b"payload"
 # Forms whose parameters do not have the names `scope`, `receive` and `send`.
 NAMELESS = ("no-op DecoratedPlainly", "no-op OtherNames", "no-op StarArguments")
 # Habits that use objects bound to the event loop of the request.
-OF_ONE_LOOP = {"calls its inside from a thread", "sends from a thread", "listens for the disconnect"}
+OF_ONE_LOOP = {
+    "calls its inside from a thread",
+    "listens for the disconnect",
+    "sends from a task",
+    "sends from a thread",
+}
 SPIN_US = 300
 # Layers inside a layer with this habit run in another thread, where probes cannot be installed.
 IN_A_THREAD = "runs its inside on the loop of a thread"
@@ -146,6 +151,10 @@ class Part:
         answer = await performed(call, self.layer.habits)
         self.answers.add(answer if isinstance(answer, str) else type(answer).__name__)
         return answer
+
+    async def spin_later(self) -> None:
+        """Spin in another task."""
+        self.spin()
 
     def spin(self) -> None:
         """Spin for the described time, and record the actual time."""
@@ -432,6 +441,60 @@ async def spawns_a_task_that_runs_beside_its_inside(call: Call, go: Go) -> Any:
     answer = await go()
     await task
     return answer
+
+
+@habit(tasks=1)
+async def spins_in_a_task_beside_its_inside(call: Call, go: Go) -> Any:
+    async with anyio.create_task_group() as group:
+        group.start_soon(call.part.spin_later)
+        return await go()
+
+
+@habit(tasks=1, asyncio_only=True)
+async def spins_in_a_task_that_nobody_awaits(call: Call, go: Go) -> Any:
+    call.part.left_behind = asyncio.create_task(call.part.spin_later())
+    answer = await go()
+    await anyio.lowlevel.checkpoint()
+    return answer
+
+
+@habit(asyncio_only=True)
+async def spins_in_a_callback(call: Call, go: Go) -> Any:
+    asyncio.get_running_loop().call_soon(call.part.spin)
+    answer = await go()
+    await anyio.lowlevel.checkpoint()
+    return answer
+
+
+@habit(bare=True, tasks=1)
+async def sends_from_a_task(call: Call, go: Go) -> Any:
+    """Hand each message to a task that sends it, as a streaming response does."""
+    send = call.send
+    async with anyio.create_task_group() as group:
+        give, take = anyio.create_memory_object_stream[Any](1)
+
+        async def sending() -> None:
+            async with take:
+                async for message in take:
+                    await send(message)
+
+        group.start_soon(sending)
+        call.send = give.send
+        async with give:
+            return await go()
+
+
+@habit(bare=True)
+async def tells_its_inside(call: Call, go: Go) -> Any:
+    call.scope["told"] = True
+    return await go()
+
+
+@habit(bare=True)
+async def spins_if_it_was_told(call: Call, go: Go) -> Any:
+    if call.scope.get("told"):
+        call.part.spin()
+    return await go()
 
 
 @habit(tasks=1)
