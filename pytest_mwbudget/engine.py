@@ -28,7 +28,7 @@ from .counting.backend import counting_backend
 from .counting.executed import Executed, ExecutedRun
 from .counting.executed import Pace as ExecutedPace
 from .counting.run import CountingRun, RequestCharges
-from .errors import MeasurementError, MwBudgetError, of_the_app, tagged
+from .errors import MeasurementError, MwBudgetError, RepetitionError, ResponseError, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
@@ -409,7 +409,10 @@ class _Run:
         if ways.mixed or self.stack.anew:
             return ""
         known = {entry.identity for entry in self.stack.entries}
-        now = await _traced(self.caller, self.settings, self.foreign_tools)
+        try:
+            now = await _traced(self.caller, self.settings, self.foreign_tools)
+        except (MeasurementError, RepetitionError, ResponseError):  # requests without a layer may have changed the app
+            return ""
         entered = [] if now.anew else [layer.name for i, layer in now.layers if _is_new(now, i, known)]
         return ", ".join(entered)
 

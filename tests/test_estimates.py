@@ -467,7 +467,6 @@ def test_rows_add_up_to_the_total_also_beside_an_app_object_and_messages(outside
     assert added_up(found) == pytest.approx(found.whole.estimate, abs=0.005)
 
 
-@pytest.mark.xfail(reason="what logging the steps of others costs is not taken off", strict=True)
 def test_the_steps_of_others_are_logged_at_the_same_cost() -> None:
     step_ns, others_ns, steps = 700.0, 15_000.0, 4
     taken = stepping(step_ns, others=(others_ns + steps * step_ns, steps), whole_ns=sum(OWNED.values()) + others_ns)

@@ -216,7 +216,7 @@ def estimate(
         shared_us=shared,
         outside=outer,
         whole=whole,
-        others=wall.others(),
+        others=wall.others(step),
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns=Slowdowns(
@@ -371,9 +371,14 @@ class Legs:
         added = independent_sum(interval(self.own_ns(logged, probes), self.alpha), -whole)
         return (added / resumed).clipped(0.0, most_us)
 
-    def others(self) -> Estimate:
-        """Return the time of what was not started in the request."""
-        return interval([used.ns[OTHERS] for used in self.split.spent], self.alpha) if self.split.spent else ZERO
+    def others(self, step: Estimate) -> Estimate:
+        """Return the time of what was not started in the request, less the cost of logging its steps."""
+        if not self.split.spent:
+            return ZERO
+        owner = Owner(len(self.split.spent[0].ns) + OTHERS)
+        return independent_sum(
+            interval([used.ns[owner] for used in self.split.spent], self.alpha), -(step * self.resumed([owner]))
+        )
 
 
 def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = False) -> Microseconds:

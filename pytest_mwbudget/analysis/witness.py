@@ -46,7 +46,7 @@ def judged_by_both(report: LayerReport, saved: Estimate) -> LayerReport:
     judged = dict(report.judged)
     for quantity, one in report.judged.items():
         failed = one.verdict == "fail" and (quantity not in WHOLE or saved.low <= one.bound)
-        kept_only_by_row = one.verdict == "pass" and quantity in WHOLE and saved.low > fails_above(one.bound, 1.0)
+        kept_only_by_row = one.verdict == "pass" and quantity == "us" and saved.low > fails_above(one.bound, 1.0)
         if quantity not in COUNTED and (failed or kept_only_by_row):
             judged[quantity] = replace(one, verdict="undecided", reason=_contradicted(saved, own))
     return replace(report, judged=judged)
