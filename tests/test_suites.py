@@ -183,6 +183,16 @@ def test_own(benchmark):
     benchmark(sum, (1, 2))
 """
 
+# The app is imported on the fake file system.
+FAKED = "fs.create_file('/shelf/tea'); mw_budget.get('/'); assert os.listdir('/shelf') == ['tea']"
+
+# 40 examples, of which the first is measured.
+GIVEN = """
+from hypothesis import HealthCheck, given, settings, strategies
+"""
+EXAMPLES = """@settings(deadline=1, max_examples=40, database=None, suppress_health_check=[*HealthCheck])
+@given(number=strategies.integers(0, 1000))"""
+
 FROZEN = "mw_budget.get('/'); assert date.today().year == 2020"
 
 # ---- checks that the other plugin still works -------------------------------------------------------------------
@@ -329,6 +339,27 @@ SUITES = [
         "time-machine",
         ("time_machine",),
         tests="import time_machine" + pair(FROZEN, "@time_machine.travel('2020-02-02', tick=False)"),
+    ),
+    Suite(
+        "hypothesis",
+        ("hypothesis",),
+        ("hypothesispytest",),
+        ("-v", "--hypothesis-show-statistics"),
+        tests=GIVEN + pair("mw_budget.get('/', headers={'n': str(number)})", EXAMPLES, fixtures="mw_budget, number"),
+        works=prints("Hypothesis Statistics", "Stopped because settings.max_examples=40"),
+    ),
+    Suite(
+        "pyfakefs",
+        ("pyfakefs",),
+        ("fakefs",),
+        tests="import os\n" + pair(FAKED, fixtures="fs, mw_budget"),
+    ),
+    Suite(
+        "run-parallel",
+        ("pytest_run_parallel",),
+        ("run-parallel",),
+        ("--parallel-threads=4", "-v"),
+        works=prints("PARALLEL PASSED", "[thread-unsafe]: mw-budget makes one request at a time"),
     ),
     Suite(
         "subtests",
