@@ -139,6 +139,7 @@ class Sampler:
         begin = self.clock()
         for number in range(self.schedule.settle_calls):
             await self.call(observer)
+            self.samples.settling += 1
             if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
                 return
 
@@ -159,7 +160,7 @@ class Sampler:
         for _ in range(count):
             hop = self._hop_ns()
             reference = reference_ns(self.clock)
-            self.samples.whole.add(await self.call(None), reference, hop)
+            self.samples.whole.add(await self.call(None), reference, hop, self.samples.served)
             self.samples.requests += 1
             self.evaluate_a_log(reference, discarded)
             if deadline.over():
@@ -213,7 +214,7 @@ class Sampler:
             self.full_log = log
             samples.messages = used.messages
         messages = self._messages(log) if wall else None
-        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages)
+        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, samples.served)
         if self.pieces is not None and wall:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
