@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import anyio
@@ -16,7 +17,7 @@ import pytest
 
 from pytest_mwbudget import engine
 from pytest_mwbudget.asgi import loops
-from pytest_mwbudget.asgi.deadlines import AsyncioAlarm, Deadline
+from pytest_mwbudget.asgi.deadlines import MOST_DELAYS, AsyncioAlarm, Deadline, Times, queued_ns
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import LifespanError, MeasurementError
@@ -456,3 +457,119 @@ def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still()
 
     with asyncio.Runner(loop_factory=Frozen) as runner:
         assert runner.run(main())
+
+
+# ---- a machine without a free processor -----------------------------------------------------------------------------
+
+
+@dataclass
+class Machine:
+    """The times of a process: all pass by hand, in seconds."""
+
+    real_s: float = 100.0
+    cpu_s: float = 0.0
+    queued_s: dict[str, float] = field(default_factory=lambda: {"1": 50.0, "2": 7.0})
+
+    @property
+    def times(self) -> Times:
+        return Times(
+            lambda: round(self.real_s * 1e9),
+            lambda: round(self.cpu_s * 1e9),
+            lambda: {thread: round(seconds * 1e9) for thread, seconds in self.queued_s.items()},
+        )
+
+    def works(self, seconds: float) -> None:
+        self.real_s += seconds
+        self.cpu_s += seconds
+
+    def waits(self, seconds: float) -> None:
+        self.real_s += seconds
+
+    def starves(self, seconds: float, thread: str = "1") -> None:
+        self.real_s += seconds
+        self.queued_s[thread] = self.queued_s.get(thread, 0.0) + seconds
+
+
+def test_a_limit_counts_the_time_in_which_an_app_works_or_waits() -> None:
+    machine = Machine()
+    deadline = Deadline(1, machine.times)
+    machine.works(0.5)
+    assert not deadline.over()
+    machine.waits(0.5)
+    assert deadline.over()
+
+
+def test_an_app_that_works_for_longer_than_its_limit_without_a_pause_is_over_it() -> None:
+    machine = Machine()
+    deadline = Deadline(1, machine.times)
+    machine.works(5)
+    assert deadline.over()
+
+
+@pytest.mark.parametrize("thread", ["1", "2", "new"])
+def test_the_time_in_which_a_thread_waited_for_a_processor_does_not_count(thread: str) -> None:
+    machine = Machine()
+    deadline = Deadline(1, machine.times)
+    machine.works(0.25)
+    machine.starves(0.75, thread)
+    assert not deadline.over()
+    assert deadline.left_s() == pytest.approx(0.75)
+    machine.waits(0.75)
+    assert deadline.over()
+
+
+def test_a_process_that_was_stopped_has_its_limit_once_more() -> None:
+    machine = Machine()
+    deadline = Deadline(1, machine.times)
+    machine.waits(60)
+    assert not deadline.over()
+    assert deadline.left_s() == pytest.approx(1)
+    machine.waits(60)  # it blocks the loop, again and again
+    assert deadline.over()
+
+
+def test_a_limit_that_is_moved_can_be_put_off_again() -> None:
+    machine = Machine()
+    deadline = Deadline(1, machine.times)
+    for _ in range(3):
+        machine.waits(60)
+        assert not deadline.over()
+        deadline.move(1)
+
+
+def test_a_thread_that_never_gets_a_processor_puts_no_limit_off_for_ever() -> None:
+    machine = Machine()
+    deadline = Deadline(1, machine.times)
+    delays = 0
+    while not deadline.over():
+        delays += 1
+        machine.starves(1)
+    assert delays == MOST_DELAYS + 1
+
+
+@pytest.mark.parametrize("name", get_args(LoopName))
+def test_an_app_that_got_no_processor_is_not_blamed(name: LoopName, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(name)
+    waited = iter([0, 10**9])  # a second at the first time out, then nothing
+    monkeypatch.setattr(loops, "queued_ns", lambda: {"1": next(waited, 10**9)})
+
+    async def main() -> float:
+        begin = time.perf_counter()
+        try:
+            async with loops.current().limited(0.1):
+                await loops.current().event().wait()
+        except loops.OutOfTimeError:
+            return time.perf_counter() - begin
+        raise AssertionError
+
+    assert loops.run(name, main) >= 0.2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not say how long threads waited")
+def test_the_system_says_how_long_each_thread_waited() -> None:
+    assert str(threading.get_native_id()) in queued_ns()
+
+
+def test_a_system_that_does_not_say_it_has_no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_mwbudget.asgi.deadlines.THREADS", "/nowhere")
+    assert queued_ns() == {}

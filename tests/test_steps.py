@@ -17,6 +17,7 @@ from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.stack import OTHERS
 from pytest_mwbudget.timing.probes import Probes
+from pytest_mwbudget.timing.steps import Steps
 
 from .apps import App, Noop, caller, discovered, hello, respond, stack_of
 from .test_truth_exact import CALL_NS, CallClock
@@ -299,3 +300,47 @@ def test_a_handle_can_be_cancelled_and_keeps_its_context() -> None:
     calls(Yields(endpoint), "asyncio")
     assert set(seen) == {"given inside", "outside"}
     assert len(seen) % 2 == 0
+
+
+@pytest.mark.parametrize("loop", ASYNCIO)
+def test_a_function_that_an_app_keeps_logs_nothing_after_the_measurement(loop: Any) -> None:
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+
+    async def nothing() -> None: ...
+
+    async def main() -> None:
+        running, log = asyncio.get_running_loop(), [0, 0]
+        steps = Steps(log, lambda: 0, OTHERS)  # type: ignore[arg-type]
+        with steps.logged():
+            soon, later, at = running.call_soon, running.call_later, running.call_at
+        length, ran = len(log), asyncio.Event()
+        soon(no_op)
+        at(running.time(), no_op)
+        later(0, ran.set)
+        await ran.wait()
+        running.call_soon = soon  # type: ignore[method-assign]
+        task = asyncio.create_task(nothing())
+        del running.call_soon
+        await task
+        assert len(log) == length
+        assert not steps.tasks
+
+    loops.run(loop, main)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no eager task factory")
+def test_a_task_factory_that_an_app_keeps_notes_no_task_after_the_measurement() -> None:
+    async def main() -> None:
+        running, log = asyncio.get_running_loop(), [0, 0]
+        steps = Steps(log, lambda: 0, OTHERS)  # type: ignore[arg-type]
+        running.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+        with steps.logged():
+            kept = running.get_task_factory()
+        length = len(log)
+        running.set_task_factory(kept)
+        await asyncio.create_task(asyncio.sleep(0))
+        assert len(log) == length
+        assert not steps.tasks
+
+    asyncio.run(main())

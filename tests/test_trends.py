@@ -15,7 +15,8 @@ import pytest
 from starlette.middleware import Middleware
 
 import pytest_mwbudget.engine
-from pytest_mwbudget.analysis.trends import FEWEST_REQUESTS, Slope, lasting, slope
+from pytest_mwbudget.analysis.trends import FEWEST_REQUESTS, Slope, course, grow, lasting, slope
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.results import LayerReport, Measurement
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.trend import Trend
@@ -123,6 +124,38 @@ def test_too_few_requests_tell_nothing() -> None:
     assert slope([1.0] * (FEWEST_REQUESTS - 1), [1.0] * (FEWEST_REQUESTS - 1), ALPHA) is None
 
 
+def in_turns(chance: random.Random) -> list[int]:
+    """Return the numbers of requests before each, when other requests are made between legs of very unlike length."""
+    served, number = [], 0
+    for place in range(REQUESTS):
+        number += 1 if place % 60 else chance.choice([40, 300, 3000])
+        served.append(number)
+    return served
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+def test_growth_shows_whatever_is_served_between_the_requests(memory: float) -> None:
+    chance = random.Random(4)
+    for _ in range(10):
+        served = in_turns(chance)
+        grown = [ns + 1.0 * n for ns, n in zip(correlated(chance, memory=memory), served, strict=True)]
+        assert grow(grown, [3000.0] * REQUESTS, ALPHA, served)
+        assert not grow(correlated(chance, memory=memory), [3000.0] * REQUESTS, ALPHA, served)
+
+
+def test_the_course_of_growth_holds_nothing_beyond_the_values() -> None:
+    values = [5000.0 + 10 * number for number in range(REQUESTS)]
+    found = course(values)
+    assert min(values) <= found.low < 5600
+    assert found.estimate == pytest.approx(20_000, abs=10)
+    assert 34_400 < found.high <= max(values)
+
+
+def test_a_handful_of_values_does_not_grow() -> None:
+    assert not grow([], [], ALPHA)
+    assert not grow([1.0, 2.0, 3.0], [3000.0] * 3, ALPHA)
+
+
 def test_objects_grow_if_all_stretches_leave_some() -> None:
     assert lasting([{"dict": 2, "str": 1}] * 100) == {"dict": 2, "str": 1}
     assert lasting([{"dict": 1} if number % 2 else {} for number in range(100)]) == {"dict": 0.5}
@@ -186,6 +219,49 @@ def test_the_slope_is_exact(grown: Measurement) -> None:
     assert other.us_per_1000 is not None
     assert other.us_per_1000.estimate == pytest.approx(0, abs=0.01)
     assert not other.grows
+
+
+def of_growing(budgets: Budgets, **settings: Any) -> Measurement:
+    server = Server(endpoint_us=200)
+    layers = [Middleware(Growing, clock=server.clock), Middleware(Costly, clock=server.clock, before=20)]
+    return server.measure(layers, budgets=budgets, max_time_s=2, **settings)
+
+
+def test_an_undecided_verdict_names_growth() -> None:
+    """Neither more time nor a larger budget would tell."""
+    found = of_growing(Budgets({"us": 24, "busy_us": 24}))
+    judged = found.layer("Growing").judged
+    total = of_growing(Budgets(total_us=255))
+    assert [judged["us"].verdict, judged["busy_us"].verdict, total.total_verdict] == ["undecided"] * 3
+    for reason in (judged["us"].reason, judged["busy_us"].reason, total.total_reason):
+        assert reason is not None
+        assert reason.endswith("[growing]")
+        assert "may be enough" not in reason
+        assert "1.3 times" not in reason
+    assert found.layer("Costly").judged["us"].verdict == "pass"
+    note = next(note for note in found.notes if note.endswith("[growing]"))
+    assert "Growing from " in note
+    assert "Costly" not in note
+    assert not any("wide-interval" in note for note in found.notes)
+
+
+def test_the_interval_of_a_row_that_grows_is_its_course() -> None:
+    us = of_growing(Budgets({"us": 24})).layer("Growing").us
+    assert us is not None
+    assert 10 < us.low < 15
+    assert us.low < us.estimate < us.high < 100
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(5, "fail"), (40, "undecided"), (1000, "pass")])
+def test_growth_keeps_only_a_budget_that_leaves_room_for_more(most: float, verdict: str) -> None:
+    assert of_growing(Budgets(layers={"Growing": {"us": most}})).layer("Growing").judged["us"].verdict == verdict
+
+
+def test_a_percentile_of_growth_is_not_promised_by_more_time() -> None:
+    judged = of_growing(Budgets(layers={"Growing": {"p95_us": 30}})).layer("Growing").judged["p95_us"]
+    assert judged.verdict == "undecided"
+    assert judged.reason is not None
+    assert judged.reason.endswith("[growing]")
 
 
 @needs("retained")

@@ -14,6 +14,7 @@ from statistics import median
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.messages import Messages
+from ..model.results import Frame
 from ..model.stack import (
     HARNESS,
     NULL,
@@ -32,6 +33,7 @@ from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleave
 from .intervals import paces, spend
 from .samples import Samples, Split
 from .slowdown import NONE, Hops, Interruptions, slowdown, waited_ns
+from .trends import course, grow
 
 # The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01
@@ -92,6 +94,7 @@ class Estimates:
     - `alpha`: the chance that the interval of one row misses
     - `hopping`: the entries that hand work to threads
     - `machine_ns`: pieces of fixed work from quiet moments, in their order; empty if none were timed
+    - `growing`: the entries and frames whose time grows with the requests served; their intervals are its course
     - `step`: the cost of a stepper at one suspension; `handing`: that of handing a message to or from a probe
     - `messages`: by entry, for layers that many messages pass; `message_limit_us`: the detection limit of a message
     """
@@ -117,6 +120,7 @@ class Estimates:
     alpha: float = ALPHA
     hopping: Collection[EntryIndex] = ()
     machine_ns: Sequence[float] = ()
+    growing: Collection[EntryIndex | Frame] = ()
     step: Estimate = ZERO
     handing: Estimate = ZERO
     messages: Mapping[EntryIndex, Messages] = field(default_factory=dict)
@@ -160,6 +164,7 @@ def estimate(
     quick_hop_ns = samples.quick_hop_ns()
     whole_steady = samples.whole.steady(quick_ns, quick_hop_ns)
     whole = interval(whole_steady.values, alpha)
+    whole_grows = grow(whole_steady.values, whole_steady.reference, alpha, whole_steady.served)
     wall = Legs(
         samples.split,
         quick_ns,
@@ -194,7 +199,10 @@ def estimate(
     if mixed or whole_steady.values:
         step = wall.step(None if mixed else whole, independent_sum(*probes.values(), *probes_around))
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
-    split = {index: wall.told(own_ns[index], owners[index], probes[index], step) for index in rows}
+    growing: set[EntryIndex | Frame] = {index for index in rows if wall.grow(own_ns[index])}
+    if whole_grows:
+        growing.add("total")
+    split = {i: wall.told(own_ns[i], owners[i], probes[i], step, grows=i in growing) for i in rows}
     suspended = {index: sum(map(wall.suspended, owners[index])) for index in rows}
     method = {
         index: method_us(us.estimate, whole.estimate, suspends=wall.resumed(owners[index]) > 0)
@@ -204,18 +212,22 @@ def estimate(
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
     least_us = method_us(0.0, whole.estimate)
-    outer = wall.row(around, sum(probes_around, ZERO), step)
+    outer_probes = sum(probes_around, ZERO)
+    if wall.grow(wall.own_ns(around, outer_probes)):
+        growing.add("outside")
+    outer = wall.row(around, outer_probes, step, grows="outside" in growing)
     met = interruptions.slowdown
     return Estimates(
         split=split,
-        holding=split | {i: wall.row(owners[i], probes[i], step, holding=True) for i in rows if suspended[i]},
+        holding=split
+        | {i: wall.row(owners[i], probes[i], step, holding=True, grows=i in growing) for i in rows if suspended[i]},
         suspended=suspended,
-        cpu={index: cpu.row(owners[index], cpu.probes_of(index), step) for index in rows} if cpu else None,
+        cpu={i: cpu.row(owners[i], cpu.probes_of(i), step, grows=i in growing) for i in rows} if cpu else None,
         suspended_cpu={i: independent_sum(*map(cpu.suspended_interval, owners[i])) if cpu else ZERO for i in rows},
         method_us=method,
         shared_us=shared,
         outside=outer,
-        whole=whole,
+        whole=course(whole_steady.values) * US_PER_NS if whole_grows else whole,
         others=wall.others(step),
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
@@ -232,6 +244,7 @@ def estimate(
         alpha=alpha,
         hopping=frozenset(hops.rows) if hops else (),
         machine_ns=samples.machine.steady(quick_ns).values,
+        growing=growing,
         step=step,
         handing=wall.probes.handing,
     )
@@ -301,9 +314,22 @@ class Legs:
         """Return the same for all entries of a row."""
         return independent_sum(*map(self.probes_at, parts_of(self.entries, row)))
 
-    def row(self, owners: Sequence[Owner], probes: Estimate, step: Estimate, *, holding: bool = False) -> Estimate:
+    def row(
+        self,
+        owners: Sequence[Owner],
+        probes: Estimate,
+        step: Estimate,
+        *,
+        holding: bool = False,
+        grows: bool = False,
+    ) -> Estimate:
         """Return the time of these owners together, less the cost of probes and steppers; `holding` as in `own_ns`."""
-        return self.told(self.own_ns(owners, probes, holding=holding), owners, probes, step, holding=holding)
+        own_ns = self.own_ns(owners, probes, holding=holding)
+        return self.told(own_ns, owners, probes, step, holding=holding, grows=grows)
+
+    def grow(self, own_ns: Sequence[float]) -> bool:
+        """Return whether times of the requests grow with the requests served."""
+        return grow(own_ns, self.split.reference, self.alpha, self.split.served)
 
     def own_ns(self, owners: Sequence[Owner], probes: Estimate, *, holding: bool = False) -> list[float]:
         """Return the nanoseconds of these owners together in each request, less the cost of probes.
@@ -326,13 +352,18 @@ class Legs:
         step: Estimate,
         *,
         holding: bool = False,
+        grows: bool = False,
     ) -> Estimate:
-        """Return the time that the requests of `own_ns` tell, less the cost of steppers; unbounded without requests."""
+        """Return the time that the requests of `own_ns` tell, less the cost of steppers; unbounded without requests.
+
+        The interval of a time that `grows` is its course.
+        """
         if not own_ns:
             return interval((), self.alpha)
         resumed = self.resumed(owners)
         steppers = step * resumed if resumed else ZERO
-        us = independent_sum(interval(own_ns, self.alpha), -self._probes(owners, probes).centred, -steppers)
+        typical = course(own_ns) * US_PER_NS if grows else interval(own_ns, self.alpha)
+        us = independent_sum(typical, -self._probes(owners, probes).centred, -steppers)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:

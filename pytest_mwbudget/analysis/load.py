@@ -19,8 +19,8 @@ from ..model.stack import RowIndex
 from .estimates import ALPHA
 from .paired import FEWEST_PAIRS, paired, student
 from .savings import takes_another_way
-from .slowdown import STEADY
-from .verdicts import APPS_SLOWED, BETWEEN_RUNS
+from .slowdown import APPS_SLOWED, STEADY
+from .verdicts import BETWEEN_RUNS
 
 # A moment is quiet if a fixed piece of work takes at most QUIET times as long as in the quickest tenth of the moments.
 QUIET, QUICK_SHARE = 1.15, 0.1

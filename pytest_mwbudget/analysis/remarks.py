@@ -54,7 +54,9 @@ def remarks(
             "stopped-early",
         )
     else:
-        yield from _wide(times)
+        growing = [name for name in times if name in _growing(look, endpoint)]
+        yield from _wide({name: us for name, us in times.items() if name not in growing})
+        yield from _grow({name: times[name] for name in growing})
     if not mixed:
         yield from _unexplained(times, look.estimates.others)
     yield from _beside(look.estimates.others, look.estimates.whole)
@@ -66,6 +68,13 @@ def remarks(
             " budget but outside_us and total_us.",
             "outside",
         )
+
+
+def _growing(look: Look, endpoint: EntryIndex | None) -> set[str]:
+    """Return the names of the rows whose time grows with the requests served."""
+    frames = {OUTSIDE: "outside", TOTAL: "total", ENDPOINT: endpoint}
+    rows = {row.layer.name for row in look.rows if row.grows}
+    return rows | {name for name, key in frames.items() if key in look.estimates.growing}
 
 
 def on_parts(parts: Mapping[str, Estimate], endpoint: Estimate) -> Iterator[str]:
@@ -142,6 +151,16 @@ def _wide(figures: Mapping[str, Estimate]) -> Iterator[str]:
             " Measure again when the machine is less busy; if the app waits for a database or a network, with an"
             " async stand-in for it.",
             "wide-interval",
+        )
+
+
+def _grow(figures: Mapping[str, Estimate]) -> Iterator[str]:
+    """Name the figures that grow with the requests served, with their course."""
+    courses = [f"{name} from {us.low:.1f} to {us.high:.1f} µs" for name, us in figures.items() if us.bounded]
+    if courses:
+        named = _named(courses, f"{len(courses)} figures")
+        yield tagged(
+            f"Grows with the requests served: {named}. Bound what is collected, or find it without a search.", "growing"
         )
 
 

@@ -53,6 +53,7 @@ class Row:
     `method_us` is the part of the half width of `us` that more requests do not narrow. `occupation` is None if it is
     unknown. `slowdown` is how many times slower than at its best the machine ran during these requests, and `waited_us`
     how much longer than at its best the row may have waited for threads. `messages` is None where few messages pass.
+    `grows` says that the time grows with the requests served.
     """
 
     bounded: Bounded
@@ -62,6 +63,7 @@ class Row:
     slowdown: float = 1.0
     waited_us: Microseconds = 0.0
     messages: Messages | None = None
+    grows: bool = False
 
     @property
     def entry(self) -> EntryIndex | None:
@@ -132,6 +134,7 @@ def _row(bounded: Bounded, found: Estimates) -> Row:
         found.slowdowns.split[entry],
         found.waits.split.get(entry, 0.0),
         found.messages.get(entry),
+        entry in found.growing,
     )
 
 

@@ -24,18 +24,24 @@ QUIET_HOP, QUICK_HOPS = 1.5, 1 / 10
 
 @dataclass(slots=True)
 class Series:
-    """Nanoseconds, each with the reference workload's time beside it, and with the hop's if hops are measured."""
+    """Nanoseconds, each with the reference workload's time beside it, and with the hop's if hops are measured.
+
+    `served` is empty, or has for each value the number of requests before it.
+    """
 
     values: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
     hops: list[float] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
 
-    def add(self, value: float, reference: float, hop: float | None = None) -> None:
+    def add(self, value: float, reference: float, hop: float | None = None, served: int | None = None) -> None:
         """Append one value."""
         self.values.append(value)
         self.reference.append(reference)
         if hop is not None:
             self.hops.append(hop)
+        if served is not None:
+            self.served.append(served)
 
     def steady(self, quick_ns: float, quick_hop_ns: float = math.inf) -> Series:
         """Return the values of quiet moments.
@@ -47,8 +53,12 @@ class Series:
 
     def only(self, kept: Sequence[bool]) -> Series:
         """Return the values that are kept."""
-        columns = (self.values, self.reference, self.hops)
-        return Series(*(list(compress(column, kept)) for column in columns))
+        return Series(
+            list(compress(self.values, kept)),
+            list(compress(self.reference, kept)),
+            list(compress(self.hops, kept)),
+            list(compress(self.served, kept)),
+        )
 
 
 def _quick_hops(hops: Sequence[float], quick_hop_ns: float) -> list[bool]:
@@ -77,8 +87,9 @@ class Null:
 class Split:
     """Requests with every probe in place: the time of every owner and of the null layer in each.
 
-    `passing_ns` is the part of `null_ns` in which messages pass the null layer.
-    `messages` divides the requests by message. It is empty if no budget and no report needs this.
+    `passing_ns` is the part of `null_ns` in which messages pass the null layer. `messages` divides the requests by
+    message. It is empty if no budget and no report needs this. `served` is empty, or has for each request the number of
+    those before it.
     """
 
     reference: list[float] = field(default_factory=list)
@@ -88,6 +99,7 @@ class Split:
     hops: list[float] = field(default_factory=list)
     messages: list[MessageTimes] = field(default_factory=list)
     passing_ns: list[float] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
 
     def add(
         self,
@@ -98,6 +110,7 @@ class Split:
         hop: float | None = None,
         messages: MessageTimes | None = None,
         passing_ns: float = 0.0,
+        served: int | None = None,
     ) -> None:
         """Append one request, with the time of the hop before it if hops are measured."""
         self.reference.append(reference)
@@ -109,6 +122,8 @@ class Split:
             self.hops.append(hop)
         if messages is not None:
             self.messages.append(messages)
+        if served is not None:
+            self.served.append(served)
 
     def suspended_ns(self, owner: Owner) -> float:
         """Return the typical time of an owner in suspensions."""
@@ -155,6 +170,7 @@ class Split:
             list(compress(self.hops, kept)),
             list(compress(self.messages, kept)),
             list(compress(self.passing_ns, kept)),
+            list(compress(self.served, kept)),
         )
 
 
@@ -165,6 +181,7 @@ class Samples:
     - `split`; `cpu`: the same with probes that read the processor's clock
     - `whole`: the time of requests without probes
     - `machine`: pieces of fixed work beside the requests
+    - `requests`: those that count; `settling`: those that do not, after code was patched
     - `sent` and `received`: messages that each entry typically sends and receives; few messages received are left out
     - `of_parts`: in an opened endpoint, the messages that each part sends and receives, past the probes of the others
     """
@@ -177,8 +194,14 @@ class Samples:
     machine: Series = field(default_factory=Series)
     rounds: int = 0
     requests: int = 0
+    settling: int = 0
     received: Mapping[EntryIndex, int] = field(default_factory=dict)
     of_parts: Mapping[Owner, int] = field(default_factory=dict)
+
+    @property
+    def served(self) -> int:
+        """The number of requests so far."""
+        return self.requests + self.settling
 
     @property
     def by_message(self) -> bool:

@@ -12,6 +12,8 @@ from ..model.stack import EntryIndex
 
 # A smaller slowdown counts as none.
 STEADY = 1.10
+# A noisy neighbour slows apps down by up to this power of the reference workload's slowdown (docs/decisions/0010).
+APPS_SLOWED = 2
 # A figure may be longer by interruptions if at least this many fall into it in each request, and take at least this
 # share of the time. A median does not show what happens in few requests.
 OFTEN, LONG = 0.3, 0.05

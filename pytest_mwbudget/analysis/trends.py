@@ -6,6 +6,7 @@ by more than the reference workload and the known drift explain (docs/decisions/
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from itertools import compress
 from statistics import median
 
 from ..model.estimate import Estimate
-from .intervals import batched_interval, quiet
+from .intervals import batch_medians, batched_interval, quiet
 from .samples import QUIET_REFERENCE
-from .verdicts import APPS_SLOWED
+from .slowdown import APPS_SLOWED
 
 # What a constant layer may drift by within a phase, in nanoseconds and as a share of its time.
 DRIFT_NS, DRIFT_SHARE = 100.0, 0.03
@@ -33,23 +34,43 @@ class Slope:
     grows: bool
 
 
-def slope(values_ns: Sequence[float], reference_ns: Sequence[float], alpha: float) -> Slope | None:
+def slope(
+    values_ns: Sequence[float], reference_ns: Sequence[float], alpha: float, served: Sequence[int] = ()
+) -> Slope | None:
     """Return how the values grow from request to request, None if too few are from quiet moments.
 
-    `reference_ns` are the times of the reference workload before each request. The interval and both halves hold
-    jointly at `1 - alpha`.
+    `reference_ns` are the times of the reference workload before each request, and `served` the numbers of requests
+    before each, if these are not consecutive. The interval and both halves hold jointly at `1 - alpha`.
     """
     kept = quiet(reference_ns, QUIET_REFERENCE)
-    places = list(compress(range(len(values_ns)), kept))
+    places = list(compress(served or range(len(values_ns)), kept))
     if len(places) < FEWEST_REQUESTS:
         return None
-    values, reference = [values_ns[i] for i in places], [reference_ns[i] for i in places]
-    half = len(places) // 2
+    values, reference = list(compress(values_ns, kept)), list(compress(reference_ns, kept))
+    half = bisect_left(places, (places[0] + places[-1]) / 2)
     whole, *halves = (
         _slope(places[part], values[part], reference[part], alpha / 3)
         for part in (slice(None), slice(half), slice(half, None))
     )
     return Slope(whole, all(one.low > 0 for one in (whole, *halves)))
+
+
+def grow(values_ns: Sequence[float], reference_ns: Sequence[float], alpha: float, served: Sequence[int] = ()) -> bool:
+    """Return whether values certainly grow from request to request. The parameters are those of `slope`."""
+    if not values_ns or batched_interval(values_ns, alpha).half_width <= _drift(median(values_ns)):
+        return False  # as always if they do not grow, and sooner known
+    found = slope(values_ns, reference_ns, alpha, served)
+    return found is not None and found.grows
+
+
+def course(values: Sequence[float]) -> Estimate:
+    """Return the median of values that grow, between the least and the greatest of their batches.
+
+    Growing values have no typical one: their median depends on the number of requests, and an interval of the median
+    extends far beyond the values.
+    """
+    batches = batch_medians(values)
+    return Estimate(median(values), min(batches), max(batches))
 
 
 def _slope(places: Sequence[int], values: Sequence[float], reference: Sequence[float], alpha: float) -> Estimate:
@@ -61,10 +82,14 @@ def _slope(places: Sequence[int], values: Sequence[float], reference: Sequence[f
     machine = batched_interval(_growths(places, reference), alpha / 2) / (median(reference) or 1.0)
     typical, half = abs(median(values)), len(places) // 2
     apart = median(places[i + half] - places[i] for i in range(half))
-    drift = (DRIFT_NS + DRIFT_SHARE * typical) / apart
+    drift = _drift(typical) / apart
     low = found.low - typical * APPS_SLOWED * max(0.0, machine.high) - drift
     high = found.high - typical * APPS_SLOWED * min(0.0, machine.low) + drift
     return Estimate(found.estimate, low, high)
+
+
+def _drift(typical: float) -> float:
+    return DRIFT_NS + DRIFT_SHARE * abs(typical)
 
 
 def _growths(places: Sequence[int], values: Sequence[float]) -> list[float]:

@@ -15,13 +15,14 @@ from ..model.results import TAILS, Effort, Frame, Judged, Quantity, Range, Verdi
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, is_narrow, rows_of, told_by
+from .slowdown import APPS_SLOWED
 from .tails import needed, percentile, slow_requests, too_few
 
 # The same layer differs by up to this share from process to process, and no interval of one process contains that
 # (docs/decisions/0012).
 BETWEEN_RUNS = 0.08
-# A noisy neighbour slows apps down by up to this power of the reference workload's slowdown (docs/decisions/0010).
-APPS_SLOWED = 2
+# A time that grows keeps a budget if it does after growing this many times as much again.
+GROWS_ON = 4
 # For a longer run than this the advice is something else than more time.
 LONGEST_ADVISED_S: Seconds = 60.0
 
@@ -129,6 +130,20 @@ def _undetectable(
 def fails_above(bound: Microseconds, slowdown: float, waited_us: Microseconds = 0.0) -> Microseconds:
     """Return the time that all of an interval must exceed for the budget to fail."""
     return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound + waited_us
+
+
+def _growth(us: Estimate, bound: Microseconds) -> str:
+    """Return why a time that grows with the requests served is not judged by a budget within its course."""
+    return tagged(
+        f"its time grows with the requests served, here from {us.low:.2f} to {us.high:.2f} µs, so a verdict on the"
+        f" budget of {bound:g} µs would depend on their number; bound what is collected, or find it without a search",
+        "growing",
+    )
+
+
+def _growth_us(row: Row) -> Microseconds:
+    """Return by how much a time that grows must stay below a budget that it keeps, 0 for other times."""
+    return GROWS_ON * (row.us.high - row.us.low) if row.grows and row.us is not None else 0.0
 
 
 def _merged(layer: Layer) -> Judgement:
@@ -258,7 +273,9 @@ class _Judging:
             assert endpoint is not None
             us, slowdown = found.split[endpoint], found.slowdowns.split[endpoint]
             waited_us = found.waits.split.get(endpoint, 0.0)
-        return self._advised(self._figure(us, bound, limit_us, slowdown, waited_us), us, bound, slowdown, waited_us)
+        grows = (endpoint if frame == "endpoint" else frame) in found.growing
+        judgement = self._figure(us, bound, limit_us, slowdown, waited_us, grows=grows)
+        return self._advised(judgement, us, bound, slowdown, waited_us, grows=grows)
 
     def row(self, row: Row, quantity: Quantity) -> Judged:
         """Judge a budget of a layer."""
@@ -268,14 +285,17 @@ class _Judging:
         if us is None:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
-        return self._advised(self._row(row, quantity, us, bound), us, bound, row.slowdown, row.waited_us, row.method_us)
+        judgement = self._row(row, quantity, us, bound)
+        return self._advised(judgement, us, bound, row.slowdown, row.waited_us, row.method_us, grows=row.grows)
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
         together, by_message = row.bounded.together, quantity == "us_per_message"
         limit_us = self.found.message_limit_us if by_message else self.found.detection_limit_us
-        judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us)
+        judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us, grows=row.grows)
         shared = together.bounds.get(quantity) if together else None
-        of_all = None if shared is None else self._figure(us, shared, limit_us, row.slowdown, row.waited_us)
+        of_all = None
+        if shared is not None:
+            of_all = self._figure(us, shared, limit_us, row.slowdown, row.waited_us, grows=row.grows)
         return _unless_explained(judgement, together, of_all)
 
     def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
@@ -302,7 +322,8 @@ class _Judging:
         us = together.estimate_of(quantity) if together else None
         if quantity in TAILS and together is not None and together.entry is not None:
             us = percentile(self.found, together.entry, quantity)
-        return Judgement("pass") if us is not None and us.high <= bound else _merged(row.layer)
+        kept = us is not None and together is not None and us.high + _growth_us(together) <= bound
+        return Judgement("pass") if kept else _merged(row.layer)
 
     def _percentile(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judged:
         """Judge a percentile of a layer's self time. Only requests that the machine does not explain let it fail."""
@@ -313,6 +334,8 @@ class _Judging:
         undetectable = _undetectable(bound, self.found.detection_limit_us, self.found.least_us, self.time)
         if undetectable is not None:
             return Judged(bound, undetectable.verdict, undetectable.reason)
+        if row.grows and row.us is not None and us.low <= bound < us.high + _growth_us(row):
+            return Judged(bound, "undecided", _growth(row.us, bound))
         if us.high > bound and not us.bounded:
             requests = len(self.found.own_ns[row.entry])
             rate = requests / max(self.effort.seconds, 1e-9)
@@ -328,7 +351,7 @@ class _Judging:
     def _of_percentile(
         self, row: Row, entry: EntryIndex, quantity: Quantity, us: Estimate, bound: Microseconds
     ) -> Judgement:
-        if us.high <= bound:
+        if us.high + _growth_us(row) <= bound:
             return Judgement("pass")
         if us.low <= bound:
             why = (
@@ -353,7 +376,14 @@ class _Judging:
         return Judgement("undecided", tagged(why, "machine-tail"))
 
     def _figure(
-        self, us: Estimate, bound: Microseconds, limit_us: Microseconds, slowdown: float, waited_us: Microseconds
+        self,
+        us: Estimate,
+        bound: Microseconds,
+        limit_us: Microseconds,
+        slowdown: float,
+        waited_us: Microseconds,
+        *,
+        grows: bool,
     ) -> Judgement:
         judgement = judge(
             us,
@@ -364,6 +394,8 @@ class _Judging:
             least_us=self.found.least_us,
             time=self.time,
         )
+        if judgement.verdict == "pass" and grows and us.high + GROWS_ON * (us.high - us.low) > bound:
+            return Judgement("undecided", _growth(us, bound), time_tells=True)
         return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
 
     def _advised(
@@ -374,13 +406,20 @@ class _Judging:
         slowdown: float,
         waited_us: Microseconds,
         method_us: Microseconds = 0.0,
+        *,
+        grows: bool,
     ) -> Judged:
-        """Add to the reason how much time a verdict would take. More time narrows no `method_us` of the interval."""
+        """Add to the reason how much time a verdict would take. More time narrows no `method_us` of the interval.
+
+        The reason names growth where the time `grows` with the requests served: no amount of time is enough then.
+        """
         reason = judgement.reason
         if reason is not None and not us.bounded:
             rate = self.effort.requests / max(self.effort.seconds, 1e-9)
             remedy = more_time(ENOUGH_REQUESTS / max(rate, 1e-9), time=self.time)
             reason = tagged(f"there were too few requests for an interval: {remedy}", "too-few-requests")
+        elif judgement.time_tells and grows:
+            reason = _growth(us, bound)
         elif judgement.time_tells:
             needed = seconds_needed(
                 us, bound, self.effort.seconds, slowdown=slowdown, waited_us=waited_us, method_us=method_us

@@ -1,33 +1,89 @@
 """Act at a moment of the real clock, also when a test has frozen the clock of the event loop.
 
-Decision 0017 explains the choice between a timer and a thread.
+Decision 0017 explains the choice between a timer and a thread, and the time that does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from _thread import TIMEOUT_MAX, allocate_lock, start_new_thread
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
-from ..interpreter.clocks import perf_counter, runs
-from ..model.estimate import Seconds
+from ..interpreter.clocks import Clock, perf_counter_ns, process_time_ns, runs
+from ..model.estimate import Nanoseconds, Seconds
+
+THREADS = "/proc/self/task"
+NS_PER_S = 1_000_000_000
+# A deadline is put off by the time without a processor if this is at least this share of the limit, and at most so many
+# times in a row.
+STARVED_SHARE, MOST_DELAYS = 0.1, 10
+
+
+def queued_ns() -> dict[str, Nanoseconds]:
+    """Return by thread of this process how long it was ready to run and had no processor; empty if nothing says."""
+    found: dict[str, Nanoseconds] = {}
+    with suppress(OSError):
+        for thread in os.listdir(THREADS):
+            with suppress(OSError, IndexError, ValueError), open(f"{THREADS}/{thread}/schedstat", "rb") as file:
+                found[thread] = int(file.read().split()[1])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What tells whether the process had a processor: the real clock, its processor time, and its threads' waits."""
+
+    real: Clock = perf_counter_ns
+    cpu: Clock = process_time_ns
+    queued: Callable[[], Mapping[str, Nanoseconds]] = queued_ns
 
 
 class Deadline:
-    """A moment of the real clock that can be moved."""
+    """A moment of the real clock that can be moved. Time in which the process had no processor does not count."""
 
-    def __init__(self, seconds: Seconds) -> None:
-        self._at_s = perf_counter() + seconds
+    def __init__(self, seconds: Seconds, times: Times | None = None) -> None:
+        self._times = Times() if times is None else times
+        self._queued = self._times.queued()
+        self._at_ns = self._limit_ns = self._delays = self._cpu_ns = 0
+        self.move(seconds)
 
     def move(self, seconds: Seconds) -> bool:
         """Move the deadline to `seconds` from now. Returns whether it is sooner than before: what waits must know."""
-        before_s, self._at_s = self._at_s, perf_counter() + seconds
-        return self._at_s < before_s
+        before_ns, self._limit_ns = self._at_ns, round(seconds * NS_PER_S)
+        self._at_ns, self._cpu_ns, self._delays = self._times.real() + self._limit_ns, self._times.cpu(), 0
+        return self._at_ns < before_ns
 
     def left_s(self) -> Seconds:
         """Return the seconds until the deadline; negative after it."""
-        return self._at_s - perf_counter()
+        return (self._at_ns - self._times.real()) / NS_PER_S
+
+    def over(self) -> bool:
+        """Return whether the time is over. Puts the deadline off if the process had no processor for part of it."""
+        now_ns = self._times.real()
+        if now_ns < self._at_ns:
+            return False
+        if self._delays == MOST_DELAYS:
+            return True
+        starved_ns = self._starved_ns(now_ns - self._at_ns)
+        if starved_ns < STARVED_SHARE * self._limit_ns:
+            return True
+        self._delays += 1
+        self._at_ns = now_ns + min(starved_ns, self._limit_ns)
+        return False
+
+    def _starved_ns(self, late_ns: Nanoseconds) -> Nanoseconds:
+        """Return how long the process had no processor since this was last asked, which is `late_ns` too late.
+
+        Of the threads, the one that waited the longest counts. A process that was stopped with its machine waited for
+        nothing: it asks late without having used the processor. So does a block that only blocks, so this counts once.
+        """
+        before, self._queued = self._queued, self._times.queued()
+        waited_ns = max((ns - before.get(thread, 0) for thread, ns in self._queued.items()), default=0)
+        stopped_ns = 0 if self._delays else late_ns - (self._times.cpu() - self._cpu_ns)
+        return max(waited_ns, stopped_ns)
 
 
 class Sleeper:
@@ -82,7 +138,7 @@ class AsyncioAlarm:
     def _due(self) -> None:
         if not self._on:
             return
-        if self._deadline.left_s() > 0:  # the deadline was moved, or the loop's clock has leapt
+        if not self._deadline.over():  # it was moved or put off, or the loop's clock has leapt
             if self._sleeper is not None:
                 self._sleeper.end()
                 self._sleeper = None

@@ -16,9 +16,9 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..errors import MeasurementError
-from ..model.estimate import Seconds
+from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
-from .deadlines import AsyncioAlarm, Deadline, Sleeper
+from .deadlines import AsyncioAlarm, Deadline, Sleeper, Times, queued_ns
 
 if TYPE_CHECKING:
     import trio
@@ -90,7 +90,7 @@ class AsyncioLoop:
     async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
         """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
-        limit, deadline = asyncio.timeout(None), Deadline(seconds)
+        limit, deadline = asyncio.timeout(None), Deadline(seconds, times())
 
         def ring() -> None:
             due()
@@ -222,12 +222,15 @@ class TrioLoop:
     async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
         """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
-        deadline, token = Deadline(seconds), self.trio.lowlevel.current_trio_token()
+        deadline, token, on = Deadline(seconds, times()), self.trio.lowlevel.current_trio_token(), True
         with self.trio.CancelScope() as scope:
 
             def ring() -> None:
-                due()
-                scope.cancel()
+                if on and not deadline.over():
+                    restart()
+                elif on:
+                    due()
+                    scope.cancel()
 
             def start() -> Sleeper:
                 # A test can freeze trio's clock, or run trio with another clock.
@@ -235,15 +238,19 @@ class TrioLoop:
 
             sleeper = start()
 
-            def extend(seconds: Seconds) -> None:
+            def restart() -> None:
                 nonlocal sleeper
+                sleeper.end()
+                sleeper = start()
+
+            def extend(seconds: Seconds) -> None:
                 if deadline.move(seconds):
-                    sleeper.end()
-                    sleeper = start()
+                    restart()
 
             try:
                 yield extend
             finally:
+                on = False
                 sleeper.end()
         if scope.cancelled_caught:
             raise OutOfTimeError
@@ -319,6 +326,16 @@ def unwatched_ends(block: AbstractContextManager[_T]) -> Iterator[_T]:
         finally:
             with unwatched():
                 ends.close()
+
+
+def times() -> Times:
+    """Return what tells whether this process had a processor."""
+
+    def queued() -> dict[str, Nanoseconds]:
+        with unwatched():
+            return queued_ns()
+
+    return Times(queued=queued)
 
 
 def running() -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..analysis.paired import FEWEST_PAIRS
-from ..analysis.slowdown import STEADY
-from ..analysis.verdicts import APPS_SLOWED, BETWEEN_RUNS
+from ..analysis.slowdown import APPS_SLOWED, STEADY
+from ..analysis.verdicts import BETWEEN_RUNS
 from ..model.changes import Change, ChangeWord
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
 from ..model.results import COUNTED, FIGURES, QUANTITIES, RPS_SHARE, TAILS, UNDER_LOAD

@@ -142,6 +142,7 @@ class Sampler:
         begin = self.clock()
         for number in range(self.schedule.settle_calls):
             await self.call(observer)
+            self.samples.settling += 1
             if deadline.over() or (number and self.clock() - begin >= self.schedule.settle_ns):
                 return
 
@@ -169,7 +170,7 @@ class Sampler:
         for _ in range(count):
             hop = self._hop_ns()
             reference = reference_ns(self.clock)
-            self.samples.whole.add(await self.call(None), reference, hop)
+            self.samples.whole.add(await self.call(None), reference, hop, self.samples.served)
             self.samples.requests += 1
             self.evaluate_a_log(reference, discarded)
             if deadline.over():
@@ -228,7 +229,7 @@ class Sampler:
             self.full_log = log
         messages = self._messages(log) if wall else None
         passing = passing_ns(log, probes.null_owner)
-        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing)
+        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing, samples.served)
         if self.pieces is not None and wall:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)

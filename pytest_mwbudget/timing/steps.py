@@ -42,7 +42,10 @@ class _Task:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of the running loop, logged to `timeline`."""
+    """The steps of the running loop, logged to `timeline`.
+
+    `on` says whether they are: an app may keep a function that logs, and call it after the end.
+    """
 
     timeline: Log
     clock: Clock
@@ -50,15 +53,17 @@ class Steps:
     tasks: dict[Any, _Task] = field(default_factory=dict)
     # Returns the running task.
     running: Callable[[], Any] = asyncio.current_task
+    on: bool = False
 
     @contextmanager
     def logged(self) -> Iterator[None]:
         """Log the steps of the running loop in the block."""
-        loop = loops.current()
+        loop, self.on = loops.current(), True
         try:
             with self._of_trio(loop) if isinstance(loop, loops.TrioLoop) else self._of_asyncio(loop.loop):
                 yield
         finally:
+            self.on = False
             self.tasks.clear()
 
     def forget_ended(self) -> None:
@@ -118,8 +123,8 @@ class Steps:
 
         def logged(callback: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
             """Return what is to be called, and its arguments."""
-            if callback is stepped or callback is called:
-                return (callback, *arguments)  # a method of the loop has called another one
+            if callback is stepped or callback is called or not self.on:
+                return (callback, *arguments)  # a method of the loop has called another one, or it is the end
             task = _stepped_by(callback)
             if task is None:
                 return (called, _current(timeline), callback, *arguments)
@@ -144,6 +149,8 @@ class Steps:
         """Return the constructor of tasks whose first step runs inside it, as a part of what the caller does."""
 
         def constructed(*arguments: Any, **named: Any) -> Any:
+            if not self.on:
+                return constructor(*arguments, **named)
             starter = Owner(self.timeline[-2])
             task = constructor(*arguments, **named)
             if not task.done():
