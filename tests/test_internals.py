@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.asgi.loops import replaced
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.counting import backend
 from pytest_mwbudget.counting.backend import PythonCore, counting_backend
-from pytest_mwbudget.counting.spawning import Spawning, _replaced
+from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.errors import MeasurementError
 from pytest_mwbudget.interpreter import internals
 from pytest_mwbudget.interpreter.code_patching import detour, patched_code
@@ -380,8 +381,8 @@ def test_a_loop_whose_methods_cannot_be_replaced_is_refused() -> None:
         def call_soon(self) -> None: ...
 
     loop: Any = Fixed()
-    why = r"nothing can be counted on a loop of .*Fixed: its call_soon"
-    with pytest.raises(MeasurementError, match=why), _replaced(loop, "call_soon", print):
+    why = r"nothing can be measured on a loop of .*Fixed: its call_soon"
+    with pytest.raises(MeasurementError, match=why), replaced(loop, "call_soon", print):
         pass
 
 
