@@ -156,5 +156,5 @@ def _of(split: Split, spent: Callable[[MessageTimes], Spent], kept: Callable[[Nu
     times = [spent(one) for one in split.messages]
     # The null owner comes before the owner of time without a row.
     null_ns = [float(one.ns[-2]) for one in times]
-    found = Split(split.owners, split.reference, split.null, null_ns, times, split.hops, split.messages)
+    found = Split(split.owners, split.reference, split.null, null_ns, times, split.hops, split.messages, null_ns)
     return found.only([kept(null) for null in split.null])
