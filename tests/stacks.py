@@ -964,7 +964,10 @@ def is_telling(stack: Stack) -> bool:
     pairs = zip(stack.layers, stack.layers[1:], strict=False)
     nameless = any("answers by itself" in outer.habits and inner.form in NAMELESS for outer, inner in pairs)
     habits = {name for layer in stack.layers for name in layer.habits}
-    streams = any(FORMS[layer.form].habits == "request" for layer in stack.layers)
+    # A StreamingResponse listens for the disconnect.
+    streams = any(FORMS[layer.form].habits == "request" for layer in stack.layers) or (
+        stack.base in ("starlette", "route") and stack.endpoint == "streaming"
+    )
     return not nameless and not (IN_A_THREAD in habits and (streams or habits & OF_ONE_LOOP))
 
 
