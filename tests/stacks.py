@@ -1104,7 +1104,10 @@ def is_telling(stack: Stack) -> bool:
         return False
     nameless = any("answers by itself" in outer.habits and inner.form in NAMELESS for outer, inner in pairs)
     habits = _habits(stack)
-    streams = any(FORMS[layer.form].habits == "request" for layer in stack.layers)
+    # A StreamingResponse listens for the disconnect.
+    streams = any(FORMS[layer.form].habits == "request" for layer in stack.layers) or (
+        stack.base in ("starlette", "route") and stack.endpoint == "streaming"
+    )
     return not nameless and not (IN_A_THREAD in habits and (streams or habits & OF_ONE_LOOP))
 
 

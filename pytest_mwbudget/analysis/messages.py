@@ -150,5 +150,5 @@ def _of(split: Split, spent: Callable[[MessageTimes], Spent], kept: Callable[[Nu
     """Return the requests of a split with other times, without those whose null layer the messages do not pass."""
     times = [spent(one) for one in split.messages]
     null_ns = [float(one.ns[NULL]) for one in times]
-    found = Split(split.reference, split.null, null_ns, times, split.hops, split.messages, split.passing_ns)
+    found = Split(split.reference, split.null, null_ns, times, split.hops, split.messages, null_ns)
     return found.only([kept(null) for null in split.null])
