@@ -179,7 +179,7 @@ async def _measured(
     if chosen is None:
         return None
     if chosen.limits is not None and chosen.limits.timed:
-        environment = replace(environment, precise=True)
+        environment = replace(environment, precise=True, saves=True)
     with _turn(chosen, environment) as environment:
         run = await _prepared(caller, stack, chosen, environment, foreign_tools)
         findings = await run.findings()

@@ -20,7 +20,8 @@ from pytest_mwbudget.limits.sections import Surroundings, chosen
 from pytest_mwbudget.limits.updating import Measured, Rules, joined, rounded_up, unused_places, updated
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Counts, Quantity
+from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Counts, Quantity, Verdict
+from pytest_mwbudget.model.saves import Saves
 
 from .test_report_json import RESULT
 
@@ -223,6 +224,21 @@ def test_a_time_is_judged_by_its_interval() -> None:
     (slow,) = judged(replace(RESULT, slowdown=1.5), limits, CPU)
     (crowded,) = judged(quiet, limits, CPU, crowded="another process measures")
     assert (slow.verdict, crowded.verdict, crowded.reason) == ("undecided", "undecided", "another process measures")
+
+
+@pytest.mark.parametrize(("saved_us", "verdict"), [(2.0, "undecided"), (500.0, "fail"), (None, "fail")])
+def test_a_broken_time_that_leaving_the_layer_out_contradicts_is_undecided(
+    saved_us: float | None, verdict: Verdict
+) -> None:
+    row = max(RESULT.layers, key=lambda report: report.us.estimate if report.us else 0.0)
+    assert row.us is not None
+    saves = Saves(None, "why") if saved_us is None else Saves(Estimate(saved_us, saved_us - 1, saved_us + 1))
+    layers = tuple(replace(one, saves=saves) if one is row else one for one in RESULT.layers)
+    limits = {place(row=row.name, quantity="us", processor=CPU): Limit(row.us.low / 1.3)}
+    (found,) = judged(replace(RESULT, slowdown=1.0, layers=layers), limits, CPU)
+    assert found.verdict == verdict
+    if verdict == "undecided":
+        assert "a whole request without it is 2.0 µs shorter" in str(found.reason)
 
 
 def test_a_count_that_is_not_counted_here_is_undecided() -> None:

@@ -40,16 +40,20 @@ def judged_by_both(report: LayerReport, saved: Estimate) -> LayerReport:
 
     A failure stands if both are over the budget.
     """
-    own = report.us
+    own, judged = report.us, dict(report.judged)
     if own is None or not contradicts(saved, own):
         return report
-    judged = dict(report.judged)
     for quantity, one in report.judged.items():
-        failed = one.verdict == "fail" and (quantity not in WHOLE or saved.low <= one.bound)
+        failed = one.verdict == "fail" and quantity not in COUNTED and overruled(quantity, one.bound, saved)
         kept_only_by_row = one.verdict == "pass" and quantity == "us" and saved.low > fails_above(one.bound, 1.0)
-        if quantity not in COUNTED and (failed or kept_only_by_row):
-            judged[quantity] = replace(one, verdict="undecided", reason=_contradicted(saved, own))
+        if failed or kept_only_by_row:
+            judged[quantity] = replace(one, verdict="undecided", reason=contradiction(saved, own))
     return replace(report, judged=judged)
+
+
+def overruled(quantity: Quantity, bound: float, saved: Estimate) -> bool:
+    """Return whether a saving that contradicts the row takes a failure back."""
+    return quantity not in WHOLE or saved.low <= bound
 
 
 def contradicts(saved: Estimate, own: Estimate) -> bool:
@@ -58,7 +62,8 @@ def contradicts(saved: Estimate, own: Estimate) -> bool:
     return saved.low > own.high + slack or saved.high < own.low - slack
 
 
-def _contradicted(saved: Estimate, own: Estimate) -> str:
+def contradiction(saved: Estimate, own: Estimate) -> str:
+    """Say how a saving and a row differ."""
     return tagged(
         f"by its row the layer takes {own.estimate:.1f} µs ({own.low:.1f} to {own.high:.1f}), but a whole request"
         f" without it is {saved.estimate:.1f} µs shorter ({saved.low:.1f} to {saved.high:.1f}): the app does something"

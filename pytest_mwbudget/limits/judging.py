@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from ..analysis.verdicts import judge, judge_count
+from ..analysis.witness import contradiction, contradicts, overruled
 from ..errors import tagged
 from ..model.estimate import Estimate
 from ..model.results import COUNTED, Count, Quantity, Range, Recorded, RecordedLimit, Result, worst
@@ -80,7 +81,19 @@ def _time_judged(place: Place, figure: Figure, limit: Limit, result: Result, cro
         reason = tagged(f"{found.reason}", "near-budget")
     if verdict == "fail" and crowded:
         verdict, reason = "undecided", crowded
+    why = _contradicted(result, place, limit.most) if verdict == "fail" else None
+    if why is not None:
+        verdict, reason = "undecided", why
     return RecordedLimit(place.row, place.quantity, figure.estimate, limit.most, verdict, reason)
+
+
+def _contradicted(result: Result, place: Place, most: float) -> str | None:
+    """Return why a failure does not count by what leaving the layer out saves, None if it counts."""
+    report = next((one for one in result.layers if one.name == place.row), None)
+    saved = report.saves.us if report and report.saves else None
+    if report is None or report.us is None or saved is None or not contradicts(saved, report.us):
+        return None
+    return contradiction(saved, report.us) if overruled(place.quantity, most, saved) else None
 
 
 def with_recorded(result: Result, recorded: Recorded) -> Result:
