@@ -52,7 +52,7 @@ class Deadline:
 
     def move(self, seconds: Seconds) -> bool:
         """Move the deadline to `seconds` from now. Returns whether it is sooner than before: what waits must know."""
-        before_ns, self._limit_ns = self._at_ns, round(seconds * NS_PER_S)
+        before_ns, self._limit_ns = self._at_ns, round(min(seconds, TIMEOUT_MAX) * NS_PER_S)
         self._at_ns, self._cpu_ns, self._delays = self._times.real() + self._limit_ns, self._times.cpu(), 0
         return self._at_ns < before_ns
 
