@@ -46,7 +46,9 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
     if everything and schedule.savings_share:
         wanted, most_ns, rounds = {*rows}, timing.savings_ns, schedule.most_savings
     else:
-        wanted, most_ns, rounds = doubtful, schedule.witness_ns, schedule.witness_rounds
+        fails = any(timed.layers[row].verdict == "fail" for row in doubtful)
+        rounds = schedule.witness_rounds if fails else schedule.fewest_savings  # a pass must cost little
+        wanted, most_ns = doubtful, schedule.witness_ns
     if not wanted or not most_ns:
         return timed
     begin = timing.environment.clock()
