@@ -203,6 +203,16 @@ def test_work_that_was_there_before_is_in_no_row(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_the_answer_of_a_thread_is_of_the_row_that_waits_for_it(loop: str) -> None:
+    class Hops(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await anyio.to_thread.run_sync(no_op)
+            await self.app(scope, receive, send)
+
+    assert calls(Noop(Hops(Noop(hello))), loop)[OTHERS] == 0
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_a_wait_in_send_is_a_wait_where_a_task_sends(loop: str) -> None:
     class SlowSend(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

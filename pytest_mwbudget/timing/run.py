@@ -421,7 +421,7 @@ class Timing:
     def _books(self, look: Look) -> Books:
         found = look.estimates
         endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
-        parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, found.outside, found.others]
+        parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, found.outside]
         bounded = all(part.bounded for part in [*parts, found.whole])
         residue_us = math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
         return Books(found.whole, found.outside, endpoint, residue_us)
