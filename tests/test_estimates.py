@@ -181,6 +181,14 @@ def test_the_child_of_an_entry_without_a_probe_is_its_parents_child() -> None:
     assert 1 not in found.split
 
 
+def test_a_part_of_a_layer_without_a_probe_is_read_with_what_is_outside_of_it() -> None:
+    """A layer may be entered through a method in which no probe can stand."""
+    chain = [*CHAIN, replace(entry(1), part_of=0)]
+    taken = samples({-1: 5000, 0: 20_000, 1: 3000, 2: 40_000, 3: 0}, {0: 1000, 1: 1000, 2: 4000})
+    assert estimated(taken, chain).split.keys() == {0, 1, 2}
+    assert estimated(taken, chain).split[0].estimate == near(20 - (1 + 1) / 2)
+
+
 @pytest.mark.parametrize("passing", [0.0, 0.4, 0.75])
 def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_message(passing: float) -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000}, passing=passing, blanks=(1, 4), blank_ns=300.0)

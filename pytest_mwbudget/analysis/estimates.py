@@ -193,7 +193,7 @@ def estimate(
         around.append(owner_of(OUTERMOST))
         probes_around.append(wall.probes_at(OUTERMOST))
     rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
-    owners = {index: [owner_of(part) for part in parts_of(entries, index)] for index in rows}
+    owners = {index: [owner_of(part) for part in wall.parts_of(index)] for index in rows}
     probes = {index: wall.probes_of(index) for index in rows}
     step = ZERO
     if mixed or whole_steady.values:
@@ -312,7 +312,11 @@ class Legs:
 
     def probes_of(self, row: EntryIndex) -> Estimate:
         """Return the same for all entries of a row."""
-        return independent_sum(*map(self.probes_at, parts_of(self.entries, row)))
+        return independent_sum(*map(self.probes_at, self.parts_of(row)))
+
+    def parts_of(self, row: EntryIndex) -> list[EntryIndex]:
+        """Return the entries of a row that have a probe. The time of another one is that of the entry outside of it."""
+        return [part for part in parts_of(self.entries, row) if owner_of(part) in self.inside]
 
     def row(
         self,
