@@ -3,8 +3,8 @@
     python bench/wild.py [--quick] [--runs N] [--json PATH]
 
 Each run is a fresh process with one stack on asyncio, uvloop or trio, on the machine as it is or beside two busy
-neighbours. Most costs are known, because a layer spins for a known time; that of a `BaseHTTPMiddleware` is what leaving
-it out saves in interleaved whole requests of an app in which nothing depends on it. Two measurements with the default
+neighbours. Most layers spin for a known time. The cost of a `BaseHTTPMiddleware` is what leaving it out saves, in
+interleaved whole requests of an app in which nothing depends on it. Two measurements with the default
 settings judge each layer: with budgets below its cost and with budgets above it, by the factor FACTOR.
 
 A verdict is wrong if a budget below the cost passes, or one above it fails.
@@ -45,7 +45,7 @@ CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {
     "two busy neighbours": ((1.0, 0.0), (1.0, 0.0)),
 }
 LOOPS = ("asyncio", "uvloop", "trio")
-# A cost that no budget may call over: that of a layer that does nothing. Its budget is FREE_US.
+# The cost of a layer that does nothing. Its budget is FREE_US, and must not fail.
 FREE, FREE_US = 0.0, 20.0
 # The cost is what leaving the layer out of `plain` saves.
 SAVED = -1.0
@@ -109,7 +109,7 @@ class Known(Layer):
 
 
 class Unknown(Layer):
-    """Works for nobody but unknown users."""
+    """Works for unknown users only."""
 
     async def around(self, scope: Any, receive: Any, send: Any) -> None:
         spin(0 if "known" in scope else 60)

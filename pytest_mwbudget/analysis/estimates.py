@@ -315,7 +315,7 @@ class Legs:
         return independent_sum(*map(self.probes_at, self.parts_of(row)))
 
     def parts_of(self, row: EntryIndex) -> list[EntryIndex]:
-        """Return the entries of a row that have a probe. The time of another one is that of the entry outside of it."""
+        """Return the probed entries of a row. The entry outside of an entry without a probe owns its time."""
         return [part for part in parts_of(self.entries, row) if owner_of(part) in self.inside]
 
     def row(

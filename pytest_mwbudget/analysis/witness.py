@@ -22,7 +22,7 @@ def in_doubt(report: LayerReport, counts: Counts | None) -> bool:
     """Return whether a verdict on the time of a layer should not stand on its row alone.
 
     A failure never does. Nor does a pass of a layer that spawns tasks, or that creates more objects than its row has
-    time for: somebody else may have been charged with what it does.
+    time for: another row may have been charged with the work.
     """
     if report.us is None:
         return False
@@ -43,11 +43,12 @@ def judged_by_both(report: LayerReport, saved: Estimate) -> LayerReport:
     own, judged = report.us, dict(report.judged)
     if own is None or not contradicts(saved, own):
         return report
-    for quantity, one in report.judged.items():
-        failed = one.verdict == "fail" and quantity not in COUNTED and overruled(quantity, one.bound, saved)
-        kept_only_by_row = one.verdict == "pass" and quantity == "us" and saved.low > fails_above(one.bound, 1.0)
+    for quantity, by_row in report.judged.items():
+        bound, verdict = by_row.bound, by_row.verdict
+        failed = verdict == "fail" and quantity not in COUNTED and overruled(quantity, bound, saved)
+        kept_only_by_row = verdict == "pass" and quantity == "us" and saved.low > fails_above(bound, 1.0)
         if failed or kept_only_by_row:
-            judged[quantity] = replace(one, verdict="undecided", reason=contradiction(saved, own))
+            judged[quantity] = replace(by_row, verdict="undecided", reason=contradiction(saved, own))
     return replace(report, judged=judged)
 
 
