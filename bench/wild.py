@@ -1,11 +1,13 @@
-"""Verdicts on layers that do more than wrap a request: side tasks, insides that need an outer layer, waits in `send`.
+"""Rows and verdicts of layers that do more than wrap a request.
 
     python bench/wild.py [--quick] [--runs N] [--json PATH]
 
-Each run is a fresh process with one stack on asyncio, uvloop or trio, on the machine as it is or beside two busy
-neighbours. Most layers spin for a known time. The cost of a `BaseHTTPMiddleware` is what leaving it out saves, in
-interleaved whole requests of an app in which nothing depends on it. Two measurements with the default
-settings judge each layer: with budgets below its cost and with budgets above it, by the factor FACTOR.
+Ten stacks have side tasks, insides that need an outer layer, waits in `send`, a layer that replaces the stack, a cache
+that answers some requests. Each run is one fresh process on each of asyncio, uvloop and trio, on the machine as it is
+and beside two busy neighbours. Most layers spin for a known time. The cost of a `BaseHTTPMiddleware`, and of CORS and
+GZip inside it, is what leaving it out saves, in interleaved whole requests of an app in which nothing depends on it.
+Two measurements with the default settings judge each layer: with budgets below its cost and with budgets above it, by
+the factor FACTOR.
 
 A verdict is wrong if a budget below the cost passes, or one above it fails.
 """
@@ -15,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import anyio
@@ -40,6 +44,8 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
 RUNS, FACTOR = 20, 1.6
+# Characters of a reason for an undecided verdict in the report.
+REASON_CHARS = 90
 CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {
     "as it is": (),
     "two busy neighbours": ((1.0, 0.0), (1.0, 0.0)),
@@ -233,43 +239,71 @@ STACKS = {
 
 def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
     """Make the runs."""
-    conditions, names = dict(CONDITIONS), list(STACKS)
     if quick:
-        runs, conditions, names = 1, {"as it is": ()}, ["inside for the known"]
+        return fresh_process(__file__, loop="asyncio", quick=True)  # type: ignore[no-any-return]
     readings: list[Reading] = []
-    for _ in range(runs):
-        for condition, rhythms in conditions.items():
+    for run in range(runs):
+        for condition, rhythms in CONDITIONS.items():
             with neighbours(*rhythms):
-                for name in names:
-                    for loop in STACKS[name].loops[: 1 if quick else None]:
-                        verdicts = fresh_process(__file__, stack=name, loop=loop, quick=quick)
-                        readings.append({"stack": name, "loop": loop, "condition": condition, "verdicts": verdicts})
+                for loop in LOOPS:
+                    known = {"run": run, "loop": loop, "condition": condition}
+                    readings += [known | found for found in fresh_process(__file__, loop=loop, quick=False)]
     return readings
 
 
-def worker(stack: str, loop: Any, quick: bool) -> list[Reading]:
-    """Judge the layers of one stack by budgets on both sides of their costs."""
-    wild, machine = STACKS[stack], Machine()
-    costs = {name: cost for name, cost in wild.costs.items() if cost != SAVED}
-    saved = [name for name, cost in wild.costs.items() if cost == SAVED]
-    if saved:
-        layers = one_measurement(wild.plain or wild.layers, wild.endpoint, loop, machine, Budgets(), saves=True).layers
-        known = {report.name: report.saves.us for report in layers if report.saves is not None}
-        # A cost that is not known to a fifth of itself tells nothing at the factor.
-        costs |= {n: us.estimate for n in saved if (us := known.get(n)) and us.half_width < us.estimate / 5}
+def worker(loop: Any, quick: bool) -> list[Reading]:
+    """Judge the layers of each stack by budgets on both sides of their costs, the stacks in random order."""
+    names = [name for name, stack in STACKS.items() if loop in stack.loops]
+    random.shuffle(names)
+    truth = Truth(loop, Machine())
+    return [found for name in names[: 1 if quick else None] for found in judged(name, truth, quick)]
+
+
+class Truth:
+    """The costs of layers in this process."""
+
+    def __init__(self, loop: Any, machine: Machine) -> None:
+        self.loop = loop
+        self.machine = machine
+        self._saved: dict[tuple[Any, ...], dict[str, float]] = {}
+
+    def of(self, stack: Stack) -> dict[str, float]:
+        """Return the known costs of the judged rows of a stack, in microseconds."""
+        costs = {name: cost for name, cost in stack.costs.items() if cost != SAVED}
+        if SAVED in stack.costs.values():
+            saved = self._saved_in(tuple(stack.plain or stack.layers), stack.endpoint)
+            costs |= {name: saved[name] for name, cost in stack.costs.items() if cost == SAVED and name in saved}
+        return costs
+
+    def _saved_in(self, layers: Sequence[Any], endpoint: Any) -> dict[str, float]:
+        """Return what leaving out each layer saves, where that is known to a fifth of itself."""
+        key = (*layers, endpoint)
+        if key not in self._saved:
+            result = one_measurement(layers, endpoint, self.loop, self.machine, Budgets(), saves=True)
+            known = {report.name: report.saves.us for report in result.layers if report.saves is not None}
+            self._saved[key] = {n: us.estimate for n, us in known.items() if us and us.half_width < us.estimate / 5}
+        return self._saved[key]
+
+
+def judged(name: str, truth: Truth, quick: bool) -> list[Reading]:
+    """Judge the layers of one stack."""
+    stack = STACKS[name]
+    costs = truth.of(stack)
     found: list[Reading] = []
     for factor in (1 / FACTOR, FACTOR):
-        bounds = {name: FREE_US if cost == FREE else cost * factor for name, cost in costs.items()}
-        if wild.quantity == "busy_us":
+        bounds = {row: FREE_US if cost == FREE else cost * factor for row, cost in costs.items()}
+        if stack.quantity == "busy_us":
             bounds = dict.fromkeys(bounds, 500.0)
-        outer = {name: {wild.quantity: bound} for name, bound in bounds.items() if name != ENDPOINT}
+        outer = {row: {stack.quantity: bound} for row, bound in bounds.items() if row != ENDPOINT}
         budgets = Budgets(layers=outer, endpoint_us=bounds.get(ENDPOINT))
-        if not wild.named:
+        if not stack.named:
             bounds = dict.fromkeys(bounds, max(costs.values()) * factor)
-            budgets = Budgets({wild.quantity: max(bounds.values())})  # type: ignore[dict-item]
-        result = one_measurement(wild.layers, wild.endpoint, loop, machine, budgets, max_time_s=1 if quick else 10)
-        for name, bound in bounds.items():
-            found.append({"row": name, "cost": costs[name], "bound": bound, **verdict(result, name, wild.quantity)})
+            budgets = Budgets({stack.quantity: max(bounds.values())})  # type: ignore[dict-item]
+        limit_s = 1.0 if quick else Settings().max_time_s
+        result = one_measurement(stack.layers, stack.endpoint, truth.loop, truth.machine, budgets, max_time_s=limit_s)
+        for row, bound in bounds.items():
+            known = {"stack": name, "row": row, "cost_us": costs[row], "bound_us": bound}
+            found.append(known | verdict(result, row, stack.quantity))
     return found
 
 
@@ -295,12 +329,14 @@ def one_measurement(
 
 def verdict(result: Measurement, name: str, quantity: str) -> Reading:
     """Return the verdict on a row, with its reason and its figure."""
-    report = next((one for one in result.layers if one.name == name), None)
+    report = next((each for each in result.layers if each.name == name), None)
     judged = report.judged.get(quantity) if report else None  # type: ignore[call-overload]
     us = report.us if report else None
     if name == ENDPOINT:
         judged = result.endpoint.judged if result.endpoint else None
         us = result.books.endpoint if result.books else None
+    elif report and quantity == "busy_us":
+        us = report.occupation and report.occupation.busy
     if judged is None:
         return {"verdict": "none", "reason": "no such row", "us": None}
     return {"verdict": judged.verdict, "reason": judged.reason, "us": us and us.estimate}
@@ -308,25 +344,61 @@ def verdict(result: Measurement, name: str, quantity: str) -> Reading:
 
 def wrong(reading: Reading) -> bool:
     """Return whether a verdict is wrong."""
-    return reading["verdict"] == ("fail" if reading["bound"] > reading["cost"] else "pass")
+    return bool(reading["verdict"] == ("fail" if reading["bound_us"] > reading["cost_us"] else "pass"))
+
+
+def undecided(reading: Reading) -> bool:
+    """Return whether there is no verdict."""
+    return reading["verdict"] in ("undecided", "none")
 
 
 def report(readings: Sequence[Reading]) -> Report:
-    """Count right, wrong and undecided verdicts by stack and condition."""
-    kinds = sorted({(one["stack"], one["condition"]) for one in readings})
-    rows = []
-    for stack, condition in kinds:
-        each = [
-            v for one in readings if (one["stack"], one["condition"]) == (stack, condition) for v in one["verdicts"]
-        ]
-        open_ = sum(v["verdict"] in ("undecided", "none") for v in each)
-        wrongs = sum(map(wrong, each))
-        rows.append((stack, condition, str(len(each)), str(len(each) - open_ - wrongs), str(open_), str(wrongs)))
-    every = [v for one in readings for v in one["verdicts"]]
-    wrongs = sum(map(wrong, every))
+    """Count right, wrong and undecided verdicts by stack and by condition, and show the rows beside their costs."""
+    wrongs = sum(map(wrong, readings))
     return Report(
-        tables=[Table("", ("stack", "machine", "verdicts", "right", "undecided", "wrong"), rows)],
-        goals=[Goal("no verdict is wrong", f"{wrongs} of {len(every)}", not wrongs)],
+        tables=[
+            Table(
+                "Verdicts",
+                ("", "verdicts", "right", "undecided", "wrong"),
+                [*verdicts_by(readings, "stack", "condition")],
+            ),
+            Table("Rows, µs: medians, and the middle nine tenths of row less cost", ROWS_HEAD, [*rows_of(readings)]),
+        ],
+        goals=[Goal("no verdict is wrong", f"{wrongs} of {len(readings)}", not wrongs)],
+        notes=[f"Undecided: {count} times {reason}." for reason, count in reasons(readings).most_common()],
+    )
+
+
+def verdicts_by(readings: Sequence[Reading], *keys: str) -> Iterator[tuple[str, ...]]:
+    """Yield a row of counts for each value of each key."""
+    for key in keys:
+        for value in dict.fromkeys(reading.get(key, "quick") for reading in readings):
+            each = [reading for reading in readings if reading.get(key, "quick") == value]
+            nothing, wrongs = sum(map(undecided, each)), sum(map(wrong, each))
+            yield value, *map(str, (len(each), len(each) - nothing - wrongs, nothing, wrongs))
+
+
+ROWS_HEAD = ("stack", "row", "cost", "row's figure", "less cost", "5 %", "95 %")
+
+
+def rows_of(readings: Sequence[Reading]) -> Iterator[tuple[str, ...]]:
+    """Yield the figures of each judged row beside its cost."""
+    for stack, row in dict.fromkeys((reading["stack"], reading["row"]) for reading in readings):
+        same = [reading for reading in readings if (reading["stack"], reading["row"]) == (stack, row)]
+        each = [reading for reading in same if reading["us"] is not None]
+        if each:
+            off = sorted(reading["us"] - reading["cost_us"] for reading in each)
+            tail = len(off) // 20
+            cost, us = (median(reading[key] for reading in each) for key in ("cost_us", "us"))
+            yield stack, row, *(f"{value:.1f}" for value in (cost, us, median(off), off[tail], off[-1 - tail]))
+
+
+def reasons(readings: Sequence[Reading]) -> Counter[str]:
+    """Count the stacks, rows and beginnings of reasons of undecided verdicts."""
+    return Counter(
+        f"{reading['row']} in {reading['stack']}: {(reading['reason'] or 'no reason')[:REASON_CHARS]}"
+        for reading in readings
+        if undecided(reading)
     )
 
 

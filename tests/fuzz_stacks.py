@@ -445,7 +445,9 @@ def _misplaced(seen: Seen, rows: list[Row], reference: Built) -> Iterator[Violat
             continue
         spun_us = _spun_us(row.part, seen.built, reference)
         in_row = [row, *_hidden_in(row, rows)]
-        most = sum(MOST_SHARE * _spun_us(each.part, seen.built, reference) + _allowance_us(each) for each in in_row)
+        most = sum(
+            MOST_SHARE * _spun_us(each.part, seen.built, reference) + _allowance_us(each, reference) for each in in_row
+        )
         if report.us.high < LEAST_SHARE * spun_us or report.us.low > most:
             text = f"reads {report.us.low:.1f} … {report.us.high:.1f} µs, it spins for {spun_us:.1f} µs"
             yield Violation(f"spin of {report.name}", text)
@@ -457,14 +459,15 @@ def _hidden_in(row: Row, rows: list[Row]) -> list[Row]:
     return list(itertools.takewhile(lambda inner: inner.hidden, rows[place + 1 :]))
 
 
-def _allowance_us(row: Row) -> float:
-    """Return the allowance for a layer's work besides spinning: little without tasks and threads."""
-    return LIGHT_US if row.tasks == 0 and row.threads == 0 else HEAVY_US
-
-
 def _spun_us(part: Part | None, built: Built, reference: Built) -> float:
     """Compute how long a layer spins in a request: its spins in an unmeasured request times their recorded length."""
     return 0.0 if part is None else built.parts[part.number].spun_us * len(reference.parts[part.number].spun_ns)
+
+
+def _allowance_us(row: Row, reference: Built) -> float:
+    """Return the allowance for a layer's work besides spinning, for each time it works: little without tasks."""
+    performed = () if row.part is None else reference.parts[row.part.number].performed.values()
+    return max(performed, default=1) * (LIGHT_US if row.tasks == 0 and row.threads == 0 else HEAVY_US)
 
 
 # ---- hunting ----------------------------------------------------------------------------------------------------
