@@ -39,6 +39,7 @@ SCRIPTS = (
     "idle",
     "growth",
     "versus",
+    "wild",
 )
 
 INTRODUCTION = """# Evidence
