@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 versions=(3.11 3.13)
+default=$(python3 -c 'import sys; print("{}.{}".format(*sys.version_info))')
 under_load=tests/test_truth_load.py
 
 work=$(mktemp -d)
@@ -62,6 +63,7 @@ finish() { # waits for all started steps, and reports each as a step
         step "${one#*:}" finished "${one%%:*}" "$work/started-$number.log"
         number=$((number + 1))
     done
+    started=()
 }
 
 finished() { # pid, log
