@@ -50,7 +50,7 @@ def test_measured(mw_budget):
     with unchanged_code():
         measurement = mw_budget.get("/hello")
     found = {
-        "rows": [(layer.name, layer.us is not None and layer.counts is not None) for layer in measurement.layers],
+        "rows": [(row.name, bool(row.layer.merged_with or (row.us and row.counts))) for row in measurement.layers],
         "outside": [measurement.books.outside.estimate, measurement.books.total.estimate],
         "answers": list(map(facts, [plain, measurement.response, requested()])),
         "notes": measurement.notes,
