@@ -214,7 +214,7 @@ import ddtrace
 ddtrace.patch(fastapi=True)
 """,
     ),
-    # The agent patches the classes of the framework.
+    # The agent patches the classes of the framework, and puts a layer of its own outside, made for each request.
     "newrelic": Case(
         "newrelic",
         (),
@@ -225,7 +225,6 @@ newrelic.agent.global_settings().developer_mode = True
 newrelic.agent.global_settings().monitor_mode = False
 newrelic.agent.initialize()
 """,
-        outside=True,
     ),
     "python-socketio": Case(
         "socketio",
