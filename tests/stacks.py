@@ -466,6 +466,33 @@ async def spins_in_a_callback(call: Call, go: Go) -> Any:
     return answer
 
 
+@habit(asyncio_only=True)
+async def spins_in_a_threadsafe_callback(call: Call, go: Go) -> Any:
+    asyncio.get_running_loop().call_soon_threadsafe(call.part.spin)
+    answer = await go()
+    await anyio.lowlevel.checkpoint()
+    return answer
+
+
+@habit(tasks=1, asyncio_only=True)
+async def spins_at_the_end_of_a_generator(call: Call, go: Go) -> Any:
+    """Leave a generator early, which the event loop closes in a task."""
+
+    async def generator() -> Any:
+        try:
+            yield 1
+            yield 2
+        finally:
+            call.part.spin()
+
+    async for _ in generator():
+        break
+    answer = await go()
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+    return answer
+
+
 @habit(bare=True, tasks=1)
 async def sends_from_a_task(call: Call, go: Go) -> Any:
     """Hand each message to a task that sends it, as a streaming response does."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.analysis.event_log import Spent, passing_ns, spent
-from pytest_mwbudget.model.stack import ASIDE, HARNESS, SENDING, SUSPENDED
+from pytest_mwbudget.model.stack import ASIDE, FURTHER_OWNERS, HARNESS, SENDING, SUSPENDED
 
 OUTER, INNER, NULL, UNOWNED = 1, 2, 3, 4
 
@@ -17,7 +17,8 @@ relaxed = settings(deadline=None)
 
 def read(*crossings: tuple[int, int]) -> Spent:
     """Read the log of a request that starts at 0, before any owner is charged."""
-    return spent([HARNESS, 0, *(part for crossing in crossings for part in crossing)], owners=3)
+    found = spent([HARNESS, 0, *(part for crossing in crossings for part in crossing)], 3 + FURTHER_OWNERS)
+    return Spent(found.ns[:3], found.suspended[:3], found.resumed[:3])
 
 
 def test_each_owner_has_the_time_from_its_crossing_to_the_next() -> None:

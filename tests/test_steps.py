@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -70,6 +71,14 @@ class Yields(Noop):
         await self.app(scope, receive, send)
 
 
+class Sleeps(Noop):
+    """Gives the loop as many turns as it needs."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await anyio.sleep(0.003)
+        await self.app(scope, receive, send)
+
+
 class PassesOn(BaseHTTPMiddleware):
     async def dispatch(self, request: Any, call_next: Any) -> Any:
         return await call_next(request)
@@ -116,6 +125,55 @@ class Calls(Noop):
         await self.app(scope, receive, send)
 
 
+class CallsThreadsafe(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        asyncio.get_running_loop().call_soon_threadsafe(work)
+        await self.app(scope, receive, send)
+
+
+class Reads(Noop):
+    """Work in the callback of a file."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        loop, read = asyncio.get_running_loop(), asyncio.Event()
+        ours, theirs = socket.socketpair()
+
+        def reading() -> None:
+            work()
+            loop.remove_reader(ours)
+            read.set()
+
+        with ours, theirs:
+            loop.add_reader(ours, reading)
+            theirs.send(b"1")
+            await self.app(scope, receive, send)
+            await read.wait()
+
+
+class LeavesAGenerator(Noop):
+    """Work at the end of an async generator that the loop closes."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def lines() -> AsyncIterator[int]:
+            try:
+                yield 1
+                yield 2
+            finally:
+                work()
+
+        async for _ in lines():
+            break
+        await self.app(scope, receive, send)
+
+
+class AsksTrio(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        import trio
+
+        trio.lowlevel.current_trio_token().run_sync_soon(work)
+        await self.app(scope, receive, send)
+
+
 class CallsLater(Noop):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -131,6 +189,8 @@ SIDE_WORK: dict[str, type[Noop]] = {
     "forgotten": Forgotten,
     "callback": Calls,
     "later": CallsLater,
+    "threadsafe": CallsThreadsafe,
+    "file": Reads,
 }
 
 
@@ -145,6 +205,16 @@ def test_a_task_in_a_group_is_its_layers(loop: str, inside: Any) -> None:
 @pytest.mark.parametrize("loop", ASYNCIO)
 def test_side_work_is_its_layers(loop: str, name: str, inside: Any) -> None:
     assert_charged(calls(Noop(SIDE_WORK[name](inside(Noop(hello)))), loop), row=2)
+
+
+def test_what_trio_is_asked_to_call_is_of_the_layer_that_asks() -> None:
+    assert_charged(calls(Noop(AsksTrio(Sleeps(Noop(hello)))), "trio"), row=2)
+
+
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # of trio
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_end_of_a_generator_is_of_the_layer_that_leaves_it(loop: str) -> None:
+    assert_charged(calls(Noop(LeavesAGenerator(Sleeps(Noop(hello)))), loop), row=2)
 
 
 @pytest.mark.parametrize("loop", ASYNCIO)
@@ -199,6 +269,66 @@ def test_work_that_was_there_before_is_in_no_row(loop: str) -> None:
     found = loops.run(loop, main)  # type: ignore[arg-type]
     *rows, others = [ns / CALL_NS for ns in found.ns]
     assert found.ns[OTHERS] / CALL_NS == others >= 3 * WORK // 10
+    assert max(rows) < REST
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_worker_that_carries_the_request_is_of_the_layer_that_waits_for_it(loop: str) -> None:
+    class Lane(Noop):
+        """Hands requests to a worker that was there before."""
+
+        async def work(self) -> None:
+            async for scope, receive, send, over in self.requests:
+                work()
+                await self.app(scope, receive, send)
+                over.set()
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            over = anyio.Event()
+            await self.give.send((scope, receive, send, over))
+            await over.wait()
+
+    async def main() -> Spent:
+        lane: Any = Lane(Yields(hello))
+        lane.give, lane.requests = anyio.create_memory_object_stream[Any](1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lane.work)
+            try:
+                return await by_row(Noop(lane))
+            finally:
+                group.cancel_scope.cancel()
+                lane.give.close()
+                lane.requests.close()
+
+    if loop != "asyncio":
+        pytest.importorskip(loop)
+    found = loops.run(loop, main)  # type: ignore[arg-type]
+    assert_charged([ns / CALL_NS for ns in found.ns], row=2)
+    assert not found.ns[OTHERS]
+
+
+def test_a_file_that_was_watched_before_is_in_no_row() -> None:
+    async def main() -> Spent:
+        ours, theirs = socket.socketpair()
+
+        class Writes(Noop):
+            async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+                theirs.send(b"1")
+                await self.app(scope, receive, send)
+
+        def reading() -> None:
+            work()
+            ours.recv(9)
+
+        with ours, theirs:
+            asyncio.get_running_loop().add_reader(ours, reading)
+            try:
+                return await by_row(Noop(Writes(PassesOn(Noop(hello)))))
+            finally:
+                asyncio.get_running_loop().remove_reader(ours)
+
+    *rows, others = [ns / CALL_NS for ns in asyncio.run(main()).ns]
+    assert others >= WORK
     assert max(rows) < REST
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..model.estimate import Nanoseconds
-from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED, Owner
+from ..model.stack import ASIDE, HARNESS, NULL, OTHERS, OWNER_BITS, SUSPENDED, Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     """Divide the time between the first and the last probe of a log among owners 0 to `owners` - 1.
 
     The log has owners and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next, but
-    for steps aside: the request waits on during these.
+    for steps aside: the request waits on during these. If what was not started in the request carries it into a layer,
+    as a worker does that takes requests from a queue, its time is that of the owner which waits for it.
     """
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
@@ -44,7 +45,25 @@ def spent(log: Sequence[int], owners: int) -> Spent:
                     suspended[following] += waited
                     waited = 0
         owner, since = following, now
+    others = Owner(owners + OTHERS)
+    if ns[others]:
+        carried_for = _carried_for(log, others, layers=range(HARNESS + 1, owners + NULL))
+        for of in (ns, suspended, resumed):
+            of[others], of[carried_for] = 0, of[carried_for] + of[others]
     return Spent(tuple(ns), tuple(suspended), tuple(resumed))
+
+
+def _carried_for(log: Sequence[int], others: Owner, layers: Collection[int]) -> Owner:
+    """Return the owner that waits when `others` carries the request into a layer; `others` if it does not."""
+    waiting, is_aside = others, False
+    for before, following in pairwise(owner if owner < HARNESS else owner & OWNER_BITS for owner in log[::2]):
+        if before == others and following in layers:
+            return waiting
+        if before == SUSPENDED:
+            is_aside = following == ASIDE
+        elif following == SUSPENDED and not is_aside:
+            waiting = Owner(before)
+    return others
 
 
 def passing_ns(log: Sequence[int], null: Owner) -> Nanoseconds:

@@ -12,10 +12,12 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
-from types import CoroutineType
+from selectors import BaseSelector
+from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..errors import MeasurementError
+from ..interpreter.identity import class_name
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
 from .deadlines import AsyncioAlarm, Deadline, Sleeper, Times, queued_ns
@@ -209,6 +211,29 @@ class TrioLoop:
         """Let everything run once that is ready to run."""
         await self.trio.lowlevel.checkpoint()
 
+    @contextmanager
+    def asked_by(self, asking: Callable[[Callable[..., None]], Callable[..., None]]) -> Iterator[None]:
+        """Let what `asking` returns take what the loop is asked to call soon, given the function that took it."""
+        queue = getattr(self.trio.lowlevel.current_trio_token(), "_reentry_queue", None)
+        kind: Any = type(queue)  # its instances have no attributes
+        method = getattr(kind, "run_sync_soon", None)
+        if method is None:  # a trio that has it elsewhere
+            yield
+            return
+        taking = asking(method.__get__(queue))
+
+        def run_sync_soon(of: Any, *arguments: Any, **named: Any) -> None:
+            if of is queue:
+                taking(*arguments, **named)
+            else:
+                method(of, *arguments, **named)
+
+        kind.run_sync_soon = run_sync_soon
+        try:
+            yield
+        finally:
+            kind.run_sync_soon = method
+
     def coroutines(self) -> Iterator[object]:
         """Yield the coroutines of all tasks."""
         root = self.trio.lowlevel.current_root_task()
@@ -289,6 +314,21 @@ def replaced(loop: asyncio.AbstractEventLoop, name: str, value: object) -> Itera
     finally:
         delattr(loop, name)
         vars(loop).update(present)
+
+
+def watching(loop: asyncio.AbstractEventLoop) -> list[asyncio.Handle]:
+    """Return the handles of files that the app has asked the loop to watch; none on loops that are not asyncio's."""
+    selector = getattr(loop, "_selector", None)
+    keys = selector.get_map().values() if isinstance(selector, BaseSelector) else ()
+    handles = [
+        handle for key in keys if type(key.data) is tuple for handle in key.data if type(handle) is asyncio.Handle
+    ]
+    return [handle for handle in handles if not _is_asyncios(handle._callback)]  # type: ignore[attr-defined]
+
+
+def _is_asyncios(callback: object) -> bool:
+    """Return whether a callback is a method of a loop or a transport of asyncio."""
+    return type(callback) is MethodType and class_name(type(callback.__self__))[0].startswith("asyncio.")
 
 
 def current() -> Loop:

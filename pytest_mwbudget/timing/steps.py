@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
+from threading import get_ident
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
@@ -106,6 +107,7 @@ class Steps:
         with ExitStack() as stack:
             for name, scheduling in self._scheduling(loop).items():
                 stack.enter_context(loops.replaced(loop, name, scheduling))
+            stack.enter_context(self._of_files(loop))
             own = loop.get_task_factory()
             constructor = internals.eager_constructor(own)
             if constructor is not None:
@@ -114,14 +116,28 @@ class Steps:
                 stack.callback(loop.set_task_factory, own)
             yield
 
+    @contextmanager
+    def _of_files(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Log the callbacks of files that were watched before, which nobody in the request started."""
+        _, called = _logging(self)
+        before = [(handle, handle._callback, handle._args) for handle in loops.watching(loop)]  # type: ignore[attr-defined]
+        for handle, callback, arguments in before:
+            handle._callback, handle._args = called, (self.others, callback, *arguments)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for handle, callback, arguments in before:
+                if not handle.cancelled():
+                    handle._callback, handle._args = callback, arguments  # type: ignore[attr-defined]
+
     def _scheduling(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[..., Any]]:
         """Return functions that schedule callbacks as the loop's methods do, and log when these run.
 
         Closures with as few calls as possible, because they run in timed requests.
         """
-        known, timeline = self.tasks.get, self.timeline
-        stepped, called = _logging(timeline, self.clock)
-        call_soon, call_later, call_at = loop.call_soon, loop.call_later, loop.call_at
+        known, timeline, thread = self.tasks.get, self.timeline, get_ident()
+        stepped, called = _logging(self)
+        call_soon, call_soon_threadsafe = loop.call_soon, loop.call_soon_threadsafe
 
         def logged(callback: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
             """Return what is to be called, and its arguments."""
@@ -139,13 +155,21 @@ class Steps:
                     return call_soon(stepped, state, callback, *arguments, context=context)
             return call_soon(*logged(callback, *arguments), context=context)
 
-        def later(delay: float, callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
-            return call_later(delay, *logged(callback, *arguments), context=context)
+        def threadsafe(callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
+            # What a thread asks for belongs to the row that goes on then.
+            what = logged(callback, *arguments) if get_ident() == thread else (callback, *arguments)
+            return call_soon_threadsafe(*what, context=context)
 
-        def at(when: float, callback: Callable[..., Any], *arguments: Any, context: Context | None = None) -> Any:
-            return call_at(when, *logged(callback, *arguments), context=context)
+        def then(method: Callable[..., Any]) -> Callable[..., Any]:
+            """Return a function that schedules as a method does whose first argument is a delay, a time or a file."""
 
-        return {"call_soon": soon, "call_later": later, "call_at": at}
+            def schedule(when: Any, callback: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+                return method(when, *logged(callback, *arguments), **named)
+
+            return schedule
+
+        others = {name: then(getattr(loop, name)) for name in ("call_later", "call_at", "add_reader", "add_writer")}
+        return {"call_soon": soon, "call_soon_threadsafe": threadsafe, **others}
 
     def _constructing(self, constructor: Callable[..., Any]) -> Callable[..., Any]:
         """Return the constructor of tasks whose first step runs inside it, as a part of what the caller does."""
@@ -170,9 +194,23 @@ class Steps:
         instrument, self.running = _Instrument(self), loop.task
         loop.trio.lowlevel.add_instrument(instrument)
         try:
-            yield
+            with loop.asked_by(self._asking):
+                yield
         finally:
             loop.trio.lowlevel.remove_instrument(instrument)
+
+    def _asking(self, run_sync_soon: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that asks trio's loop to call a function, and logs when the loop calls it."""
+        thread = get_ident()
+        _, called = _logging(self)
+
+        def asking(function: Callable[..., Any], *arguments: Any, idempotent: bool = False) -> None:
+            # The queue compares what is idempotent. What a thread asks for belongs to the row that goes on then.
+            if self.on and not idempotent and get_ident() == thread:
+                function, arguments = called, (_current(self.timeline), function, *arguments)
+            run_sync_soon(function, *arguments, idempotent=idempotent)
+
+        return asking
 
 
 def _current(timeline: Log) -> Owner:
@@ -189,8 +227,9 @@ def _stepped_by(callback: Callable[..., Any]) -> object | None:
     return task if is_a(task, *TASKS) else None
 
 
-def _logging(timeline: Log, clock: Clock) -> tuple[Callable[..., None], Callable[..., None]]:
+def _logging(steps: Steps) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return functions that run a step of a task, and another callback, and log it."""
+    timeline, clock = steps.timeline, steps.clock
     log = timeline.append
 
     def stepped(state: _Task, step: Callable[..., Any], /, *arguments: Any) -> None:
@@ -208,6 +247,9 @@ def _logging(timeline: Log, clock: Clock) -> tuple[Callable[..., None], Callable
             log(clock())
 
     def called(owner: Owner, callback: Callable[..., Any], /, *arguments: Any) -> None:
+        if not steps.on:  # a timer, or a file that is still watched
+            callback(*arguments)
+            return
         now = clock()
         timeline.extend((ASIDE, now, owner, now))
         try:
