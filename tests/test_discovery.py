@@ -1177,3 +1177,20 @@ def test_what_outlives_the_request_is_measured_with_the_layer_that_answers(
     assert stack.handed_on is not None
     assert (stack.handed_on.to_layer, stack.handed_on.because, stack.handed_on.complete) == ("Hasty", why, complete)
     assert not stack.threads
+
+
+def test_a_layer_that_raises_runs_nothing_in_a_thread() -> None:
+    class Catches(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await self.app(scope, receive, send)
+            except KeyError:
+                await respond(send)
+
+    class Raises(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            raise KeyError
+
+    stack = stack_of(Catches(Raises(Noop(hello))))
+    assert [layer.merged_with for _, layer in stack.layers] == [None, None, None]
+    assert [layer.entered for _, layer in stack.layers] == [True, True, False]

@@ -118,11 +118,11 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     lasting_calls = [] if displaced else [call for call in (*before, *after) if not call.over]
     outliving = {_identity(call, telling) for call in lasting_calls}
     entries: list[Entry] = []
-    sent = True
+    # Layers of a framework send nothing themselves. A layer that raises leaves the response to those outside.
+    asgi_calls = [call for calls in entered.values() if calls[0].hook is None for call in calls]
+    sent = not asgi_calls or any(call.sent for call in asgi_calls)
     for identity, calls in entered.items():
         entries.append(_entry(calls, index_of, telling, entries, outlives=identity in outliving))
-        if calls[0].hook is None:  # a framework's layer sends nothing itself
-            sent = any(call.sent for call in calls)
     why_unseen = None
     if any(entry.outlives for entry in entries):
         why_unseen = OUTLIVES
