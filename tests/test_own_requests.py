@@ -1442,3 +1442,52 @@ def test_a_websocket_that_may_be_repeated_is_measured_and_judged(suite: Suite) -
     found.assert_outcomes(passed=1)
     assert found.reports.measured == [("test_it", "WS /ws", "pass")]
     assert found.reports.left_out == []
+
+
+def test_the_app_of_a_measured_test_is_gone_in_the_next(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import gc
+        import weakref
+
+        apps = []
+
+        @pytest.mark.mw_budget(tasks=1)
+        def test_measured():
+            app = make(Header)
+            apps.append(weakref.ref(app))
+            TestClient(app).get("/health")
+
+        def test_next():
+            gc.collect()
+            assert apps[0]() is None
+        """
+    )
+    found.result.assert_outcomes(passed=2)
+
+
+def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import asyncio
+        import gc
+        import httpx
+
+        async def app(scope, receive, send):
+            await asyncio.sleep(100)
+
+        @pytest.mark.mw_budget(tasks=1, undecided="pass")
+        def test_left():
+            loop = asyncio.new_event_loop()
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+            task = loop.create_task(client.get("/"))
+            loop.run_until_complete(asyncio.sleep(0.01))
+            loop.close()
+            task._log_destroy_pending = False
+            del task
+            gc.collect()
+        """,
+        "-W",
+        "error::pytest.PytestUnraisableExceptionWarning",
+    )
+    found.result.assert_outcomes(passed=1)

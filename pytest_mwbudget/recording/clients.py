@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from .django_client import HandlerApp
-from .recorder import Recorder, streaming
+from .recorder import Recorder, during, streaming
 from .signals import noting_signals
 
 # What takes the place of a method, made from the method.
@@ -59,9 +59,14 @@ def _litestar_sync(module: ModuleType, patch: Patch, recorder: Recorder) -> None
 
 
 def _quart(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    def entered(connection: Any) -> AbstractContextManager[Any]:
-        connection.app = recorder.around(connection.app)  # a connection makes one request, and returns itself
-        return nullcontext(connection)
+    @contextmanager
+    def entered(connection: Any) -> Iterator[Any]:
+        app = connection.app
+        connection.app = recorder.around(app)  # a connection makes one request, and returns itself
+        try:
+            yield connection
+        finally:
+            connection.app = app
 
     patch(module.TestHTTPConnection, "__aenter__", _within(entered))
     patch(module.TestWebsocketConnection, "__aenter__", _within(entered))
@@ -179,11 +184,8 @@ def _transports(path: str, module: ModuleType, patch: Patch, recorder: Recorder)
 @contextmanager
 def _streaming(client: Any, stream: bool = False, **options: Any) -> Iterator[Any]:
     """Note whether the client streams the response."""
-    token = streaming.set(stream)
-    try:
+    with during(streaming, stream):
         yield client
-    finally:
-        streaming.reset(token)
 
 
 def _streaming_from_a_thread(recorder: Recorder) -> Callable[..., AbstractContextManager[Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..asgi.app import Message, Receive, Scope, Send
-from .recorder import Recorder, streaming
+from .recorder import Recorder, during, streaming
 
 # The key under which Django's client puts the body into the scope.
 BODY = "_body_file"
@@ -69,11 +69,10 @@ class HandlerApp:
             pass
 
         self._firsts[id(scope)] = first
-        token = streaming.set(False)
         try:
-            await recorder.called(self, scope, receive, send)
+            with during(streaming, False):
+                await recorder.called(self, scope, receive, send)
         finally:
-            streaming.reset(token)
             del self._firsts[id(scope)]
         return response
 

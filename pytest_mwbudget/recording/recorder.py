@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp, Receive, Scope, Send
@@ -56,6 +56,19 @@ LeaveOut: TypeAlias = Callable[[RequestLine, str], None]
 _inside: ContextVar[Literal["first", "again"] | None] = ContextVar("pytest_mwbudget_inside", default=None)
 # Set while a client streams a response.
 streaming: ContextVar[bool] = ContextVar("pytest_mwbudget_streaming", default=False)
+
+T = TypeVar("T")
+
+
+@contextmanager
+def during(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Give a context variable a value in the block. A coroutine may be collected in another context than its own."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            variable.reset(token)
 
 
 @dataclass(eq=False, slots=True)
@@ -148,17 +161,16 @@ class Recorder:
 
     async def _first(self, app: ASGIApp, scope: Scope, passage: Passage | Conversation) -> BaseException | None:
         """Pass a request on to the app. Returns the exception that only ends an app whose client has left."""
-        line, token = line_of(scope), _inside.set("first")
+        line = line_of(scope)
         try:
-            await app(scope, passage.receive, passage.send)
+            with during(_inside, "first"):
+                await app(scope, passage.receive, passage.send)
         except BaseException as error:
             if passage.ended_by(error):
                 return error
             how = "raised" if isinstance(error, Exception) else "was ended by"
             self.left_out(line, f"the app {how} {type(error).__name__}")
             raise
-        finally:
-            _inside.reset(token)
         return None
 
     async def _repeated(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -73,9 +73,14 @@ class OwnRequests(MeasuredRequests):
         """The modules of clients whose requests cannot be recorded."""
         return self.recorder.unknown
 
-    def recording(self) -> AbstractContextManager[None]:
-        """Record the requests of all clients in the block."""
-        return recorded(self.recorder)
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the requests of all clients in the block. The apps are kept until its end."""
+        with recorded(self.recorder):
+            try:
+                yield
+            finally:
+                self._known = dict.fromkeys(self._known)
 
     def fresh_left_out(self) -> Sequence[LeftOut]:
         """Return the requests that were left out since the last call."""
