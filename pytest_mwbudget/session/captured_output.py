@@ -1,11 +1,13 @@
-"""Keep log records, warnings and output of repeated requests away from pytest.
+"""Keep log records, warnings and output of repeated requests away from pytest and from the test.
 
 An app that writes an access log is called some ten thousand times. pytest would format and keep every log record. That
-work would be charged to the layer that logs, and a failing test would show all the records.
+work would be charged to the layer that logs, and a failing test would show all the records. A test that captures output
+or records would see those of all requests, where it made one.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import warnings
@@ -19,6 +21,8 @@ import pytest
 SHOWN_CHARACTERS = 1000
 # The values of --capture with which nothing is printed before the test ends.
 SILENT = ("fd", "sys")
+# The modules whose handlers keep the records of a test.
+HANDLERS = ("_pytest.logging", "unittest._log")
 # A level above every other: a handler of this level takes no record.
 NOTHING = sys.maxsize
 
@@ -37,7 +41,7 @@ def set_apart(config: pytest.Config) -> Iterator[None]:
 @contextmanager
 def _logs_ignored() -> Iterator[None]:
     # The handlers stay in their loggers: a logger without a handler would print to stderr.
-    levels = {handler: handler.level for handler in _handlers_of_pytest()}
+    levels = {handler: handler.level for handler in _handlers_of_tests()}
     try:
         for handler in levels:
             handler.setLevel(NOTHING)
@@ -47,11 +51,12 @@ def _logs_ignored() -> Iterator[None]:
             handler.setLevel(level)
 
 
-def _handlers_of_pytest() -> Iterator[logging.Handler]:
+def _handlers_of_tests() -> Iterator[logging.Handler]:
+    """Yield pytest's handlers, and those of `assertLogs`."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for logger in loggers:
         handlers: Iterable[logging.Handler] = getattr(logger, "handlers", ())
-        yield from (one for one in handlers if type(one).__module__ == "_pytest.logging")
+        yield from (one for one in handlers if type(one).__module__ in HANDLERS)
 
 
 @contextmanager
@@ -60,8 +65,12 @@ def _shortened(config: pytest.Config) -> Iterator[None]:
     streams = (sys.stdout, sys.stderr)
     # Output may also go to the terminal at once, to a fixture such as capsys, to the report of a subtest, or to a
     # stream that the test has set.
-    if config.getoption("capture", None) not in SILENT or streams != _files(capture):
-        yield
+    if config.getoption("capture", None) not in SILENT or streams != _files(
+        getattr(capture, "_global_capturing", None)
+    ):
+        fixture = getattr(getattr(capture, "_capture_fixture", None), "_capture", None)
+        with _taken_back(streams[0], fixture), _taken_back(streams[1], fixture):
+            yield
         return
     before = capture.read_global_capture()
     try:
@@ -72,10 +81,26 @@ def _shortened(config: pytest.Config) -> Iterator[None]:
             stream.write(first + _end_of(more))
 
 
-def _files(capture: Any) -> tuple[Any, Any]:
-    """Return the files with which pytest replaces stdout and stderr for the whole run."""
-    both = getattr(capture, "_global_capturing", None)
-    out, err = getattr(both, "out", None), getattr(both, "err", None)
+@contextmanager
+def _taken_back(stream: Any, fixture: Any) -> Iterator[None]:
+    """Take back what is written to a stream that a test reads: a StringIO, or that of a fixture such as capsys."""
+    if type(stream) is not io.StringIO and all(stream is not file for file in _files(fixture)):
+        yield
+        return
+    stream.flush()
+    end = stream.tell()
+    try:
+        yield
+    finally:
+        if not stream.closed:
+            stream.flush()
+            stream.seek(end)
+            stream.truncate()
+
+
+def _files(capturing: Any) -> tuple[Any, Any]:
+    """Return the files with which a capture of pytest replaces stdout and stderr."""
+    out, err = getattr(capturing, "out", None), getattr(capturing, "err", None)
     return getattr(out, "tmpfile", None), getattr(err, "tmpfile", None)
 
 
