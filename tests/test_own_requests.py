@@ -1491,3 +1491,22 @@ def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) ->
         "error::pytest.PytestUnraisableExceptionWarning",
     )
     found.result.assert_outcomes(passed=1)
+
+
+def test_a_client_whose_module_is_loaded_again_is_recorded(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import importlib
+        import starlette.testclient as module
+
+        @pytest.mark.mw_budget(tasks=1)
+        def test_loaded_again():
+            before = dict(vars(module))
+            try:
+                importlib.reload(module)
+                assert module.TestClient(app).get("/health").text == "ok"
+            finally:
+                vars(module).update(before)
+        """
+    )
+    assert found.reports.measured == [("test_loaded_again", "GET /health", "pass")]

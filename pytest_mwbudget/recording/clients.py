@@ -205,23 +205,22 @@ def _streaming_from_a_thread(recorder: Recorder) -> Callable[..., AbstractContex
 def recorded(recorder: Recorder) -> Iterator[None]:
     """Record the requests of all clients in the block, also of those that are imported in it."""
     with ExitStack() as undo:
+        recording: list[object] = []
 
         def patch(owner: type, name: str, wrapping: Wrapping) -> None:
             current = vars(owner).get(name)
+            if any(current is method for method in recording):  # httpx2.alias_httpx gives a module a second name
+                return
             before = _before(current)
             if before is not current:
                 _put(owner, name, before)
             original = getattr(owner, name)
             replaced: Any = functools.wraps(original)(wrapping(original))
             setattr(owner, name, replaced)
+            recording.append(replaced)
             undo.callback(_restore, owner, name, replaced, before)
 
-        patched: list[ModuleType] = []
-
         def patch_module(name: str, module: ModuleType) -> None:
-            if module in patched:  # httpx2.alias_httpx gives a module a second name
-                return
-            patched.append(module)
             try:
                 CLIENTS[name](module, patch, recorder)
             except AttributeError:  # a version of the client that is built in another way
