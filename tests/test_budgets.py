@@ -312,8 +312,8 @@ def test_an_interval_round_the_budget_is_undecided_with_its_numbers() -> None:
     assert reason == "the interval 45.50 to 55.25 µs holds the budget of 50 µs"
 
 
-@pytest.mark.parametrize("us", [Estimate(0.01, 0, 0.02), Estimate(9, 8, 10)])
-def test_a_budget_below_the_floor_is_refused_whatever_the_estimate(us: Estimate) -> None:
+@pytest.mark.parametrize("us", [Estimate(0.01, 0, 0.02), Estimate(0.12, 0.11, 0.125), Estimate(9, 0.125, 10)])
+def test_a_budget_below_the_floor_is_refused_if_the_estimate_may_be_below_it_too(us: Estimate) -> None:
     judgement = judge(us, 0.05, limit_us=0.12, slowdown=1)
     assert judgement.verdict == "undecided"
     assert judgement.reason is not None
@@ -321,8 +321,13 @@ def test_a_budget_below_the_floor_is_refused_whatever_the_estimate(us: Estimate)
         assert part in judgement.reason
 
 
+@pytest.mark.parametrize(("slowdown", "verdict"), [(1.0, "fail"), (20.0, "undecided")])
+def test_a_figure_far_above_the_floor_fails_a_budget_below_it(slowdown: float, verdict: Verdict) -> None:
+    assert judge(Estimate(1.5, 1.4, 1.6), 0.05, limit_us=0.12, slowdown=slowdown).verdict == verdict
+
+
 def test_more_time_is_not_advised_where_it_would_not_help() -> None:
-    reason = judge(Estimate(1, 0.9, 1.1), 0.05, limit_us=0.12, slowdown=1, least_us=0.1).reason
+    reason = judge(Estimate(0.1, 0.09, 0.11), 0.05, limit_us=0.12, slowdown=1, least_us=0.1).reason
     assert reason is not None
     assert reason.endswith("raise the budget above that limit [below-detection-limit]")
 

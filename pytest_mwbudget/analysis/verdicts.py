@@ -61,11 +61,12 @@ def judge(
     """Judge a time by its budget.
 
     `pass` if the whole interval is within the budget; `fail` if all of it is above `fails_above`. A budget below the
-    detection limit `limit_us` gets no verdict. More time, which `time` gives, lowers that limit to `least_us` at best.
-    `slowdown` is at least 1. The figure may have waited for threads `waited_us` longer than at the machine's best.
+    detection limit `limit_us` can only fail, by a figure that would exceed a budget of that limit too. More time, which
+    `time` gives, lowers that limit to `least_us` at best. `slowdown` is at least 1. The figure may have waited for
+    threads `waited_us` longer than at the machine's best.
     """
     undetectable = _undetectable(bound, limit_us, least_us, time)
-    if undetectable is not None:
+    if undetectable is not None and not us.low > fails_above(limit_us, slowdown, waited_us):
         return undetectable
     if us.high <= bound:
         return Judgement("pass")
@@ -332,7 +333,7 @@ class _Judging:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
         undetectable = _undetectable(bound, self.found.detection_limit_us, self.found.least_us, self.time)
-        if undetectable is not None:
+        if undetectable is not None and not us.low > fails_above(self.found.detection_limit_us, row.slowdown):
             return Judged(bound, undetectable.verdict, undetectable.reason)
         if row.grows and row.us is not None and us.low <= bound < us.high + _growth_us(row):
             return Judged(bound, "undecided", _growth(row.us, bound))

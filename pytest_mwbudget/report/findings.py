@@ -97,11 +97,20 @@ def _excess(row: Row, quantity: Quantity) -> str:
         )
         per = "message" if quantity == "us_per_message" else "request"
         taken = f"{figure(found.value)} µs per {per}, its budget is {bound(most)} µs"
-        return f"{VERBS[quantity]} {taken}: {excess} µs too much ({low} to {high})."
+        return f"{VERBS[quantity]} {taken}: {excess} µs too much ({low} to {high}).{_meant(most, found.value)}"
     varies = ""
     if found is not None and found.varies and found.low is not None and found.high is not None:
         varies = f" ({amount(quantity, found.low)} to {amount(quantity, found.high)})"
     return f"{VERBS[quantity]} {row.amount_of(quantity)} per request{varies}, its budget is {amount(quantity, most)}."
+
+
+def _meant(most_us: float, us: float | None) -> str:
+    """Ask whether a budget of less than a microsecond, which the layer keeps in milliseconds, was meant so."""
+    if most_us >= 1 or us is None or us > most_us * 1000:
+        return ""
+    return (
+        f" Budgets are in microseconds: if {bound(most_us)} ms were meant, this is a budget of {bound(most_us * 1000)}."
+    )
 
 
 def _created(row: Row) -> Iterator[Finding]:
