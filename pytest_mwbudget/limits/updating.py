@@ -21,8 +21,8 @@ from .sections import Surroundings, chosen
 
 # A limit above this many times the cost is trimmed. For a time this is twice its room.
 TRIM_ABOVE = 1.6
-# A limit is raised by at most this many per cent of the committed one.
-MOST_RAISE = 15
+# A limit that is raised by more than this share of itself is marked, so that reviewers look at it.
+LARGE_RAISE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,13 @@ class Measured:
 class Rules:
     """What an update may do: `modes` are some of create, trim and fix.
 
-    `quantities` are recorded. `reason` is stored beside each raised limit. `committed` is the file that HEAD holds,
-    None if there is no repository.
+    `quantities` are recorded. `reason` is stored beside each raised limit.
     """
 
     modes: frozenset[str]
     quantities: tuple[Quantity, ...]
     processor: str
     reason: str | None = None
-    committed: LimitsFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +90,27 @@ class Change:
     before: Limit | None
     after: Limit | None
 
+    @property
+    def share(self) -> float:
+        """By which share of itself the limit was raised; infinite for a limit of 0, 0.0 for another change."""
+        if self.kind != "raised" or self.before is None or self.after is None:
+            return 0.0
+        return self.after.most / self.before.most - 1 if self.before.most else math.inf
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the limit was raised by more than LARGE_RAISE."""
+        return self.share > LARGE_RAISE + 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A limit that is broken and was not raised, and why. `cost` is the figure that is above the `limit`."""
+    """A limit that is broken and was not raised, because `cost` is above the `ceiling`, a budget that a person set."""
 
     place: Place
     cost: float
     limit: float
-    why: str
+    ceiling: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,7 @@ def updated(
     section = chosen(file.sections, here) or here.section
     limits, changes, refused = dict(file.limits), list[Change](), list[Refused]()
     for key, one in measured.items():
-        found = [figure.change() for figure in _figures(section, key, one, limits, here, rules)]
+        found = [figure.change() for figure in _figures(section, key, one, limits, rules)]
         refused_here = [change for change in found if isinstance(change, Refused)]
         refused += refused_here
         # A row that is refused is the reason why others of its request are broken, such as the total.
@@ -158,7 +168,7 @@ def updated(
             limits[change.place] = change.after
     tests = {place.nodeid for place in limits if place.section == section}
     broken = any(
-        figure.broken for key, one in measured.items() for figure in _figures(section, key, one, limits, here, rules)
+        figure.broken for key, one in measured.items() for figure in _figures(section, key, one, limits, rules)
     )
     whole = not broken and tests <= {key.nodeid for key in measured} - {*partly}
     written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
@@ -170,14 +180,13 @@ def _figures(
     key: RequestKey,
     one: Measured,
     limits: Mapping[Place, Limit],
-    here: Surroundings,
     rules: Rules,
 ) -> Iterator[_Figure]:
     """Yield the costs of a request with their limits."""
     for row, costs_of_row in one.costs.items():
         for quantity, cost in costs_of_row.items():
             place = Place(section, *key, row, quantity, "" if quantity in COUNTED else rules.processor)
-            yield _Figure(place, cost, limits.get(place), one.ceilings.get((row, quantity)), here, rules)
+            yield _Figure(place, cost, limits.get(place), one.ceilings.get((row, quantity)), rules)
 
 
 def _with_packages(
@@ -236,7 +245,6 @@ class _Figure:
     cost: Cost
     limit: Limit | None
     ceiling: float | None
-    here: Surroundings
     rules: Rules
 
     def change(self) -> Change | Refused | None:
@@ -288,35 +296,9 @@ class _Figure:
         return self.cost.low > fails_above(self.limit.most, 1.0)
 
     def _raised(self, limit: Limit) -> Change | Refused:
-        allowed, holder = self._allowed(limit)
         if self.ceiling is not None and self.cost.typical > self.ceiling:
-            return self._refused(limit, f"its budget is {self.ceiling:g}, and no limit is raised above a budget")
-        if self.cost.typical > allowed:
-            return self._refused(
-                limit, f"{holder} holds {self._held(limit):g}, and a raise of {MOST_RAISE} % ends at {allowed:g}"
-            )
-        return Change("raised", self.place, limit, self._written(min(self._enough, allowed), self.rules.reason))
-
-    def _refused(self, limit: Limit, why: str) -> Refused:
-        return Refused(self.place, self.cost.typical, limit.most, why)
-
-    def _held(self, limit: Limit) -> float:
-        """Return the limit that HEAD holds; without a repository that of the file, infinite if HEAD has none."""
-        committed = self.rules.committed
-        if committed is None:
-            return limit.most
-        section = chosen(committed.sections, self.here)
-        found = committed.limits.get(self.place._replace(section=section)) if section else None
-        return math.inf if found is None else found.most
-
-    def _allowed(self, limit: Limit) -> tuple[float, str]:
-        """Return the highest limit that a raise may end at, and what it is measured by."""
-        held = self._held(limit)
-        holder = "HEAD" if self.rules.committed is not None else "the file, which is in no git repository,"
-        if math.isinf(held):
-            return held, holder
-        most = held * (100 + MOST_RAISE) / 100
-        return math.floor(most) if self._counted else most, holder
+            return Refused(self.place, self.cost.typical, limit.most, self.ceiling)
+        return Change("raised", self.place, limit, self._written(self._enough, self.rules.reason))
 
 
 def rounded_up(us: float) -> float:

@@ -31,10 +31,7 @@ VERBS = {
 }
 KINDS_OF_TIME: Mapping[Quantity, str] = {"busy_us": "busy ", "p95_us": "p95 ", "p99_us": "p99 "}
 IN_FILE = "in the table of the request in the file of requests"
-ACCEPT = (
-    "Next: if the cost is intended, this writes the figures into the file of limits, unless a limit would rise too far"
-    " (mwbudget explain limit-refused):"
-)
+ACCEPT = "Next: if the cost is intended, this writes the figures into the file of limits:"
 # The most names in a list.
 MOST_KINDS = 10
 

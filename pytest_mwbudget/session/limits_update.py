@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,9 +14,9 @@ from tempfile import gettempdir
 import pytest
 
 from ..errors import SettingError, tagged
-from ..limits.file import Limit, LimitsFile, Place, parsed, text_of
+from ..limits.file import Limit, LimitsFile, Place, text_of
 from ..limits.sections import Surroundings, chosen
-from ..limits.updating import Change, Measured, Refused, Rules, Update, joined, unused_places, updated
+from ..limits.updating import LARGE_RAISE, Change, Measured, Refused, Rules, Update, joined, unused_places, updated
 from ..model.request_keys import RequestKey, keyed
 from ..model.results import Result
 from ..report.json import measured as measured_in
@@ -25,7 +26,6 @@ from .artifacts import put
 from .configuration import LIMITS, verbosity
 from .file_lock import held
 from .limits import UPDATE, Collected, RunLimits, read, surroundings
-from .provenance import git_output
 from .recount import SEEDS, RecountError, recounted
 
 # FEWEST further processes stand behind a new count, MOST where counts differ between them.
@@ -164,8 +164,7 @@ class _Ending:
 
     def _rules(self) -> Rules:
         run = self.run
-        committed = committed_file(run.path) if "fix" in run.modes else None
-        return Rules(run.modes, run.quantities, run.processor, run.reason, committed)
+        return Rules(run.modes, run.quantities, run.processor, run.reason)
 
     def _updated(self, file: LimitsFile, rules: Rules) -> list[Update]:
         """Return the updates for each of the run's loops, one after the other."""
@@ -240,14 +239,16 @@ class _Ending:
             self.outcome.say(f"{name}: recorded with the versions of this run now", "green")
         elif not refused and not self.outcome.failed and not self.left_out:
             self.outcome.say(f"{name} is up to date", "green")
-        lines = [_line(change) for change in changes if change.kind != "created"]
-        for line in self._listed(lines):
+        listed = sorted((change for change in changes if change.kind != "created"), key=_share, reverse=True)
+        for line in self._listed([_line(change) for change in listed]):
             self.outcome.say(f"  {line}")
+        if any(change.is_large for change in listed):
+            self.outcome.say(f"  !: raised by more than {LARGE_RAISE:.0%}", "yellow")
         for one in refused:
             value, limit = (amount(one.place.quantity, figure) for figure in (one.cost, one.limit))
             self.outcome.refuse(
-                f"{name}: not raised: {_where(one.place)}: {value}, limit {limit}: {one.why}; lower the cost, or write"
-                " a larger limit into the file by hand"
+                f"{name}: not raised: {_where(one.place)}: {value}, limit {limit}: its budget is {one.ceiling:g}, and"
+                " no limit is raised above a budget; lower the cost, or raise the budget"
             )
 
 
@@ -255,29 +256,23 @@ def _where(place: Place) -> str:
     return ", ".join(place[1:4])
 
 
+def _share(change: Change) -> float:
+    return change.share
+
+
 def _line(change: Change) -> str:
     quantity = change.place.quantity
     before, after = (_shown(quantity, limit) for limit in (change.before, change.after))
     moved = f"{before} to {after}" if change.after is not None else before
-    return f"{change.kind}: {_where(change.place)}: {moved}"
+    share = f" (+{change.share:.0%})" if 0 < change.share < math.inf else ""
+    return f"{'! ' if change.is_large else ''}{change.kind}: {_where(change.place)}: {moved}{share}"
 
 
 def _shown(quantity: str, limit: Limit | None) -> str:
     return "" if limit is None else amount(quantity, limit.most)  # type: ignore[arg-type]
 
 
-# ---- the file in git, and other runs ------------------------------------------------------------------------------
-
-
-def committed_file(path: Path) -> LimitsFile | None:
-    """Return what HEAD holds, an empty file if it holds none; None without git or outside of a repository.
-
-    Raises SettingError if the committed file cannot be read.
-    """
-    if git_output(path.parent, "rev-parse", "--is-inside-work-tree") is None:
-        return None
-    text = git_output(path.parent, "show", f"HEAD:./{path.name}")
-    return LimitsFile() if text is None else parsed(text, f"HEAD:{path.name}")
+# ---- other runs ---------------------------------------------------------------------------------------------------
 
 
 def _lock_of(path: Path) -> Path:
