@@ -207,6 +207,25 @@ def test_counts_are_compared_seed_by_seed() -> None:
     assert row(found(pairs_of(base, head)), "Work", "objects").by == Estimate(2, 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "word", "known"), [(3, "undecided", False), (7, "undecided", False), (8, "more", True)]
+)
+def test_a_count_that_may_vary_by_itself_takes_more_pairs(pairs: int, word: str, known: bool) -> None:
+    base = [result({"Work": 1}, {"Work": Count(2644, 2644, 2644)})] * pairs
+    numbers = [2655, 2650, *[2651] * (pairs - 2)]
+    head = [result({"Work": 1}, {"Work": Count(one, one, one)}) for one in numbers]
+    change = row(found(pairs_of(base, head)), "Work", "objects")
+    assert (change.word, change.known) == (word, known)
+    assert row(found(pairs_of(base, head), "objects:0"), "Work", "objects").verdict == (
+        "fail" if known else "undecided"
+    )
+
+
+def test_a_change_that_is_the_same_in_each_pair_is_one_though_requests_vary() -> None:
+    base, head = (result({"Work": 1}, {"Work": Count(one, one - 1, one + 2)}) for one in (10, 20))
+    assert row(found(pairs_of([base] * 3, [head] * 3)), "Work", "objects").by == Estimate(10, 7, 13)
+
+
 def test_a_count_that_is_not_known_is_left_out() -> None:
     unknown, known = result({"Work": 1}, {"Work": None}), result({"Work": 1}, {"Work": Count(5, 5, 5)})
     names = [(one.row.name, one.quantity) for one in found(pairs_of([unknown] * 3, [known] * 3)).counts]

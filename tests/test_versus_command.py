@@ -259,7 +259,19 @@ def test_many_undecided_limits_are_counted() -> None:
     times = [change(-10, 20, most=5.0, verdict="undecided") for _ in range(8)]
     shown = [line.text for line in terminal(Versus([], Changes(times)), 80)]
     assert sum(line.startswith("undecided: Work") for line in shown) == 5
-    assert "undecided: 3 more limits; a longer --max-time decides more" in shown
+    assert "undecided: 3 more limits" in shown
+    assert shown[-1].startswith("undecided: 8 limits are neither kept nor exceeded for certain; a longer --max-time ")
+
+
+def test_the_last_line_says_how_much_is_undecided() -> None:
+    times = [change(-10, 20), change(-10, 20), change(-1, 1)]
+    last = "undecided: 2 of 3 times; a longer --max-time decides more"
+    assert [line.text for line in terminal(Versus([], Changes(times), ["a remark"]), 80)][-1] == last
+    assert markdown(Versus([], Changes(times), ["a remark"])).endswith(f"- **{last}**\n")
+    assert Versus([], Changes(times), limited=True).ending() is None
+    unknown = Versus([], Changes(unknown=[Unknown(RowKey(KEY, "Work"), "bytecodes", "it varies")]), limited=True)
+    said = "undecided: 1 limit is neither kept nor exceeded for certain; see the reasons above"
+    assert unknown.ending() == f"{said}; --undecided fail fails the run"
 
 
 def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -24,6 +24,9 @@ ALPHA = 0.01
 LEAST_US: Microseconds = 0.5
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
 NARROW_SHARE = 0.05
+# Of a count that varies by itself from process to process, so many pairs are all above or all below by chance in 1 of
+# 128 cases. A change that is the same in each pair needs fewer.
+ENOUGH_PAIRS = 8
 # The times of a layer that are compared on request.
 FURTHER_TIMES: tuple[Quantity, ...] = ("busy_us", "us_per_message")
 
@@ -61,7 +64,7 @@ class Change:
 
     `before` and `after` are typical values; None on the side that has no such row. `by` is the change with its
     interval for times, with its range for counts. `most` is the largest growth that is allowed, None without a limit,
-    and `verdict` is None then.
+    and `verdict` is None then. `settled` is false for a count that may vary by itself until there are more pairs.
     """
 
     row: RowKey
@@ -71,6 +74,7 @@ class Change:
     by: Estimate
     most: float | None = None
     verdict: Verdict | None = None
+    settled: bool = True
 
     @property
     def timed(self) -> bool:
@@ -102,7 +106,7 @@ class Change:
     def known(self) -> bool:
         """Whether more pairs would change nothing that matters: the verdict, or without one the word."""
         if not self.timed or self.word in ("new", "gone"):
-            return True
+            return self.settled
         if self.verdict is not None:
             return self.verdict != "undecided"
         return self.by.half_width <= self.tolerance
@@ -169,7 +173,7 @@ def _judged(change: Change, allowed: Allowed) -> Change:
     if change.timed:
         most = max(most, LEAST_US)
     verdict: Verdict = "fail" if change.by.low > most else "pass" if change.by.high <= most else "undecided"
-    return Change(change.row, change.quantity, change.before, change.after, change.by, most, verdict)
+    return replace(change, most=most, verdict=verdict)
 
 
 # ---- times ----------------------------------------------------------------------------------------------------------
@@ -280,8 +284,11 @@ def _count_change(
         return None
     before, after = (median(one.count for one in side) for side in zip(*known, strict=True))
     low, high = min(b.low - a.high for a, b in known), max(b.high - a.low for a, b in known)
-    by = Estimate(after - before, low, high)
-    return Change(row, quantity, None if absent[0] else before, None if absent[1] else after, by)
+    same_in_each = len({b.count - a.count for a, b in known}) == 1
+    settled = same_in_each or low <= 0 <= high or len(known) >= ENOUGH_PAIRS
+    by = Estimate(after - before, low if settled else min(low, 0), high if settled else max(high, 0))
+    before_after = (None if absent[0] else before, None if absent[1] else after)
+    return Change(row, quantity, *before_after, by, settled=settled or any(absent))
 
 
 def _unknown(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterator[Unknown]:

@@ -63,7 +63,7 @@ class Versus:
             said = told(change).removeprefix("undecided: ")
             yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_number(change, change.most)} more"
         if len(self.undecided) > MOST:
-            yield f"undecided: {len(self.undecided) - MOST} more limits; a longer --max-time decides more"
+            yield f"undecided: {len(self.undecided) - MOST} more limits"
         for one in self.changes.unknown[:MOST]:
             yield f"undecided: {_row(one.row)}: {one.quantity} not counted, so --fail cannot limit them: {one.why}"
         if len(self.changes.unknown) > MOST:
@@ -85,6 +85,18 @@ class Versus:
                 yield f"measured with {name} only: {', '.join(requests)}{more}"
         if self.limited and not any(change.verdict for change in self.changes.all):
             yield "no limit of --fail applies to a measured figure; limits apply to layers, total_us to requests"
+
+    def ending(self) -> str | None:
+        """Say how much is undecided, and what decides it; None if nothing is."""
+        limits = len(self.undecided) + len(self.changes.unknown)
+        if limits:
+            are = "1 limit is" if limits == 1 else f"{limits} limits are"
+            decides = "a longer --max-time decides more of times" if self.undecided else "see the reasons above"
+            return f"undecided: {are} neither kept nor exceeded for certain; {decides}; --undecided fail fails the run"
+        times = sum(change.word == "undecided" for change in self.changes.times)
+        if times and not self.limited:
+            return f"undecided: {times} of {len(self.changes.times)} times; a longer --max-time decides more"
+        return None
 
 
 def told(change: Change) -> str:
@@ -182,6 +194,9 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
         yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
     for remark in (*found.one_sided(), *found.remarks):
         yield Line(printable(f"note: {remark}"))
+    ending = found.ending()
+    if ending is not None:
+        yield Line(ending, STYLES["undecided"])
 
 
 def _style(change: Change) -> str:
@@ -204,6 +219,8 @@ def markdown(found: Versus) -> str:
         lines += ["", *(f"- {_code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
     lines += ["", *(f"- {_plain(sentence)}" for sentence in found.sentences())]
     lines += [f"- note: {_plain(remark)}" for remark in (*found.one_sided(), *found.remarks)]
+    ending = found.ending()
+    lines += [] if ending is None else [f"- **{_plain(ending)}**"]
     return "\n".join(lines) + "\n"
 
 

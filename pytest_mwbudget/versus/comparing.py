@@ -127,7 +127,7 @@ class Comparing:
     def _progress(self, found: Changes) -> str:
         what = "limits undecided" if self.allowed else "rows not known well enough"
         left_s = max(0.0, self.end_s - self.clock())
-        return f"{len(self.pairs)} pairs, {len(found.open)} {what}, {left_s:.0f} s left"
+        return f"{len(self.pairs)} pairs, {len(found.open) + len(found.unknown)} {what}, {left_s:.0f} s left"
 
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""
