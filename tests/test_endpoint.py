@@ -37,6 +37,7 @@ from pytest_mwbudget.report.html import render as html_page
 from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, table
+from pytest_mwbudget.report.view import view
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
@@ -792,10 +793,10 @@ def test_a_budget_of_an_endpoint_that_was_not_entered_is_undecided() -> None:
 
 
 def test_parts_stand_below_the_endpoint_in_a_verbose_table(counted: Measurement) -> None:
-    names = [line.text.partition("   ")[0].strip() for line in table(counted, 120, verbose=True)]
+    names = [line.text.partition("   ")[0].strip() for line in table(view(counted), 120, verbose=True)]
     first = names.index("(endpoint)")
     assert names[first + 1 : first + 3] == ["routing", "framework"]
-    assert "routing" not in [line.text.strip().partition(" ")[0] for line in table(counted, 120)]
+    assert "routing" not in [line.text.strip().partition(" ")[0] for line in table(view(counted), 120)]
 
 
 def test_a_part_is_found_by_its_name(counted: Measurement) -> None:

@@ -35,6 +35,7 @@ from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
 from pytest_mwbudget.report.terminal import failure, table
+from pytest_mwbudget.report.view import view
 
 GZIP = Layer(0, "GZipMiddleware", "starlette.middleware.gzip.GZipMiddleware", "middleware", runs_task=True)
 MOUNT = Layer(1, "Mount", "starlette.routing.Mount", "routing", merged_with="GZipMiddleware", merged_because="no probe")
@@ -385,7 +386,7 @@ def test_what_is_unknown_comes_back_as_unknown() -> None:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_the_table_is_the_same_after_the_way_back(result: Result, verbose: bool) -> None:
     back = there_and_back(result)
-    assert list(table(back, 80, verbose=verbose)) == list(table(result, 80, verbose=verbose))
+    assert list(table(view(back), 80, verbose)) == list(table(view(result), 80, verbose))
 
 
 @each_result

@@ -38,7 +38,7 @@ from pytest_mwbudget.model.results import (
     Result,
     Verdict,
 )
-from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.model.stack import Layer, Origin
 from pytest_mwbudget.report.advice import BASE_HTTP, advise
 from pytest_mwbudget.report.github import annotation
 from pytest_mwbudget.report.terminal import STYLES, failure, one_line, run, table
@@ -121,7 +121,7 @@ def layer_row(name: str = "Auth", index: int = 0, *, runs_task: bool = False, co
 
 
 def lines(found: Result, width: int = 80, *, verbose: bool = False) -> list[str]:
-    return [line.text for line in table(found, width, verbose=verbose)]
+    return [line.text for line in table(view(found), width, verbose)]
 
 
 def sentences(found: Result) -> list[str]:
@@ -171,7 +171,7 @@ def test_the_foot_has_detection_limit_unattributed_time_and_effort() -> None:
 
 
 def test_where_a_message_has_an_id_its_use_is_told_once() -> None:
-    noted = result(PASSING, notes=("The machine was slow. [slow-machine]",))
+    noted = result(PASSING, verdict=None, notes=("The machine was slow. [slow-machine]",))
     reasoned = result(OPEN, verdict="undecided")
     reasoned = replace(
         reasoned, total_budget_us=245.0, total_verdict="undecided", total_reason="it is near [near-budget]"
@@ -244,14 +244,14 @@ def test_verbose_adds_where_the_layer_comes_from_and_how_it_was_measured() -> No
 
 
 def test_verdicts_have_a_style_and_no_text_has_colour_codes() -> None:
-    shown = list(table(result(PASSING, FAILING, OPEN), 80))
+    shown = list(table(view(result(PASSING, FAILING, OPEN)), 80))
     assert [line.style for line in shown[2:5]] == ["green", "red", "yellow"]
     assert not any("\x1b" in line.text for line in shown)
     assert set(STYLES.values()) <= {"", "green", "red", "yellow"}
 
 
 def test_a_row_without_a_verdict_has_no_style() -> None:
-    assert list(table(result(row(0, "A", 1.0)), 80))[2].style == ""
+    assert list(table(view(result(row(0, "A", 1.0))), 80))[2].style == ""
 
 
 def test_what_has_no_interval_has_no_figure() -> None:
@@ -496,7 +496,7 @@ def test_the_worst_verdict_on_what_is_not_the_time_stands_in_the_second_part() -
         judged(layer_row("D", 3, counts=sent), us=(50, "fail")),
         layer_row("E", 4, counts=sent),
     ]
-    found = [line for line in table(timed(counted(*rows), *rows), 80) if re.match(r"[A-E] +0 +0 +2", line.text)]
+    found = [line for line in table(view(timed(counted(*rows), *rows)), 80) if re.match(r"[A-E] +0 +0 +2", line.text)]
     assert [(line.text.split()[4:], line.style) for line in found] == [
         (["fail"], "red"),
         (["pass"], "green"),
@@ -627,10 +627,30 @@ ENVIRONMENT = "CPython 3.13.0, loop asyncio, µs per request"
 
 
 @pytest.mark.parametrize("verbosity", [0, -1])
-def test_a_run_has_a_line_and_the_table_of_each_request(verbosity: int) -> None:
-    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, verbosity)]
-    first, second = lines(MEASURED[0][1]), lines(MEASURED[1][1])
-    assert shown == [SHORT[0], *first, "", SHORT[1], *second, "", ENVIRONMENT]
+@pytest.mark.parametrize("verdict", ["fail", "undecided", None])
+def test_a_run_has_the_tables_of_requests_that_do_not_keep_their_budgets(
+    verbosity: int, verdict: Verdict | None
+) -> None:
+    other = counted(layer_row(), verdict=verdict)
+    measured = [MEASURED[0], ("t.py::test_two", other)]
+    shown = [line.text for line in run(measured, "CPython 3.13.0", 80, verbosity)]
+    assert shown == [SHORT[0], f"t.py::test_two {one_line(other).text}", *lines(other), "", ENVIRONMENT]
+
+
+def test_twenty_kept_requests_have_twenty_lines() -> None:
+    shown = [line.text for line in run([MEASURED[0]] * 20, "CPython 3.13.0", 80)]
+    assert shown == [*[SHORT[0]] * 20, ENVIRONMENT]
+
+
+def test_what_is_the_same_in_many_requests_is_told_once() -> None:
+    task = replace(NONE, tasks=Count(1, 1, 1, {f"{BASE_HTTP}__call__": 1}))
+    auth = replace(row(0, "Auth", 20.0, 50.0, origin=Origin()), counts=task)
+    found = result(auth, row(1, "GZip", 9.0, 50.0, origin=Origin("starlette")))
+    (advice,) = view(found).advice
+    measured = [(f"t.py::test_{number}", found) for number in range(6)]
+    shown = [line.text for line in run(measured, "CPython 3.13.0", 300)]
+    assert shown[6] == "own: Auth; from starlette: GZip"
+    assert flat(" ".join(shown[7:-1])) == f"advice: {advice.text} ({advice.page}); in test_0, test_1, test_2 and 3 more"
 
 
 def test_a_verbose_run_has_verbose_tables() -> None:
@@ -656,7 +676,7 @@ def test_below_a_table_stands_why_a_verdict_is_undecided() -> None:
 
 def test_a_table_that_stands_elsewhere_is_not_told_again() -> None:
     shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, told={1})]
-    assert shown == [SHORT[0], *lines(MEASURED[0][1]), "", SHORT[1], ENVIRONMENT]
+    assert shown == [*SHORT, ENVIRONMENT]
 
 
 def test_an_attempt_that_was_repeated_has_a_line_that_says_so() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
-from ..model.results import RequestLine, Result, Verdict, worst
+from ..model.results import Advice, RequestLine, Result, Verdict, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
@@ -34,6 +34,8 @@ MIN_NAME = 12
 NAME_SHARE = 0.3
 # Stands for a space inside a command, so that wrapping keeps the command on one line, to be pasted.
 TIE = "␣"
+# The most tests that an advice names.
+MOST_TESTS = 3
 # Indents a part of the endpoint.
 PART_INDENT = "  "
 # Indents an item of a list. Items are not wrapped, so a name stays beside its number.
@@ -57,28 +59,64 @@ def run(
     told: Container[int] = (),
     repeated: Container[int] = (),
 ) -> Iterator[Line]:
-    """Lay out all results of a run: a line for each and, unless `verbosity` is below -1, its table.
+    """Lay out all results of a run: a line for each, and the tables that somebody has to look at.
+
+    These are of requests that broke a budget, are undecided, have no budget, or changed; with a `verbosity` above 0 all
+    tables, below -1 none. Whose code the layers are, and the advice, follow once for all requests.
 
     `measured` has the id of the test with each result, `python` names the interpreter. `told` and `repeated` are
     positions in `measured`: of results whose table was printed elsewhere, and of attempts that were repeated. Neither
     has a table here; the line of a repeated attempt says so.
     """
-    ids_shown = False
+    lines: list[Line] = []
+    shown = _Together()
     for place, (nodeid, result) in enumerate(measured):
         line = one_line(result)
         again = " (attempt was repeated)" if place in repeated else ""
-        yield replace(line, text=f"{printable(nodeid)} {line.text}{again}")
+        lines.append(replace(line, text=f"{printable(nodeid)} {line.text}{again}"))
         if verbosity >= -1 and place not in told and place not in repeated:
-            undecided = _findings(view(result).undecided, min(width, MAX_WIDTH) - 1)
-            lines = [*table(result, width, verbose=verbosity > 0), *(Line(text, "yellow") for text in undecided)]
-            ids_shown = ids_shown or any(has_id(line.text) for line in lines)
-            yield from lines
-            yield Line("")
+            found = view(result)
+            shown.add(nodeid, found)
+            if verbosity > 0 or not _is_kept(found):
+                room = min(width, MAX_WIDTH) - 1
+                undecided = [Line(text, "yellow") for text in _findings(found.undecided, room)]
+                lines += [*table(found, width, verbosity > 0, alone=False), *undecided, Line("")]
+    lines += map(Line, shown.lines(min(width, MAX_WIDTH) - 1, requests=len(measured)))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
+    yield from lines
     yield Line(printable(f"{python}, loop {loops}{unit}"))
-    if ids_shown:
+    if any(has_id(line.text) for line in lines):
         yield Line(f"{more_about('ID')}, for an ID in [brackets]")
+
+
+def _is_kept(shown: View) -> bool:
+    """Return whether a request keeps its budgets and did not change since the run that it is compared with."""
+    return shown.verdict == "pass" and not shown.changed
+
+
+class _Together:
+    """What is the same in many requests: whose code the layers are, and the advice with the tests that it holds for."""
+
+    def __init__(self) -> None:
+        self.origins: dict[str, dict[str, None]] = {}
+        self.advice: dict[tuple[str, str], tuple[Advice, dict[str, None]]] = {}
+
+    def add(self, nodeid: str, shown: View) -> None:
+        """Take a request."""
+        for whose, names in shown.origins.items():
+            self.origins.setdefault(whose, {}).update(dict.fromkeys(names))
+        for advice in shown.advice:
+            _, tests = self.advice.setdefault((advice.layer, advice.rule), (advice, {}))
+            tests[nodeid.partition("::")[2] or nodeid] = None
+
+    def lines(self, width: int, requests: int) -> Iterator[str]:
+        """Lay it out. The figures of an advice are of the first test that it holds for."""
+        yield from _whose(self.origins, width)
+        for advice, tests in self.advice.values():
+            named, more = [*tests][:MOST_TESTS], len(tests) - MOST_TESTS
+            where = f"; in {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if requests > 1 else ""
+            yield from _advised(advice, width, where)
 
 
 def left_out(requests: Sequence[tuple[str, RequestLine, str]], verbosity: int = 0) -> Iterator[Line]:
@@ -112,21 +150,12 @@ def _with_interval(us: Estimate) -> str:
     return f"{figure(us.estimate)} ({figure(us.low)} … {figure(us.high)}) µs"
 
 
-def table(result: Result, width: int, *, verbose: bool = False) -> Iterator[Line]:
-    """Lay out times and counts of the rows within `width` columns.
-
-    Detection limit, effort, notes and advice follow below. `verbose` adds how each row was measured, and the columns
-    that have only zeros.
-    """
-    return _table(view(result), width, verbose)
-
-
 def failure(result: Result, width: int, *, undecided_fails: bool = False, verbose: bool = False) -> str:
     """Lay out the report of a failing test: the headline, the table, each exceeded budget, the next step."""
     shown = view(result)
     lines = [printable(f"{shown.request}: {shown.headline}"), ""]
     # Without the flamegraph, which a line near the end names.
-    lines += [line.text for line in _table(replace(shown, profile=None), width, verbose)]
+    lines += [line.text for line in table(replace(shown, profile=None), width, verbose)]
     lines.append("")
     over = [row for row in shown.lines() if row.exceeded or row.over_limits]
     for row in over:
@@ -183,7 +212,12 @@ def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
 # ---- the table ---------------------------------------------------------------------------------------------------
 
 
-def _table(shown: View, width: int, verbose: bool) -> Iterator[Line]:
+def table(shown: View, width: int, verbose: bool = False, *, alone: bool = True) -> Iterator[Line]:
+    """Lay out times and counts of the rows within `width` columns.
+
+    Detection limit, effort and notes follow below; if it stands `alone`, also whose code the layers are, and advice.
+    `verbose` adds how each row was measured, and the columns that have only zeros.
+    """
     width = min(width, MAX_WIDTH) - 1
     if shown.effort is not None:
         yield from _times(shown, width, verbose)
@@ -193,7 +227,13 @@ def _table(shown: View, width: int, verbose: bool) -> Iterator[Line]:
         yield from _counts(shown, columns, width, verbose)
     if shown.load is not None:
         yield from _load(shown.load, width, verbose)
-    yield from (Line(text) for text in _foot(shown, columns, width))
+    if alone:
+        yield from map(Line, _whose(shown.origins, width))
+    yield from map(Line, _foot(shown, columns, width))
+    if alone:
+        yield from (Line(text) for advice in shown.advice for text in _advised(advice, width))
+    if shown.profile is not None:
+        yield Line(printable(f"flamegraph: {shown.profile.flamegraph}"))
 
 
 def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
@@ -382,11 +422,21 @@ def _ranges(row: Row) -> Iterator[str]:
         yield f"  {slope(row.report.trend)}"
 
 
-def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
-    if shown.origins:
-        room = width - len(ITEM)
-        lists = {whose: ", ".join(shortened(name, room) for name in names) for whose, names in shown.origins.items()}
+def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[str]:
+    """Say whose code the layers are."""
+    room = width - len(ITEM)
+    lists = {whose: ", ".join(shortened(name, room) for name in names) for whose, names in origins.items()}
+    if lists:
         yield from wrapped("; ".join(f"{whose}: {names}" for whose, names in lists.items()), width)
+
+
+def _advised(advice: Advice, width: int, where: str = "") -> Iterator[str]:
+    command = advice.page.replace(" ", TIE)
+    text = f"advice: {advice.text} ({command}){printable(where)}"
+    yield from (line.replace(TIE, " ") for line in wrapped(text, width))
+
+
+def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
     if shown.effort is not None:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"
@@ -401,8 +451,3 @@ def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
         yield from wrapped(f"changed: {sentence}", width)
     for note in shown.notes:
         yield from wrapped(f"note: {note}", width)
-    for advice in shown.advice:
-        command = advice.page.replace(" ", TIE)
-        yield from (line.replace(TIE, " ") for line in wrapped(f"advice: {advice.text} ({command})", width))
-    if shown.profile is not None:
-        yield printable(f"flamegraph: {shown.profile.flamegraph}")
