@@ -441,7 +441,7 @@ def test_a_count_above_its_limit_with_another_hash_seed_only_is_kept(
     project.run().assert_outcomes(passed=2)
     assert asked == []
     project.costs(21)
-    result = project.run("-v", "test_app.py::test_one")
+    result = project.run("-vv", "test_app.py::test_one")
     result.assert_outcomes(passed=1)
     assert asked == [({"test_app.py::test_one"}, 1)]
     text = " ".join(result.stdout.str().split())

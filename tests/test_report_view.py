@@ -138,7 +138,7 @@ def test_a_run_without_times_has_no_detection_limit_and_nothing_unattributed() -
 def test_a_result_of_a_run_that_does_not_enforce_has_an_empty_view() -> None:
     shown = view(Result(request=RequestLine("GET", "/"), status=200))
     assert (shown.layers, shown.first, shown.findings, shown.advice) == ([], None, (), ())
-    assert list(table(Result(request=RequestLine("GET", "/"), status=200), 80)) == []
+    assert list(table(shown, 80)) == []
 
 
 @pytest.mark.parametrize("render", [html, markdown])

@@ -367,7 +367,7 @@ def test_each_loop_runs_the_app(shop: pytest.Pytester, loop: str, startups: int)
 
 
 def test_a_factory_is_called_once_and_named_in_a_note(shop: pytest.Pytester) -> None:
-    result = measured(shop, "shop:make")
+    result = measured(shop, "shop:make", "-v")
     result.assert_outcomes(passed=2)
     assert logged().count("made") == 1
     result.stdout.fnmatch_lines(["note: The app is what shop:make() returned. [[]app]"])

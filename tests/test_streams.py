@@ -24,6 +24,7 @@ from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.terminal import failure, table
+from pytest_mwbudget.report.view import view
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
@@ -287,7 +288,7 @@ def test_nobody_reads_what_a_message_costs_so_nothing_is_divided(monkeypatch: py
 def test_reports_have_the_figures_of_messages() -> None:
     clock = FakeClock()
     measurement = measured([Middleware(Works, clock=clock, up=50)], clock, pieces=20)
-    lines = "\n".join(line.text for line in table(measurement, 110))
+    lines = "\n".join(line.text for line in table(view(measurement), 110))
     assert "µs/message" in lines
     assert "1st byte µs" in lines
     read = from_json(to_json(measurement, "test"))

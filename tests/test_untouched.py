@@ -265,7 +265,7 @@ def test_an_exception_without_a_text_is_named_by_its_type() -> None:
 
 
 def test_the_command_measures_an_app_that_forwards_to_nothing_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{__name__}:forwarding", "--time", "3"]) == 0
+    assert main(["measure", f"{__name__}:forwarding", "--time", "20"]) == 0
     assert "Forwarding" in capsys.readouterr().out
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
-from ..model.results import Advice, RequestLine, Result, Verdict, worst
+from ..model.results import Advice, Profile, RequestLine, Result, Verdict, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
@@ -81,6 +81,8 @@ def run(
                 room = min(width, MAX_WIDTH) - 1
                 undecided = [Line(text, "yellow") for text in _findings(found.undecided, room)]
                 lines += [*table(found, width, verbosity > 0, alone=False), *undecided, Line("")]
+            elif found.profile is not None:
+                lines.append(_flamegraph(found.profile))
     lines += map(Line, shown.lines(min(width, MAX_WIDTH) - 1, requests=len(measured)))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.books for _, result in measured) else ""
@@ -91,8 +93,8 @@ def run(
 
 
 def _is_kept(shown: View) -> bool:
-    """Return whether a request keeps its budgets and did not change since the run that it is compared with."""
-    return shown.verdict == "pass" and not shown.changed
+    """Return whether a request keeps its budgets, did not change since another run, and was not put under load."""
+    return shown.verdict == "pass" and not shown.changed and shown.load is None
 
 
 class _Together:
@@ -233,7 +235,11 @@ def table(shown: View, width: int, verbose: bool = False, *, alone: bool = True)
     if alone:
         yield from (Line(text) for advice in shown.advice for text in _advised(advice, width))
     if shown.profile is not None:
-        yield Line(printable(f"flamegraph: {shown.profile.flamegraph}"))
+        yield _flamegraph(shown.profile)
+
+
+def _flamegraph(profile: Profile) -> Line:
+    return Line(printable(f"flamegraph: {profile.flamegraph}"))
 
 
 def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
