@@ -165,8 +165,9 @@ def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Proje
 def test_without_a_limit_a_run_warns_and_fails_in_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     result = project.run("test_app.py::test_one")
     result.assert_outcomes(passed=1, warnings=1)
-    missing = f"mw-budgets.json has no section for {HERE.section} (it has none yet) [[]no-limit[]]"
-    result.stdout.fnmatch_lines([f"*BudgetWarning: GET /one: {missing}*"])
+    missing = f"mw-budgets.json has no section for {HERE.section} (it has none yet)"
+    command = "pytest --mw-budget --mw-budget-update test_app.py::test_one"
+    result.stdout.fnmatch_lines([f"*BudgetWarning: GET /one: {missing}; this writes it: {command} [[]no-limit[]]*"])
     monkeypatch.setenv("CI", "true")
     result = project.run("test_app.py::test_one")
     result.assert_outcomes(failed=1)

@@ -219,15 +219,20 @@ class TestLimits:
         self, result: Result, section: str | None, here: Surroundings, limits: Mapping[Place, Limit]
     ) -> str | None:
         """Say what has no limit, None if everything has one."""
-        name = self.run.name
+        name, what = self.run.name, None
         if section is None:
             sections = self.run.file.sections
             others = f"its sections are: {'; '.join(sections)}" if sections else "it has none yet"
-            return tagged(f"{name} has no section for {here.section} ({others})", "no-limit")
-        if not limits:
-            return tagged(f"{name} has no limits for this request in its section {section}", "no-limit")
-        rows = without_limits(result, limits, self.run.quantities)
-        return tagged(f"{name} has no limits for {' and '.join(rows)} of this request", "no-limit") if rows else None
+            what = f"no section for {here.section} ({others})"
+        elif not limits:
+            what = f"no limits for this request in its section {section}"
+        elif rows := without_limits(result, limits, self.run.quantities):
+            what = f"no limits for {' and '.join(rows)} of this request"
+        if what is None:
+            return None
+        # A failure shows the command below.
+        remedy = "" if self.run.required else f"; this writes it: {self.run.command(self.nodeid, raises=False)}"
+        return tagged(f"{name} has {what}{remedy}", "no-limit")
 
 
 def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> list[Result]:
