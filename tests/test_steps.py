@@ -332,13 +332,25 @@ def test_a_file_that_was_watched_before_is_in_no_row() -> None:
     assert max(rows) < REST
 
 
+def test_what_a_loop_of_the_app_watches_for_itself_is_not_logged() -> None:
+    class Own(asyncio.SelectorEventLoop):
+        """A loop whose class is the app's, and whose methods are asyncio's."""
+
+    async def main() -> Spent:
+        return await by_row(Noop(Hops(Noop(hello))))
+
+    with asyncio.Runner(loop_factory=Own) as runner:
+        assert runner.run(main()).ns[OTHERS] == 0
+
+
+class Hops(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await anyio.to_thread.run_sync(no_op)
+        await self.app(scope, receive, send)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_answer_of_a_thread_is_of_the_row_that_waits_for_it(loop: str) -> None:
-    class Hops(Noop):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            await anyio.to_thread.run_sync(no_op)
-            await self.app(scope, receive, send)
-
     assert calls(Noop(Hops(Noop(hello))), loop)[OTHERS] == 0
 
 

@@ -13,11 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
 from selectors import BaseSelector
-from types import CoroutineType, MethodType
+from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..errors import MeasurementError
-from ..interpreter.identity import class_name
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
 from .deadlines import AsyncioAlarm, Deadline, Sleeper, Times, queued_ns
@@ -327,8 +326,9 @@ def watching(loop: asyncio.AbstractEventLoop) -> list[asyncio.Handle]:
 
 
 def _is_asyncios(callback: object) -> bool:
-    """Return whether a callback is a method of a loop or a transport of asyncio."""
-    return type(callback) is MethodType and class_name(type(callback.__self__))[0].startswith("asyncio.")
+    """Return whether a callback is a method that asyncio defines, of a loop or of a transport."""
+    function = callback.__func__ if type(callback) is MethodType else None
+    return type(function) is FunctionType and str(function.__globals__.get("__name__")).startswith("asyncio.")
 
 
 def current() -> Loop:
