@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import sys
 import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -658,6 +659,22 @@ def test_an_app_is_imported_by_its_name() -> None:
     assert named(f"{__name__}:takes_anything") is takes_anything
 
 
+def test_an_app_is_found_in_src(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    package = tmp_path / "src" / "mwbudget_shop_in_src"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text("async def app(scope, receive, send): ...")
+    assert callable(NamedApp("mwbudget_shop_in_src.main:app", tmp_path).load())
+    with pytest.raises(AppError, match="install the project, or set PYTHONPATH"):
+        NamedApp("mwbudget_shop_nowhere.main:app", tmp_path).load()
+    # What is importable already has nothing to do with `src`.
+    (tmp_path / "src" / "json").mkdir()
+    before = [*sys.path]
+    with pytest.raises(AppError):
+        NamedApp("json:nothing", tmp_path).load()
+    assert sys.path == before
+
+
 async def takes_anything(*arguments: Any) -> None: ...
 
 
@@ -688,10 +705,10 @@ def test_a_factory_makes_the_app_once(call: str, made_of: Any) -> None:
         (f"{__name__}:make_app(1, 2)", r"the factory failed with TypeError: make_app\(\) takes"),
         (f"{__name__}:__name__()", "is 'tests.test_asgi', which cannot be called; leave out the brackets"),
         ("os:system('true').x()", "whose call cannot be read: there is something behind the call"),
-        ("os:system(open('x'))", "whose call cannot be read: malformed node or string"),
+        ("os:system(open('x'))", r"whose call cannot be read: open\('x'\) is no literal"),
         ("os:system(**{'a': 1})", r"whose call cannot be read: \*\* is not a literal"),
         ("os:system('a'", "whose call cannot be read: '\\(' was never closed"),
-        ("os:system(f'{1}')", "whose call cannot be read: malformed node or string"),
+        ("os:system(f'{1}')", r"whose call cannot be read: f'\{1\}' is no literal"),
     ],
 )
 def test_an_app_that_cannot_be_had(reference: str, said: str) -> None:

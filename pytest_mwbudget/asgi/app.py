@@ -7,6 +7,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, TypeAlias
@@ -54,12 +55,20 @@ class NamedApp:
         if str(self.root) not in sys.path:
             sys.path.insert(0, str(self.root))
         place, call = self._parsed()
+        self._find_in_src(place)
         found = import_app(place, self.said)
         if call is not None:
             return self._made(found, place, *call)
         if not is_class(found) and callable(found) and accepts(found) and not accepts(found, {}, None, None):
             return self._made(found, place, [], {})
         return checked_app(found, f"{self.said}, and that is {shown(found)}", self.remedy)
+
+    def _find_in_src(self, place: str) -> None:
+        """Make a package importable that the project keeps in `src`, unless it is importable already."""
+        top, source = place.partition(":")[0].partition(".")[0], self.root / "src"
+        there = (source / top).is_dir() or (source / f"{top}.py").is_file()
+        if top and there and top not in sys.modules and find_spec(top) is None:
+            sys.path.insert(0, str(source))
 
     remedy = (
         "name the ASGI app itself, a factory without parameters, or a call such as 'package.module:create_app(\"a\")'"
@@ -81,8 +90,8 @@ class NamedApp:
                 raise ValueError("there is something behind the call")
             if any(keyword.arg is None for keyword in call.keywords):
                 raise ValueError("** is not a literal")
-            arguments = [ast.literal_eval(argument) for argument in call.args]
-            keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+            arguments = [_literal(argument) for argument in call.args]
+            keywords = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
         except (SyntaxError, TypeError, ValueError) as error:
             raise AppError(
                 f'{self.said}, whose call cannot be read: {error}; write \'package.module:create_app("test",'
@@ -112,6 +121,14 @@ class NamedApp:
         return checked_app(made, f"{self.said}, and that returned {shown(made)}", self.remedy)
 
 
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal. Raises ValueError with the source of what is none."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)} is no literal") from None
+
+
 def import_app(reference: str, said: str) -> object:
     """Import the object at `package.module:attribute`. Raises AppError, which begins with `said`, when that fails."""
     place, colon, path = reference.partition(":")
@@ -122,8 +139,8 @@ def import_app(reference: str, said: str) -> object:
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}.")
         remedy = (
-            "correct the module's name, or make it importable from the directory in which this runs (pytest's setting"
-            " `pythonpath` helps)"
+            "correct the module's name, or make it importable from the directory in which this runs: install the"
+            " project, or set PYTHONPATH; under pytest its setting `pythonpath` helps too"
             if missing
             else "correct the module, or what it needs to be imported"
         )
