@@ -18,6 +18,7 @@ from pytest_mwbudget.model.stack import EntryIndex
 from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render
 from pytest_mwbudget.report.terminal import failure, table
+from pytest_mwbudget.report.view import view
 from pytest_mwbudget.timing.host_speed import Pieces, work_ns
 
 from .apps import hello, measured
@@ -80,7 +81,7 @@ def test_reports_show_the_percentiles(over: Measurement) -> None:
     failed = failure(over, 120)
     assert "SometimesSlow takes, at the 99th percentile, 1000 µs per request, its budget is 40 µs" in failed
     assert "p99 1000, budget 40" in failed.splitlines()[0] or "p99 1000 µs, budget 40 µs" in failed.splitlines()[0]
-    shown = "\n".join(line.text for line in table(over, 120, verbose=True))
+    shown = "\n".join(line.text for line in table(view(over), 120, verbose=True))
     assert "p99 µs" in shown
     assert "p95 20.0 µs (19" in shown
     assert "SometimesSlow</code>: p95 20.0" in render(document([to_json(over, "t")]))

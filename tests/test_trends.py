@@ -23,6 +23,7 @@ from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.terminal import table
 from pytest_mwbudget.report.trend import growing
+from pytest_mwbudget.report.view import view
 from pytest_mwbudget.timing.schedule import Schedule
 from pytest_mwbudget.timing.trend import Served, served
 
@@ -282,7 +283,7 @@ def test_a_deque_that_is_full_does_not_grow() -> None:
 
 @needs("retained")
 def test_reports_name_what_grows(grown: Measurement) -> None:
-    text = " ".join(" ".join(line.text.split()) for line in table(grown, 120, verbose=True))
+    text = " ".join(" ".join(line.text.split()) for line in table(view(grown), 120, verbose=True))
     assert "note: Growing gets slower with the requests served: 1,000 more add 10.0" in text
     assert "Growing keeps 1 object of each request alive (1 builtins.list), at least 320 requests later" in text
     assert "[growing]" in text
@@ -310,7 +311,7 @@ def test_nothing_is_looked_for_unless_somebody_asks() -> None:
 def test_no_growth_is_said_once() -> None:
     server = Server(schedule=SHORT)
     found = server.measure([Middleware(Costly, clock=server.clock, before=20)], trend=True)
-    text = " ".join(" ".join(line.text.split()) for line in table(found, 120))
+    text = " ".join(" ".join(line.text.split()) for line in table(view(found), 120))
     assert "note: No layer was seen to grow with the requests served, over 600 requests" in text
 
 
