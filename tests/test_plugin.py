@@ -1676,7 +1676,7 @@ def test_coverage_is_suspended_during_the_measurement_and_loses_nothing(
     monkeypatch.setenv("COVERAGE_CORE", core)
     shop.makepyfile(marked("us=2000"))
     covered = ("-p", "no:xdist", *LEAN_WITH_COVERAGE, "--cov=shop", "--cov-report=term-missing")
-    result = shop.runpytest_subprocess(*covered, "--mw-budget", QUICK)
+    result = shop.runpytest_subprocess(*covered, "--mw-budget", QUICK, "-v")
     result.assert_outcomes(passed=1)
     said = " ".join(result.stdout.str().split())
     pattern = re.escape(f"note: {name} was suspended during the measurement.").replace(r"\*", r"\S*")
