@@ -83,7 +83,9 @@ def test_a_run_is_saved_and_an_equal_run_compares_as_the_same(shop: pytest.Pytes
     result.stdout.fnmatch_lines(["*= mw-budget compare =*", "compared with main, *"])
     after = json.loads(Path("mw.json").read_text(encoding="utf-8"))
     assert misfits(after) == []
-    assert {change["word"] for change in after["measurements"][0]["changes"]} == {"same"}
+    # How often a spin reads the clock in its time, and what that allocates, depends on the speed of the machine.
+    steady = [one for one in after["measurements"][0]["changes"] if one["quantity"] in ("tasks", "threads")]
+    assert {change["word"] for change in steady} == {"same"}
     since = compared(after)
     assert since is not None
     assert (since.name, since.created, since.grown) == ("main", document["created"], ())
