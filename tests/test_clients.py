@@ -255,7 +255,7 @@ async def test_body_and_what_is_left_out():
 """
     pytester.makepyfile(DJANGO + tests)
     options = [*LEAN, *QUIET, "--mw-budget", "-v", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:django"]
-    result = pytester.runpytest_subprocess(*options, "--mw-budget-max-time=2")
+    result = pytester.runpytest_subprocess(*options, "--mw-budget-max-time=6")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
