@@ -24,8 +24,8 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     """Divide the time between the first and the last probe of a log among owners 0 to `owners` - 1.
 
     The log has owners and nanoseconds in turn. The time of a suspension belongs to the owner that is resumed next, but
-    for steps aside: the request waits on during these. If what was not started in the request carries it into a layer,
-    as a worker does that takes requests from a queue, its time is that of the owner which waits for it.
+    for steps aside: the request waits on during these. A worker that takes requests from a queue was not started in the
+    request; if it carries the request into a layer, its time belongs to the owner that waits for it.
     """
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:

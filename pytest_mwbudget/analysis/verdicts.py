@@ -65,8 +65,8 @@ def judge(
     `time` gives, lowers that limit to `least_us` at best. `slowdown` is at least 1. The figure may have waited for
     threads `waited_us` longer than at the machine's best.
     """
-    undetectable = _undetectable(bound, limit_us, least_us, time)
-    if undetectable is not None and not us.low > fails_above(limit_us, slowdown, waited_us):
+    undetectable = _undetectable(us, bound, limit_us, least_us, time, fails_above(limit_us, slowdown, waited_us))
+    if undetectable is not None:
         return undetectable
     if us.high <= bound:
         return Judgement("pass")
@@ -103,9 +103,17 @@ def judge(
 
 
 def _undetectable(
-    bound: Microseconds, limit_us: Microseconds, least_us: Microseconds, time: TimeOption
+    us: Estimate,
+    bound: Microseconds,
+    limit_us: Microseconds,
+    least_us: Microseconds,
+    time: TimeOption,
+    above_us: Microseconds,
 ) -> Judgement | None:
-    """Return the judgement of a budget below the detection limit, None for another budget."""
+    """Return the judgement of a budget below the detection limit, None for another budget.
+
+    A figure above `above_us` fails a budget of that limit, so it fails this budget as well.
+    """
     if not math.isfinite(limit_us):
         return Judgement(
             "undecided",
@@ -115,7 +123,7 @@ def _undetectable(
                 "too-few-requests",
             ),
         )
-    if bound < limit_us:
+    if bound < limit_us and not us.low > above_us:
         more_time = f", or give the run more time with {time.name}" if bound > least_us else ""
         return Judgement(
             "undecided",
@@ -332,8 +340,10 @@ class _Judging:
         if row.entry is None or us is None:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
-        undetectable = _undetectable(bound, self.found.detection_limit_us, self.found.least_us, self.time)
-        if undetectable is not None and not us.low > fails_above(self.found.detection_limit_us, row.slowdown):
+        limit_us = self.found.detection_limit_us
+        above_us = fails_above(limit_us, row.slowdown)
+        undetectable = _undetectable(us, bound, limit_us, self.found.least_us, self.time, above_us)
+        if undetectable is not None:
             return Judged(bound, undetectable.verdict, undetectable.reason)
         if row.grows and row.us is not None and us.low <= bound < us.high + _growth_us(row):
             return Judged(bound, "undecided", _growth(row.us, bound))

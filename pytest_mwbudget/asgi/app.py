@@ -63,13 +63,6 @@ class NamedApp:
             return self._made(found, place, [], {})
         return checked_app(found, f"{self.said}, and that is {shown(found)}", self.remedy)
 
-    def _find_in_src(self, place: str) -> None:
-        """Make a package importable that the project keeps in `src`, unless it is importable already."""
-        top, source = place.partition(":")[0].partition(".")[0], self.root / "src"
-        there = (source / top).is_dir() or (source / f"{top}.py").is_file()
-        if top and there and top not in sys.modules and find_spec(top) is None:
-            sys.path.insert(0, str(source))
-
     remedy = (
         "name the ASGI app itself, a factory without parameters, or a call such as 'package.module:create_app(\"a\")'"
     )
@@ -78,6 +71,13 @@ class NamedApp:
     def said(self) -> str:
         """The reference with its source, as messages begin."""
         return f"{self.where} is {self.reference!r}"
+
+    def _find_in_src(self, place: str) -> None:
+        """Make a package importable that the project keeps in `src`, unless it is importable already."""
+        top, source = place.partition(":")[0].partition(".")[0], self.root / "src"
+        there = (source / top).is_dir() or (source / f"{top}.py").is_file()
+        if top and there and top not in sys.modules and find_spec(top) is None:
+            sys.path.insert(0, str(source))
 
     def _parsed(self) -> tuple[str, tuple[list[Any], dict[str, Any]] | None]:
         """Return the place of the object, and the arguments of its call; None if the reference is no call."""
@@ -122,7 +122,7 @@ class NamedApp:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal. Raises ValueError with the source of what is none."""
+    """Return the value of a literal. Raises ValueError, which shows the source, for anything else."""
     try:
         return ast.literal_eval(node)
     except ValueError:

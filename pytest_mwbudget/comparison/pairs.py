@@ -24,8 +24,8 @@ ALPHA = 0.01
 LEAST_US: Microseconds = 0.5
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
 NARROW_SHARE = 0.05
-# Of a count that varies by itself from process to process, so many pairs are all above or all below by chance in 1 of
-# 128 cases. A change that is the same in each pair needs fewer.
+# If a count varies by itself from process to process, this many pairs all go up, or all go down, in 1 of 128 cases. A
+# change that is the same in each pair needs fewer.
 ENOUGH_PAIRS = 8
 # The times of a layer that are compared on request.
 FURTHER_TIMES: tuple[Quantity, ...] = ("busy_us", "us_per_message")

@@ -59,10 +59,10 @@ def run(
     told: Container[int] = (),
     repeated: Container[int] = (),
 ) -> Iterator[Line]:
-    """Lay out all results of a run: a line for each, and the tables that somebody has to look at.
+    """Lay out all results of a run: a line for each, and the tables of requests that need a look.
 
-    These are of requests that broke a budget, are undecided, have no budget, or changed; with a `verbosity` above 0 all
-    tables, below -1 none. Whose code the layers are, and the advice, follow once for all requests.
+    These broke a budget, are undecided, have no budget, changed, or were put under load. With a `verbosity` above 0 all
+    requests have their table, below -1 none has. The owners of the layers and the advice follow once, for all requests.
 
     `measured` has the id of the test with each result, `python` names the interpreter. `told` and `repeated` are
     positions in `measured`: of results whose table was printed elsewhere, and of attempts that were repeated. Neither

@@ -91,7 +91,7 @@ class Versus:
         limits = len(self.undecided) + len(self.changes.unknown)
         if limits:
             are = "1 limit is" if limits == 1 else f"{limits} limits are"
-            decides = "a longer --max-time decides more of times" if self.undecided else "see the reasons above"
+            decides = "a longer --max-time decides more" if self.undecided else "see the reasons above"
             return f"undecided: {are} neither kept nor exceeded for certain; {decides}; --undecided fail fails the run"
         times = sum(change.word == "undecided" for change in self.changes.times)
         if times and not self.limited:

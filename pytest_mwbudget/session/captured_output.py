@@ -65,9 +65,8 @@ def _shortened(config: pytest.Config) -> Iterator[None]:
     streams = (sys.stdout, sys.stderr)
     # Output may also go to the terminal at once, to a fixture such as capsys, to the report of a subtest, or to a
     # stream that the test has set.
-    if config.getoption("capture", None) not in SILENT or streams != _files(
-        getattr(capture, "_global_capturing", None)
-    ):
+    whole_run = _files(getattr(capture, "_global_capturing", None))
+    if config.getoption("capture", None) not in SILENT or streams != whole_run:
         fixture = getattr(getattr(capture, "_capture_fixture", None), "_capture", None)
         with _taken_back(streams[0], fixture), _taken_back(streams[1], fixture):
             yield

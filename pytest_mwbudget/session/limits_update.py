@@ -239,7 +239,9 @@ class _Ending:
             self.outcome.say(f"{name}: recorded with the versions of this run now", "green")
         elif not refused and not self.outcome.failed and not self.left_out:
             self.outcome.say(f"{name} is up to date", "green")
-        listed = sorted((change for change in changes if change.kind != "created"), key=_share, reverse=True)
+        listed = sorted(
+            (change for change in changes if change.kind != "created"), key=lambda change: change.share, reverse=True
+        )
         for line in self._listed([_line(change) for change in listed]):
             self.outcome.say(f"  {line}")
         if any(change.is_large for change in listed):
@@ -254,10 +256,6 @@ class _Ending:
 
 def _where(place: Place) -> str:
     return ", ".join(place[1:4])
-
-
-def _share(change: Change) -> float:
-    return change.share
 
 
 def _line(change: Change) -> str:
