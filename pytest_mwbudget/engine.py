@@ -328,7 +328,7 @@ async def _executed(
     if foreign_tools.distorting:
         return Executed.unknown(foreign_tools.why_no_figures)
     schedule = environment.schedule
-    run = ExecutedRun(stack, counting_backend(), caller.loop.library)
+    run = ExecutedRun(stack, counting_backend(), caller.loop.library, delayed=settings.delayed)
     pace = ExecutedPace(schedule.agreeing_requests, schedule.executed_requests, schedule.executed_ns)
     async with _called_again(caller, settings) as again:
 
@@ -423,7 +423,7 @@ class _Run:
         __tracebackhide__ = True
         executed, schedule = self.executed, self.environment.schedule
         stack = self.stack.opened if self.opened else self.stack
-        run = CountingRun(stack, counting_backend(), self.caller.loop.library)
+        run = CountingRun(stack, counting_backend(), self.caller.loop.library, delayed=self.settings.delayed)
         limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer} if a request needs longer"
         message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.counting import attribution
 from pytest_mwbudget.errors import MeasurementError, of_the_app
 from pytest_mwbudget.model.results import PROCESS_WIDE, Count, LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
@@ -278,6 +280,39 @@ def test_suspensions_are_the_layers_that_stands_still() -> None:
     measurement = counted(Noop(Naps(Noop(hello))))
     found = {report.name: report.counts.suspensions.count for report in measurement.layers if report.counts}
     assert found == {"Noop#1": 0, "Naps": 2, "Noop#2": 0}
+
+
+# ---- delayed requests ----------------------------------------------------------------------------------------------
+
+
+class ByTime(Noop):
+    """A layer that spawns a task for each 5 ms that the app inside it took, by a clock of the test."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.now_s = 0.0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begin_s = self.now_s
+        await self.app(scope, receive, send)
+        for _ in range(int((self.now_s - begin_s) / 0.005)):
+            await asyncio.gather(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize(("delayed", "most"), [(True, 6), (False, 0)])
+def test_delayed_requests_show_counts_that_depend_on_a_measured_time(
+    monkeypatch: pytest.MonkeyPatch, delayed: bool, most: int
+) -> None:
+    app = ByTime(Noop(hello))
+
+    def sleep(seconds: float) -> None:
+        app.now_s += seconds
+
+    monkeypatch.setattr(attribution, "sleep", sleep)
+    measurement = counted(app, settings=replace(COUNT_ONLY, delayed=delayed))
+    tasks = counts(measurement, "ByTime").tasks
+    assert (tasks.count, tasks.low, tasks.high) == (0, 0, most)
+    assert counts(measurement, "Noop").tasks.exact
 
 
 # ---- retained objects ---------------------------------------------------------------------------------------------

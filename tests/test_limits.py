@@ -18,7 +18,7 @@ from pytest_mwbudget.limits.file import SCHEMA, Limit, LimitsFile, Place, parsed
 from pytest_mwbudget.limits.judging import changed, judged, without_limits
 from pytest_mwbudget.limits.merging import merged
 from pytest_mwbudget.limits.sections import Surroundings, chosen
-from pytest_mwbudget.limits.updating import Measured, Rules, joined, rounded_up, unused_places, updated
+from pytest_mwbudget.limits.updating import Measured, Rules, rounded_up, unused_places, updated
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Counts, Quantity, Verdict
@@ -264,13 +264,32 @@ def test_a_row_without_a_limit_is_missing() -> None:
 # ---- costs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_seed_that_differs_leaves_room_for_other_seeds() -> None:
-    first, second = Cost.of(Count(444, 444, 446)), Cost.of(Count(450, 449, 450))
+def of_count(count: int | None, low: int, high: int) -> Cost:
+    return Cost.of_count(None if count is None else Count(count, low, high), (low, high))
+
+
+def test_processes_that_differ_leave_room_for_other_processes() -> None:
+    first, second = of_count(444, 444, 446), of_count(450, 449, 450)
     both = first.with_another(second)
-    assert both == second.with_another(first) == Cost(444, 450, 444, 450)
+    assert both == second.with_another(first) == Cost(444, 450, 444, 450, 450)
     assert (first.end, both.end) == (446, 456)
-    assert both.varies
-    assert not Cost.of(Count(5, 5, 5)).varies
+    assert both.differs
+    assert not first.differs
+
+
+def test_a_test_that_costs_more_alone_gets_this_as_limit_without_room_for_the_difference() -> None:
+    after_others, alone = of_count(130, 130, 132), of_count(274, 270, 276)
+    for found in (after_others.or_higher(alone), alone.or_higher(after_others)):
+        assert (found.low, found.end, found.differs) == (130, 276, False)
+
+
+def test_a_count_without_a_typical_number_is_recorded_as_its_range() -> None:
+    assert RESULT.ledger is not None
+    counts = replace(RESULT.ledger.total, bytecodes=None, ranges={"bytecodes": (3085, 3358)})
+    found = costs(replace(RESULT, ledger=replace(RESULT.ledger, total=counts)), ["bytecodes"])["(total)"]["bytecodes"]
+    assert (found.low, found.typical, found.end) == (3085, 3085, 3358)
+    limits = after(LimitsFile(), {"bytecodes": found}, replace(rules("create"), quantities=("bytecodes",)))
+    assert limits == {"bytecodes": Limit(3358, 3085)}
 
 
 def test_only_a_certain_time_is_recorded() -> None:
@@ -297,7 +316,7 @@ def measured(cost: Mapping[Quantity, Cost], row: str = "A", **ceilings: float) -
 
 
 def exact(number: int) -> Cost:
-    return Cost.of(Count(number, number, number))
+    return of_count(number, number, number)
 
 
 def of(**limits: Limit) -> LimitsFile:
@@ -313,7 +332,7 @@ def after(file: LimitsFile, cost: Mapping[Quantity, Cost], how: Rules, **ceiling
 
 
 def test_create_writes_counts_exactly_and_times_with_room() -> None:
-    cost: dict[Quantity, Cost] = {"us": Cost.of(Estimate(100, 98, 103)), "objects": exact(7), "tasks": exact(0)}
+    cost: dict[Quantity, Cost] = {"us": Cost.of_time(Estimate(100, 98, 103)), "objects": exact(7), "tasks": exact(0)}
     cost["objects"] = cost["objects"].with_another(exact(9))
     found = updated(LimitsFile(), HERE, measured(cost), (), {"starlette": "1"}, rules("create"))
     assert found.file == of(us=Limit(130), objects=Limit(11, 7), tasks=Limit(0))
@@ -346,7 +365,7 @@ def test_trim_lowers_counts_to_their_high_end(limit: Limit, cost: Cost, trimmed:
 
 @pytest.mark.parametrize(("most", "trimmed"), [(160, None), (161, 130), (100, None)])
 def test_trim_lowers_times_to_their_room(most: float, trimmed: float | None) -> None:
-    found = after(of(us=Limit(most)), {"us": Cost.of(Estimate(100, 98, 102))}, rules("trim"))
+    found = after(of(us=Limit(most)), {"us": Cost.of_time(Estimate(100, 98, 102))}, rules("trim"))
     assert found["us"].most == (trimmed or most)
 
 
@@ -373,11 +392,29 @@ def test_fix_leaves_a_limit_that_is_not_broken() -> None:
     assert update.changes == ()
 
 
+@pytest.mark.parametrize(("modes", "raised"), [(("create", "trim"), False), (("create", "trim", "fix"), True)])
+def test_a_limit_in_the_range_of_a_count_is_broken(modes: tuple[str, ...], raised: bool) -> None:
+    """The typical request keeps it, and the next run may not."""
+    varies: dict[Quantity, Cost] = {"objects": Cost.of_count(Count(98, 96, 140), (96, 118))}
+    update = updated(of(objects=Limit(102)), HERE, measured(varies), (), {}, rules(*modes))
+    assert update.file.limits[place(row="A", quantity="objects")] == (Limit(140, 96, "why") if raised else Limit(102))
+    assert ([one.quantity for one in update.broken] == ["objects"]) is not raised
+    assert update.of_counts == {KEY.nodeid}
+    kept = updated(of(objects=Limit(118)), HERE, measured(varies), (), {}, rules(*modes))
+    assert (kept.changes, kept.broken) == ((), {})
+
+
+def test_a_limit_at_its_ceiling_is_not_broken_by_a_range() -> None:
+    varies: dict[Quantity, Cost] = {"objects": Cost.of_count(Count(98, 96, 140), (96, 118))}
+    update = updated(of(objects=Limit(102)), HERE, measured(varies, objects=102), (), {}, rules("fix"))
+    assert (update.changes, update.refused, update.broken) == ((), (), {})
+
+
 def test_fix_never_passes_a_ceiling() -> None:
     head, how = of(objects=Limit(100)), rules("fix")
     (refused,) = updated(head, HERE, measured({"objects": exact(110)}, objects=105), (), {}, how).refused
     assert (refused.cost, refused.limit, refused.ceiling) == (110, 100, 105)
-    cost: dict[Quantity, Cost] = {"objects": Cost(101, 104, 101, 104)}
+    cost: dict[Quantity, Cost] = {"objects": Cost(101, 104, 101, 104, 104)}
     assert after(head, cost, how, objects=105)["objects"] == Limit(105, 101, "why")
 
 
@@ -392,8 +429,12 @@ def test_where_one_row_is_refused_no_other_of_its_request_is_raised() -> None:
 
 def test_a_broken_time_is_raised() -> None:
     how = rules("fix")
-    assert after(of(us=Limit(100)), {"us": Cost.of(Estimate(112, 110, 114))}, how)["us"] == Limit(146, reason="why")
-    assert after(of(us=Limit(100)), {"us": Cost.of(Estimate(106, 105, 107))}, how)["us"] == Limit(100)  # no failure
+    assert after(of(us=Limit(100)), {"us": Cost.of_time(Estimate(112, 110, 114))}, how)["us"] == Limit(
+        146, reason="why"
+    )
+    assert after(of(us=Limit(100)), {"us": Cost.of_time(Estimate(106, 105, 107))}, how)["us"] == Limit(
+        100
+    )  # no failure
 
 
 def test_trim_removes_what_no_test_uses() -> None:
@@ -429,13 +470,22 @@ def test_a_section_gets_new_versions_when_all_of_it_was_measured() -> None:
     assert broken.file == file
 
 
-def test_only_what_every_process_counted_is_joined() -> None:
+def test_the_counts_of_all_processes_are_joined() -> None:
     one, other = measured({"objects": exact(5), "us": exact(1)})[KEY], measured({"objects": exact(6)})[KEY]
-    whole = joined([one, other])
+    whole = one.with_another(other)
     assert whole.differs
-    assert whole.costs["A"] == {"objects": Cost(5, 6, 5, 6), "us": exact(1)}
-    assert joined([one, measured({"tasks": exact(5)})[KEY]]).costs == one.without_counts().costs
+    assert whole.costs["A"] == {"objects": Cost(5, 6, 5, 6, 6), "us": exact(1)}
+    # A row or a count that only one process has is recorded: the next run may have it too.
+    more = measured({"tasks": exact(5)}, "New")[KEY]
+    assert one.with_another(more).costs == one.costs | more.costs
+    assert one.with_another(replace(more, rows=frozenset({"New"}))).rows == {*ROWS, "New"}
     assert one.without_counts().costs == {"A": {"us": exact(1)}}
+
+
+def test_a_test_alone_is_another_process_where_processes_differ_anyway() -> None:
+    one, two, alone = (measured({"objects": exact(number)})[KEY] for number in (5, 6, 9))
+    assert one.or_alone(alone).costs["A"]["objects"].end == 9
+    assert one.with_another(two).or_alone(alone).costs["A"]["objects"].end == 9 + 4
 
 
 def test_a_time_is_rounded_up_to_three_digits() -> None:
@@ -445,11 +495,11 @@ def test_a_time_is_rounded_up_to_three_digits() -> None:
 # ---- properties --------------------------------------------------------------------------------------------------
 
 numbers = st.integers(0, 60)
-counts = st.builds(
-    lambda a, b, c: Cost.of(Count(*(sorted((a, b, c))[i] for i in (1, 0, 2)))), numbers, numbers, numbers
-)
+counts = st.builds(lambda a, b, c: of_count(*(sorted((a, b, c))[i] for i in (1, 0, 2))), numbers, numbers, numbers)
 times = st.builds(
-    lambda us, share: Cost.of(Estimate(us, us * (1 - share), us * (1 + share))), st.floats(0.1, 500), st.floats(0, 0.3)
+    lambda us, share: Cost.of_time(Estimate(us, us * (1 - share), us * (1 + share))),
+    st.floats(0.1, 500),
+    st.floats(0, 0.3),
 )
 many = st.lists(counts, min_size=1, max_size=3).map(lambda found: found[0].with_another(found[-1]))
 figures = st.fixed_dictionaries({}, optional={"us": times, "objects": many, "tasks": many})

@@ -26,9 +26,9 @@ import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns  # noqa: F401
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
-from pytest_mwbudget.session import limits, limits_update
+from pytest_mwbudget.session import evidence, limits
 from pytest_mwbudget.session.limits import surroundings
-from pytest_mwbudget.session.recount import RecountError
+from pytest_mwbudget.session.recount import Recount, RecountError
 
 from .apps import FAST, LEAN, Scheduled
 
@@ -80,10 +80,10 @@ def test_two(mw_budget):
 
 
 class Project:
-    """A project with a file of limits. `recounts` are the hash seeds with which tests were counted again."""
+    """A project with a file of limits. `recounts` are what other processes counted again."""
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pytester, self.recounts = pytester, list[int]()
+        self.pytester, self.recounts = pytester, list[Recount]()
         self.file = pytester.path / "mw-budgets.json"
         for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
             monkeypatch.delenv(name, raising=False)
@@ -116,14 +116,26 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     """A project whose counts are the same in other processes."""
     found = Project(pytester, monkeypatch)
 
-    def recounted(config: pytest.Config, tests: set[str], seed: int) -> Any:
-        found.recounts.append(seed)
-        summary = config.pluginmanager.get_plugin("mw-budget-summary")
-        return {"measurements": [one.measurement for one in summary.requests if one.measurement["nodeid"] in tests]}
+    def recounted(config: pytest.Config, order: Recount) -> Any:
+        found.recounts.append(order)
+        return measured_here(config, order)
 
-    monkeypatch.setattr(limits_update, "recounted", recounted)
+    monkeypatch.setattr(evidence, "recounted", recounted)
     monkeypatch.setattr(limits, "recounted", in_no_other_process)
     return found
+
+
+def measured_here(config: pytest.Config, order: Recount) -> Any:
+    """Return what the run itself has measured of these tests."""
+    summary = config.pluginmanager.get_plugin("mw-budget-summary")
+    found = [one.measurement for one in summary.requests if one.measurement["nodeid"] in order.tests]
+    return json.loads(json.dumps({"measurements": found}))
+
+
+def spawned(measurement: Any, tasks: int) -> None:
+    """Let the layer of a measurement have spawned so many tasks."""
+    for row in (measurement["layers"][0], measurement["ledger"]["total"]):
+        row["tasks"] |= {"count": tasks, "low": tasks, "high": tasks}
 
 
 def in_no_other_process(*arguments: Any) -> None:
@@ -137,16 +149,27 @@ EVERY_ROW |= {name.replace("one", "two"): number for name, number in EVERY_ROW.i
 def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Project) -> None:
     result = project.run(*UPDATE)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["mw-budget: counting 2 tests again in processes with other hash seeds"])
-    result.stdout.fnmatch_lines(["mw-budgets.json: * created"])
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budget: counting 2 tests again in another process",
+            "mw-budget: counting 2 tests again alone, each in a process of its own",
+            "mw-budgets.json: * created",
+        ]
+    )
     assert project.limits == EVERY_ROW
-    assert len(project.recounts) == 2
+    both, one, two = (
+        ("test_app.py::test_one", "test_app.py::test_two"),
+        ("test_app.py::test_one",),
+        ("test_app.py::test_two",),
+    )
+    in_order = Recount(both, 2, delayed=True)
+    assert project.recounts == [in_order, Recount(one, 1, alone=True), Recount(two, 1, alone=True)]
     text = project.file.read_text(encoding="utf-8")
     for arguments in ((), UPDATE, FIX):
         result = project.run(*arguments)
         result.assert_outcomes(passed=2)
         assert project.file.read_text(encoding="utf-8") == text
-    assert len(project.recounts) == 2
+    assert project.recounts[3:] == [in_order, in_order]  # of the two updates
     project.costs(21)
     result = project.run("test_app.py::test_one")
     result.assert_outcomes(failed=1)
@@ -404,7 +427,7 @@ def test_another_patch_release_or_package_is_compared_and_named(project: Project
 def test_a_count_that_another_process_does_not_have_is_not_written(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits_update, "recounted", lambda config, tests, seed: {"measurements": []})
+    monkeypatch.setattr(evidence, "recounted", lambda config, order: {"measurements": []})
     result = project.run(*UPDATE, "test_app.py::test_one")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -414,10 +437,10 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
         ]
     )
 
-    def failed(config: pytest.Config, tests: set[str], seed: int) -> None:
+    def failed(config: pytest.Config, order: Recount) -> None:
         raise RecountError("pytest ended with status 3 and no result: boom")
 
-    monkeypatch.setattr(limits_update, "recounted", failed)
+    monkeypatch.setattr(evidence, "recounted", failed)
     result = project.run(*UPDATE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -426,15 +449,15 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
     assert not project.file.exists()
 
 
-def test_a_count_above_its_limit_with_another_hash_seed_only_is_kept(
+def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.run(*UPDATE, "--mw-budget-json=mw.json")
     document = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))
-    asked: list[tuple[set[str], int]] = []
+    asked: list[Recount] = []
 
-    def recounted(config: pytest.Config, tests: set[str], seed: int, limit_s: float) -> Any:
-        asked.append((tests, seed))
+    def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
+        asked.append(order)
         return document
 
     monkeypatch.setattr(limits, "recounted", recounted)
@@ -444,13 +467,26 @@ def test_a_count_above_its_limit_with_another_hash_seed_only_is_kept(
     project.costs(21)
     result = project.run("-vv", "test_app.py::test_one")
     result.assert_outcomes(passed=1)
-    assert asked == [({"test_app.py::test_one"}, 1)]
+    assert asked == [Recount(("test_app.py::test_one",), 1, alone=True)]
     text = " ".join(result.stdout.str().split())
-    assert "within their limits with PYTHONHASHSEED=1:" in text
+    assert "within their limits in a process of the test alone, with PYTHONHASHSEED=1:" in text
     assert "tasks of Layer (21 here, 20 there)" in text
-    for row in document["measurements"][0]["layers"], [document["measurements"][0]["ledger"]["total"]]:
-        row[0]["tasks"] |= {"count": 21, "high": 21}
-    project.run("test_app.py::test_one").assert_outcomes(failed=1)
+
+    def broken(tasks: int) -> Any:
+        other = json.loads(json.dumps(document))
+        spawned(other["measurements"][0], tasks)
+        return other
+
+    # The same count in another process is certain. Another one above the limit is not, until three processes have one.
+    for documents, outcome in (
+        ([broken(21)], {"failed": 1}),
+        ([broken(22), broken(23), document], {"passed": 1}),
+        ([broken(22), broken(23), broken(24)], {"failed": 1}),
+    ):
+        rest = iter(documents)
+        monkeypatch.setattr(limits, "recounted", lambda config, order, limit_s, rest=rest: next(rest))
+        project.run("test_app.py::test_one").assert_outcomes(**outcome)
+        assert [*rest] == []
 
 
 def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_test(
@@ -460,50 +496,116 @@ def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_te
     project.costs(21)
     project.run("--mw-budget-json=same.json").assert_outcomes(failed=2)
     other = project.pytester.path / "same.json"
-    asked: list[set[str]] = []
+    asked: list[tuple[str, ...]] = []
 
-    def recounted(config: pytest.Config, tests: set[str], seed: int, limit_s: float) -> Any:
-        asked.append(tests)
+    def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
+        asked.append(order.tests)
         return json.loads(other.read_text(encoding="utf-8"))
 
     monkeypatch.setattr(limits, "recounted", recounted)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     project.run().assert_outcomes(failed=2)
-    assert asked == [{"test_app.py::test_one"}]
+    assert asked == [("test_app.py::test_one",)]
     other = project.pytester.path / "less.json"
     project.run().assert_outcomes(passed=2)
-    assert asked[1:] == [{"test_app.py::test_one"}, {"test_app.py::test_two"}]
+    assert asked[1:] == [("test_app.py::test_one",), ("test_app.py::test_two",)]
 
 
 def test_counts_that_differ_are_counted_in_more_processes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int] = []
+    orders: list[Recount] = []
 
-    def recounted(config: pytest.Config, tests: set[str], seed: int) -> Any:
-        seeds.append(seed)
-        summary = config.pluginmanager.get_plugin("mw-budget-summary")
-        found = [json.loads(json.dumps(one.measurement)) for one in summary.requests]
-        for one in found:
-            (layer,) = one["layers"]
-            number = 20 + seed % 2 if "one" in one["nodeid"] else 20
-            layer["tasks"] |= {"count": number, "low": number, "high": number}
-        return {"measurements": [one for one in found if one["nodeid"] in tests]}
+    def recounted(config: pytest.Config, order: Recount) -> Any:
+        orders.append(order)
+        found = measured_here(config, order)
+        for one in found["measurements"]:
+            if "one" in one["nodeid"] and order.seed in (2, 5):
+                spawned(one, 21)
+        return found
 
-    monkeypatch.setattr(limits_update, "recounted", recounted)
+    monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE).assert_outcomes(passed=2)
-    assert len(seeds) == len(set(seeds)) == 7
+    further = [order for order in orders if len(order.tests) == 1 and not order.alone]
+    assert [order.seed for order in further] == [3, 4, 5, 6, 7]
     assert '"tasks": [20, 22]' in project.file.read_text(encoding="utf-8")
     assert project.limits["two Layer"] == 20
 
 
+def test_a_limit_is_the_higher_one_of_the_test_alone_and_after_others(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recounted(config: pytest.Config, order: Recount) -> Any:
+        found = measured_here(config, order)
+        for one in found["measurements"]:
+            if order.alone and "two" in one["nodeid"]:
+                spawned(one, 25)
+        return found
+
+    monkeypatch.setattr(evidence, "recounted", recounted)
+    result = project.run(*UPDATE, "-o", "mw_budget_record=tasks")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json: some counts differ if the test runs alone; the higher one is the limit",
+            "  test_app.py::test_two, GET /two, Layer: 25 tasks alone, 20 tasks after other tests",
+        ]
+    )
+    assert project.limits["two Layer"] == 25
+    assert project.limits["one Layer"] == 20
+    project.run().assert_outcomes(passed=2)
+    project.costs(25)
+    project.run("test_app.py::test_two").assert_outcomes(passed=1)
+    project.run("test_app.py::test_one").assert_outcomes(failed=1)
+
+
+def test_a_test_that_cannot_run_alone_has_limits_of_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recounted(config: pytest.Config, order: Recount) -> Any:
+        if order.alone and "two" in order.tests[0]:
+            raise RecountError("pytest ended with status 1: no data")
+        return measured_here(config, order)
+
+    monkeypatch.setattr(evidence, "recounted", recounted)
+    result = project.run(*UPDATE)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["mw-budgets.json: test_app.py::test_two could not be counted alone: *: no data"])
+    assert project.limits == EVERY_ROW
+
+
+def test_a_limit_that_another_process_breaks_is_not_up_to_date(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.run(*UPDATE)
+
+    def recounted(config: pytest.Config, order: Recount) -> Any:
+        found = measured_here(config, order)
+        for one in found["measurements"]:
+            if not order.alone:
+                spawned(one, 20 + order.seed % 3)
+        return found
+
+    monkeypatch.setattr(evidence, "recounted", recounted)
+    result = project.run(*UPDATE, "test_app.py::test_one")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json: not every process keeps its limits; --mw-budget-update-mode=create,trim,fix raises them",
+            "  test_app.py::test_one, GET /one, Layer: 20 to 22 tasks, limit 20 tasks",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*is up to date*")
+    assert project.limits["one Layer"] == 20
+    project.run(*FIX, "test_app.py::test_one")
+    assert '"tasks": {"limit": [20, 24], "reason": "it must"}' in project.file.read_text(encoding="utf-8")
+
+
 def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = limits_update.recounted
+    plain = evidence.recounted
     other = Place("CPython 3.9.1, asyncio, Elsewhere", "t.py::test", "GET /", "(total)", "tasks")
 
-    def recounted(config: pytest.Config, tests: set[str], seed: int) -> Any:
+    def recounted(config: pytest.Config, order: Recount) -> Any:
         project.file.write_text(text_of(LimitsFile({other: Limit(1)})), encoding="utf-8")
-        return plain(config, tests, seed)
+        return plain(config, order)
 
-    monkeypatch.setattr(limits_update, "recounted", recounted)
+    monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE)
     found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
     assert found[other] == Limit(1)

@@ -36,7 +36,7 @@ def logged() -> list[str]:
 
 
 def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{shop}:app", "--time", "2", "--json", "out.json"]) == 0
+    assert main(["measure", f"{shop}:app", "--time", "5", "--json", "out.json"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert err == ""

@@ -185,14 +185,14 @@ def test_a_layer_over_its_budget_fails_the_test_with_its_evidence(shop: pytest.P
 
 
 def test_a_stack_within_its_budgets_passes_and_is_shown(shop: pytest.Pytester) -> None:
-    shop.makepyfile(marked("us=2000, total_us=5000"))
+    shop.makepyfile(marked("us=2000, total_us=500000"))
     result = run(shop, "--mw-budget", QUICK)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*::test_it GET /health pass: *", "own: Spin; *", "CPython *"])
     result.stdout.no_fnmatch_line("Spin*pass")
     result = run(shop, "--mw-budget", QUICK, "-v")
     result.stdout.fnmatch_lines(
-        ["*::test_it GET /health pass: *", "Spin*2000  pass", "(total)*5000  pass", "detection limit *", "CPython *"]
+        ["*::test_it GET /health pass: *", "Spin*2000  pass", "(total)*500000  pass", "detection limit *", "CPython *"]
     )
 
 

@@ -67,6 +67,7 @@ class Settings:
     `limits` are the recorded limits of the test, None without a file of limits.
     `load` asks for a measurement under load, in bursts of `load_time_s` in all. `load_budgets` are the shares of the
     requests per second that layers may cost, `p99_ms` bounds the latency.
+    `delayed` makes some requests of a count take longer.
     `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them.
     `place` is where a budget of these requests can stand, `more_time` what gives a measurement more time, and
     `slow_answer` what the user can do about a request that takes longer than `startup_timeout_s`.
@@ -88,6 +89,7 @@ class Settings:
     load_budgets: Budgets = field(default_factory=Budgets)
     p99_ms: float | None = _of("p99_ms")
     limits: Limits | None = None
+    delayed: bool = False
     timed: bool | None = None
     place: BudgetPlace = "marker"
     more_time: TimeOption = MAX_TIME

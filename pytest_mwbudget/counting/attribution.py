@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
+from time import sleep
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -29,6 +31,8 @@ from ..model.stack import HARNESS, Owner, owner_of
 from .charger import NOBODY, Charger
 from .spawning import Spawning
 
+# What delayed requests wait at the endpoint, in turn. Every ten requests in a row have all of them.
+DELAYS_S = (*[0.0] * 5, 0.003, 0.01, 0.03)
 # Makes one request under an observer.
 Call: TypeAlias = Callable[[Observer], Awaitable[Any]]
 
@@ -52,9 +56,10 @@ class Charging:
 
     `background` is charged for tasks that were there before, `aside` for work that is nobody's. `received` and `sent`
     have the owner of each message through an outer boundary, `entered` has an owner each time that it is entered.
+    `delayed` requests wait at the endpoint: some layers do more after a longer time, such as those with a histogram.
     """
 
-    def __init__(self, stack: Stack, core: Charger, library: Library) -> None:
+    def __init__(self, stack: Stack, core: Charger, library: Library, *, delayed: bool = False) -> None:
         self.stack = stack
         self.core = core
         self.library = library
@@ -64,6 +69,8 @@ class Charging:
         self.parts = frozenset(map(owner_of, stack.part_entries))
         self.inside = self.parts if stack.endpoint is None else self.parts | {owner_of(stack.endpoint)}
         self.spawning = Spawning(core, self.background, self.aside)
+        self.slow = owner_of(stack.endpoint) if delayed and stack.endpoint is not None else None
+        self.delays_s = cycle(DELAYS_S)
         # Lists, because threads may append at the same time.
         self.received: list[Owner] = []
         self.sent: list[Owner] = []
@@ -131,6 +138,8 @@ class Charging:
             if call is None or owner is None or (owner in self.parts and caller not in self.inside):
                 return core.run(caller, original, *positional, **named)
             self.entered.append(owner)
+            if owner == self.slow:
+                sleep(next(self.delays_s))
             if isinstance(call, ASGICall):
                 receive = self._stand_in(caller, call.receive, _receiving, lambda: self.received.append(owner))
                 send = self._stand_in(caller, call.send, _sending, lambda: self.sent.append(owner))

@@ -64,10 +64,10 @@ class Pace:
 class ExecutedRun:
     """Count the code that requests to one stack execute."""
 
-    def __init__(self, stack: Stack, backend: Backend, library: Library) -> None:
+    def __init__(self, stack: Stack, backend: Backend, library: Library, *, delayed: bool = False) -> None:
         self.core: Any = backend.core
         self.why_not = next((backend.why_not[quantity] for quantity in EXECUTED if quantity in backend.why_not), None)
-        self.charging = Charging(stack, backend.core, library)
+        self.charging = Charging(stack, backend.core, library, delayed=delayed)
 
     async def count(self, call: Call, pace: Pace, clock: Clock) -> Executed:
         """Make requests until enough of them in a row executed the same, and return the last ones."""

@@ -52,11 +52,11 @@ class RequestCharges:
 class CountingRun:
     """Count requests to one stack."""
 
-    def __init__(self, stack: Stack, backend: Backend, library: Library) -> None:
+    def __init__(self, stack: Stack, backend: Backend, library: Library, *, delayed: bool = False) -> None:
         self.core = backend.core
         # Why a quantity cannot be counted. Grows when another tool takes the events away.
         self.why_not = dict(backend.why_not)
-        self.charging = Charging(stack, backend.core, library)
+        self.charging = Charging(stack, backend.core, library, delayed=delayed)
         # By owner, why it was charged too little memory.
         self.too_low: dict[Owner, str] = {}
         self.other_tracer = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
@@ -39,33 +39,46 @@ class Cost:
     """A figure in one process or in several.
 
     `least` and `typical` are the least and the greatest typical figure of the processes; `low` and `high` the ends over
-    all requests, or of the interval of a time.
+    all requests, or of the interval of a time. `judged` is the greatest high end that a process judges a count by.
     """
 
     least: float
     typical: float
     low: float
     high: float
+    judged: float
 
     @classmethod
-    def of(cls, figure: Figure) -> Cost:
-        """Return the cost that one process has seen."""
-        typical = figure.count if isinstance(figure, Count) else figure.estimate
-        return cls(typical, typical, figure.low, figure.high)
+    def of_time(cls, figure: Estimate) -> Cost:
+        """Return the time that one process has seen."""
+        return cls(figure.estimate, figure.estimate, figure.low, figure.high, figure.high)
 
-    @property
-    def varies(self) -> bool:
-        """Whether requests or processes had different figures."""
-        return self.low != self.high
+    @classmethod
+    def of_count(cls, figure: Count | None, judged_by: Range) -> Cost:
+        """Return the count that one process has seen, and judges by a range. Without a typical number, its low end."""
+        low, high = judged_by
+        if figure is None:
+            return cls(low, low, low, high, high)
+        return cls(figure.count, figure.count, figure.low, figure.high, high)
 
     @property
     def end(self) -> float:
         """The high end of a count.
 
-        Where processes with different hash seeds have different figures, another seed may have a greater one. The
-        range of the typical figures is added as room for such seeds.
+        Where processes have different figures, another process may have a greater one. The range of the typical figures
+        is added as room for such processes.
         """
         return self.high + (self.typical - self.least)
+
+    @property
+    def differs(self) -> bool:
+        """Whether processes had different typical figures."""
+        return self.least != self.typical
+
+    def or_higher(self, other: Cost) -> Cost:
+        """Return the one with the higher end, from the lower one of both low ends."""
+        higher = max(self, other, key=lambda cost: cost.end)
+        return replace(higher, low=min(self.low, other.low))
 
     def with_another(self, other: Cost) -> Cost:
         """Return the cost in both processes."""
@@ -74,6 +87,7 @@ class Cost:
             max(self.typical, other.typical),
             min(self.low, other.low),
             max(self.high, other.high),
+            max(self.judged, other.judged),
         )
 
 
@@ -84,15 +98,17 @@ def costs(result: Result, quantities: Iterable[Quantity]) -> dict[str, dict[Quan
     """
     wanted = [*quantities]
     return {
-        row: {quantity: Cost.of(known[quantity]) for quantity in wanted if _certain(known.get(quantity), result)}
+        row: {quantity: cost for quantity in wanted if (cost := _cost(result, row, quantity, known)) is not None}
         for row, known in figures(result).items()
     }
 
 
-def _certain(figure: Figure | None, result: Result) -> bool:
-    if not isinstance(figure, Estimate):
-        return figure is not None
-    return result.slowdown == 1 and figure.half_width <= room_us(figure.estimate)
+def _cost(result: Result, row: str, quantity: Quantity, known: Figures) -> Cost | None:
+    figure, judged_by = known.get(quantity), range_of(result, row, quantity)
+    if isinstance(figure, Estimate):
+        certain = result.slowdown == 1 and figure.half_width <= room_us(figure.estimate)
+        return Cost.of_time(figure) if certain else None
+    return None if judged_by is None else Cost.of_count(figure, judged_by)
 
 
 def room_us(us: float) -> float:

@@ -109,21 +109,15 @@ def with_undecided(result: Result, why: str) -> Result:
     return with_recorded(result, replace(result.recorded, limits=tuple(limits)))
 
 
-def broken_counts(result: Result) -> bool:
-    """Whether a count is not within its limit."""
-    return any(map(is_broken_count, result.recorded.limits if result.recorded else ()))
-
-
 def is_broken_count(limit: RecordedLimit) -> bool:
     """Whether the limit is of a count that is known and not within it in most requests."""
     return limit.verdict != "pass" and limit.quantity in COUNTED and limit.value is not None
 
 
-def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
-    """Judge broken counts by those of the same request in a process with a hash seed that is behind the limits.
+def judged_in_another(result: Result, again: Result, seed: int) -> Result:
+    """Judge broken counts by those of the same request in another process, which had a hash seed.
 
-    A count that is within its limit there is above it because of this process's hash seed. It passes, and a note says
-    so.
+    A count that is within its limit there differs between processes. It passes, and a note says so.
     """
     assert result.recorded is not None
     limits, kept = list[RecordedLimit](), list[str]()
@@ -137,8 +131,9 @@ def judged_with_seed(result: Result, again: Result, seed: int) -> Result:
     judged = with_recorded(result, replace(result.recorded, limits=tuple(limits)))
     if not kept:
         return judged
-    seeds = f"depend on the hash seed, and are within their limits with PYTHONHASHSEED={seed}"
-    return replace(judged, notes=(*result.notes, tagged(f"Counts {seeds}: {', '.join(kept)}.", "hash-seed")))
+    there = f"a process of the test alone, with PYTHONHASHSEED={seed}"
+    text = f"Counts differ between processes, and are within their limits in {there}: {', '.join(kept)}."
+    return replace(judged, notes=(*result.notes, tagged(text, "varying-process")))
 
 
 def without_limits(result: Result, limits: Mapping[Place, Limit], recorded: Collection[Quantity]) -> list[str]:

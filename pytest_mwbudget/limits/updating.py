@@ -6,9 +6,8 @@ A second update with the same costs changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Literal
 
 from ..analysis.verdicts import fails_above
@@ -46,26 +45,33 @@ class Measured:
         return replace(self, costs=times)
 
     def with_another(self, other: Measured) -> Measured:
-        """Return the costs in both processes, without counts that only one of them has."""
-        found: dict[str, dict[Quantity, Cost]] = {}
-        for row, own in self.costs.items():
-            others = other.costs.get(row, {})
-            found[row] = {
-                quantity: cost.with_another(others[quantity]) if quantity in COUNTED else cost
-                for quantity, cost in own.items()
-                if quantity not in COUNTED or quantity in others
-            }
-        return replace(self, costs=found)
+        """Return the costs in both processes: of counts that only one of them has, in this one."""
+        return self._merged(other, Cost.with_another)
+
+    def or_alone(self, alone: Measured) -> Measured:
+        """Return the higher counts of processes that ran the test after others, and of those that ran it alone.
+
+        Where the former differ among each other, the test alone is just another process.
+        """
+        return self._merged(alone, lambda own, cost: (own.with_another if own.differs else own.or_higher)(cost))
+
+    def _merged(self, other: Measured, merge: Callable[[Cost, Cost], Cost]) -> Measured:
+        found = {row: dict(own) for row, own in self.costs.items()}
+        for row, quantity, cost in other.counted:
+            own = found.setdefault(row, {})
+            own[quantity] = merge(own[quantity], cost) if quantity in own else cost
+        return replace(self, rows=self.rows | other.rows, costs=found)
+
+    @property
+    def counted(self) -> Iterator[tuple[str, Quantity, Cost]]:
+        """The costs that are counts: row, quantity, cost."""
+        for row, one in self.costs.items():
+            yield from ((row, quantity, cost) for quantity, cost in one.items() if quantity in COUNTED)
 
     @property
     def differs(self) -> bool:
         """Whether processes had different typical counts."""
-        return any(
-            cost.least != cost.typical
-            for one in self.costs.values()
-            for quantity, cost in one.items()
-            if quantity in COUNTED
-        )
+        return any(cost.differs for _, _, cost in self.counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +121,18 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The updated file, with what was changed in it and what was refused."""
+    """The updated file, with what was changed in it, what was refused, and the limits in it that are broken."""
 
     file: LimitsFile
     changes: tuple[Change, ...] = ()
     refused: tuple[Refused, ...] = ()
+    broken: Mapping[Place, Cost] = field(default_factory=dict)
 
     @property
     def of_counts(self) -> set[str]:
-        """The tests of which a count is written."""
-        return {
-            change.place.nodeid
-            for change in self.changes
-            if change.after is not None and change.place.quantity in COUNTED
-        }
+        """The tests of which a count is written, or is over its limit."""
+        written = {change.place for change in self.changes if change.after is not None}
+        return {place.nodeid for place in {*written, *self.broken} if place.quantity in COUNTED}
 
 
 def updated(
@@ -167,12 +171,11 @@ def updated(
         else:
             limits[change.place] = change.after
     tests = {place.nodeid for place in limits if place.section == section}
-    broken = any(
-        figure.broken for key, one in measured.items() for figure in _figures(section, key, one, limits, rules)
-    )
+    after = (figure for key, one in measured.items() for figure in _figures(section, key, one, limits, rules))
+    broken = {figure.place: figure.cost for figure in after if figure.broken}
     whole = not broken and tests <= {key.nodeid for key in measured} - {*partly}
     written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
-    return Update(written, tuple(changes), tuple(refused))
+    return Update(written, tuple(changes), tuple(refused), broken)
 
 
 def _figures(
@@ -288,12 +291,15 @@ class _Figure:
 
     @property
     def broken(self) -> bool:
-        """Whether the cost is above its limit."""
+        """Whether the limit is not certainly kept: the cost is above it, or the range of a count contains it."""
         if self.limit is None:
             return False
-        if self._counted:
-            return self.cost.typical > self.limit.most
-        return self.cost.low > fails_above(self.limit.most, 1.0)
+        most = self.limit.most
+        if not self._counted:
+            return self.cost.low > fails_above(most, 1.0)
+        # A limit at its ceiling cannot be raised, and the budget of the test judges the count.
+        varies_above = self.cost.judged > most and (self.ceiling is None or self.ceiling > most)
+        return self.cost.typical > most or varies_above
 
     def _raised(self, limit: Limit) -> Change | Refused:
         if self.ceiling is not None and self.cost.typical > self.ceiling:
@@ -307,8 +313,3 @@ def rounded_up(us: float) -> float:
         return 0.0
     digits = 2 - math.floor(math.log10(us))
     return math.ceil(round(us * 10.0**digits, 6)) / 10.0**digits
-
-
-def joined(processes: Sequence[Measured]) -> Measured:
-    """Return the costs of a request in all processes, at least one."""
-    return reduce(Measured.with_another, processes)

@@ -21,21 +21,21 @@ from ..errors import SettingError, tagged
 from ..interpreter.files import faked
 from ..limits.file import Limit, LimitsFile, Place, parsed
 from ..limits.judging import (
-    broken_counts,
     changed,
     is_broken_count,
     judged,
-    judged_with_seed,
+    judged_in_another,
     with_recorded,
     without_limits,
 )
 from ..limits.sections import Surroundings, chosen
 from ..model.request_keys import keyed
 from ..model.results import COUNTED, Quantity, Recorded, Result
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ..report.json import measured
 from ..timing.host_speed import processor
 from .configuration import LIMITS, configured, enforced
-from .recount import SEEDS, RecountError, recounted, recounting
+from .recount import SEEDS, Recount, RecountError, recount, recounted
 
 # Counts that grow and shrink with those that are recorded, or that are 0 unless a budget watches them. A file with all
 # of them is hard to read.
@@ -44,7 +44,9 @@ RECORDED: tuple[Quantity, ...] = tuple(quantity for quantity in COUNTED if quant
 UPDATE = "--mw-budget-update"
 # The longest time to wait for a test in another process, which may wait for something that this process holds.
 RECHECK_S = 60.0
-# The counts above a limit that were the same with another hash seed: layer, quantity, count.
+# So many other processes have a count over its limit before it fails, unless it is the same in one of them.
+RECHECKS = 3
+# The counts above a limit that were the same in another process: layer, quantity, count.
 SAME_COUNTS: pytest.StashKey[set[tuple[str, Quantity, float]]] = pytest.StashKey()
 
 
@@ -86,7 +88,7 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
             for name in ("app", "file")
             if config.getoption(SETTINGS[name].key) is not None
         ),
-        recounting=recounting() is not None,
+        recount=recount(),
     )
 
 
@@ -140,7 +142,7 @@ class RunLimits:
 
     `name` is the path as the user wrote it. `modes` are what an update may do, empty without one. `required` is whether
     a missing limit is a failure. `options` are those that a command to accept figures repeats, as a shell takes them.
-    `recounting` is whether this run only counts for another one, and judges nothing.
+    `recount` is what this run counts for another one, and then it judges nothing; None in other runs.
     """
 
     path: Path
@@ -152,13 +154,13 @@ class RunLimits:
     required: bool
     processor: str
     options: tuple[str, ...]
-    recounting: bool
+    recount: Recount | None
 
     def of(self, nodeid: str, settings: Settings) -> Settings:
         """Return the settings of a test with its limits."""
         limits = TestLimits(self, nodeid)
-        if self.recounting:
-            return replace(settings, budgets=Budgets(), limits=limits, timed=False)
+        if self.recount:
+            return replace(settings, budgets=Budgets(), limits=limits, timed=False, delayed=self.recount.delayed)
         return replace(settings, limits=limits)
 
     def command(self, nodeid: str, *, raises: bool) -> str:
@@ -197,7 +199,7 @@ class TestLimits:
         run = self.run
         *_, (key, _) = keyed((self.nodeid, one) for one in (*self.before, replace(result, route=self.route)))
         packages = installed(result)
-        if run.recounting or "fix" in run.modes:
+        if run.recount or "fix" in run.modes:
             return replace(result, recorded=Recorded(None, packages=packages))
         here = surroundings(result.loop)
         section = chosen(run.file.sections, here)
@@ -236,30 +238,30 @@ class TestLimits:
 
 
 def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> list[Result]:
-    """Return the results of a test, with broken counts judged in a process with a hash seed that is behind the limits.
+    """Return the results of a test, with broken counts judged by the test alone in other processes.
 
-    So a seed that none of the recording processes had fails no test. If that process fails, or a fake file system is in
-    place, the verdicts stay.
+    A count that differs between processes, by hash seeds or addresses, fails only if RECHECKS of them have it over its
+    limit. One that is the same in another process is certain. If a process fails, or a fake file system is in place,
+    the verdicts stay.
 
-    A layer that costs more breaks the limits of many tests, and a process for each would take minutes. A test is not
-    counted again for a count of a layer that an earlier test had with both seeds.
+    A layer that costs more breaks the limits of many tests, and processes for each would take minutes. A test is not
+    counted again for a count of a layer that was the same for an earlier test.
     """
-    seed = SEEDS[0]
     same = config.stash.setdefault(SAME_COUNTS, set())
-    broken = {one for result in results for one in _broken(result)}
-    if not broken or broken & same or faked() or os.environ.get("PYTHONHASHSEED") == str(seed):
-        return [*results]
-    try:
-        again = dict(keyed(measured(recounted(config, {nodeid}, seed, RECHECK_S))))
-    except RecountError:
-        return [*results]
-    found = []
-    for key, result in keyed((nodeid, result) for result in results):
-        if broken_counts(result) and key in again:
-            same.update(one for one in _broken(result) if one in _counts_of_layers(again[key]))
-            found.append(judged_with_seed(result, again[key], seed))
-        else:
-            found.append(result)
+    found, certain = [*results], set[tuple[str, Quantity, float]]()
+    for seed in SEEDS[:RECHECKS]:
+        broken = {one for result in found for one in _broken(result)}
+        if not broken - certain or broken & same or faked():
+            break
+        try:
+            again = dict(keyed(measured(recounted(config, Recount((nodeid,), seed, alone=True), RECHECK_S))))
+        except RecountError:
+            break
+        for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):
+            if key in again:
+                certain.update(one for one in _broken(result) if one in _counts(again[key]))
+                found[number] = judged_in_another(found[number], again[key], seed)
+    same.update(one for one in certain if one[0] not in (OUTSIDE, ENDPOINT, TOTAL))
     return found
 
 
@@ -270,10 +272,9 @@ def _broken(result: Result) -> Iterator[tuple[str, Quantity, float]]:
             yield one.row, one.quantity, one.value
 
 
-def _counts_of_layers(result: Result) -> set[tuple[str, str, float]]:
-    """Return the counts of layers, which are the same work in many tests, unlike those of the endpoint."""
-    layers = (row for row in result.rows() if row.report is not None)
-    return {(row.name, quantity, count.count) for row in layers for quantity, count in row.counted.items()}
+def _counts(result: Result) -> set[tuple[str, str, float]]:
+    """Return the typical counts of all rows."""
+    return {(row.name, quantity, count.count) for row in result.rows() for quantity, count in row.counted.items()}
 
 
 def installed(result: Result) -> dict[str, str]:

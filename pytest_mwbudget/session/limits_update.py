@@ -14,22 +14,21 @@ from tempfile import gettempdir
 import pytest
 
 from ..errors import SettingError, tagged
+from ..limits.costs import Cost
 from ..limits.file import Limit, LimitsFile, Place, text_of
 from ..limits.sections import Surroundings, chosen
-from ..limits.updating import LARGE_RAISE, Change, Measured, Refused, Rules, Update, joined, unused_places, updated
+from ..limits.updating import LARGE_RAISE, Change, Measured, Rules, Update, unused_places, updated
 from ..model.request_keys import RequestKey, keyed
 from ..model.results import Result
-from ..report.json import measured as measured_in
 from ..report.terminal import Line
 from ..report.text import amount, printable
 from .artifacts import put
 from .configuration import LIMITS, verbosity
+from .evidence import DiffersAlone, Evidence
 from .file_lock import held
 from .limits import UPDATE, Collected, RunLimits, read, surroundings
-from .recount import SEEDS, RecountError, recounted
+from .recount import RecountError
 
-# FEWEST further processes stand behind a new count, MOST where counts differ between them.
-FEWEST, MOST = 2, 7
 # The most changes that are listed without -v.
 MOST_LISTED = 10
 # How long to wait for another run that writes the same file.
@@ -66,7 +65,7 @@ def finish(
     removed.
     """
     outcome, run = Outcome(), config.stash[LIMITS]
-    if run is None or run.recounting:
+    if run is None or run.recount:
         return outcome
     found = [(key, result) for key, result in keyed(measured) if result.recorded is not None]
     _say_what_changed(run, found, outcome)
@@ -148,31 +147,32 @@ class _Ending:
         """Update the file: counts again in other processes, then write."""
         try:
             rules = self._rules()
-            planned = self._updated(self.run.file, rules)
-            self._confirm(set().union(*(one.of_counts for one in planned)))
+            self._confirm(rules)
             with held(_lock_of(self.run.path), LOCK_S):
                 file = read(self.run.path, repr(self.run.name))
-                updates = self._updated(file, rules)
+                updates = self._updated(file, rules, self.measured)
                 after = updates[-1].file if updates else file
                 self._write(file, after)
         except (OSError, SettingError) as error:
             self.outcome.say(f"{self.run.name} cannot be updated: {error}", "red")
             self.outcome.failed = True
             return
-        changes, refused = ([c for one in updates for c in one.changes], [r for one in updates for r in one.refused])
-        self._report(changes, refused, written=after != file)
+        self._report(updates, written=after != file)
 
     def _rules(self) -> Rules:
         run = self.run
         return Rules(run.modes, run.quantities, run.processor, run.reason)
 
-    def _updated(self, file: LimitsFile, rules: Rules) -> list[Update]:
+    def _updated(
+        self, file: LimitsFile, rules: Rules, by_surroundings: Mapping[Surroundings, Mapping[RequestKey, Measured]]
+    ) -> list[Update]:
         """Return the updates for each of the run's loops, one after the other."""
         updates: list[Update] = []
-        for here, measured in self.measured.items():
+        for here, measured in by_surroundings.items():
             section = chosen(file.sections, here)
             unused = self._unused(file, section) if section else set()
-            updates.append(updated(file, here, measured, unused, self.packages[here], rules, self.partly))
+            packages = self.packages.get(here, {})
+            updates.append(updated(file, here, measured, unused, packages, rules, self.partly))
             file = updates[-1].file
         return updates
 
@@ -180,64 +180,56 @@ class _Ending:
         if after != before:
             put(self.run.path, text_of(after))
 
-    def _confirm(self, tests: set[str]) -> None:
-        """Take the counts of these tests in other processes, too. Counts that cannot be confirmed are not written."""
-        if not tests:
-            return
-        self._progress(tests)
-        own = os.environ.get("PYTHONHASHSEED")
-        seeds = [seed for seed in SEEDS if str(seed) != own]
-        processes = {key: [one] for found in self.measured.values() for key, one in found.items()}
+    def _confirm(self, rules: Rules) -> None:
+        """Take the counts of other processes, too. Counts that cannot be confirmed are not written."""
+        name = self.run.name
+        first = {key: [one] for found in self.measured.values() for key, one in found.items()}
+        evidence = self.evidence = Evidence(self.config, self.run.quantities, first)
         try:
-            for seed in seeds[:FEWEST]:
-                self._recount(tests, seed, processes)
-            differing = self._differing(tests, processes)
-            for seed in seeds[FEWEST:MOST] if differing else ():
-                self._recount(differing, seed, processes)
+            written = evidence.collect(lambda joined: self._written_of(joined, rules), self._progress)
         except RecountError as error:
-            self.outcome.refuse(
-                f"{self.run.name}: no count is written, because counting in another process failed: {error}"
-            )
-            processes = {}
+            self.outcome.refuse(f"{name}: no count is written, because counting in another process failed: {error}")
+            self.measured = {
+                here: {key: one.without_counts() for key, one in found.items()} for here, found in self.measured.items()
+            }
+            return
+        for key, here in evidence.surroundings.items():
+            if key.nodeid in written:
+                self.measured.setdefault(here, {}).setdefault(key, evidence.joined(key))
         for found in self.measured.values():
-            for key in [key for key in found if key.nodeid in tests]:
-                counted = processes.get(key, [])
-                whole = joined(counted) if len(counted) > FEWEST else None
-                if whole is None and processes:
-                    self.outcome.refuse(
-                        f"{self.run.name}: no count is written of {', '.join(key)}: another process did not count it"
-                    )
-                found[key] = whole or found[key].without_counts()
+            found.update({key: evidence.joined(key) for key in found})
+            for key in set(found).intersection(evidence.unconfirmed) if written else ():
+                found[key] = found[key].without_counts()
+                self.outcome.refuse(
+                    f"{name}: no count is written of {', '.join(key)}: another process did not count it"
+                )
+        for test, why in evidence.not_alone.items():
+            self.outcome.say(f"{name}: {test} could not be counted alone: {why}", "yellow")
 
-    def _recount(self, tests: set[str], seed: int, processes: Mapping[RequestKey, list[Measured]]) -> None:
-        results = measured_in(recounted(self.config, tests, seed))
-        for key, result in keyed(results):
-            if key in processes and key.nodeid in tests:
-                processes[key].append(Measured.of(result, self.run.quantities))
+    def _written_of(self, joined: Mapping[RequestKey, Measured], rules: Rules) -> set[str]:
+        """Return the tests of which an update by these costs would write a count."""
+        measured = {here: {key: joined[key] for key in found} for here, found in self.measured.items()}
+        return set().union(*(one.of_counts for one in self._updated(self.run.file, rules, measured)))
 
-    @staticmethod
-    def _differing(tests: set[str], processes: Mapping[RequestKey, Sequence[Measured]]) -> set[str]:
-        """Return the tests whose typical counts differ between processes."""
-        wholes = {key: joined(found) for key, found in processes.items() if key.nodeid in tests}
-        return {key.nodeid for key, whole in wholes.items() if whole.differs}
-
-    def _progress(self, tests: Collection[str]) -> None:
+    def _progress(self, text: str) -> None:
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
-            number = "1 test" if len(tests) == 1 else f"{len(tests)} tests"
             terminal.write_line("")
-            terminal.write_line(f"mw-budget: counting {number} again in processes with other hash seeds")
+            terminal.write_line(f"mw-budget: {text}")
 
     # ---- what is said ---------------------------------------------------------------------------------------------
 
-    def _report(self, changes: Sequence[Change], refused: Sequence[Refused], *, written: bool) -> None:
+    def _report(self, updates: Sequence[Update], *, written: bool) -> None:
         name = self.run.name
+        changes = [change for one in updates for change in one.changes]
+        refused = [one for update in updates for one in update.refused]
+        broken = {} if "fix" in self.run.modes else {place: c for one in updates for place, c in one.broken.items()}
         numbers = Counter(change.kind for change in changes)
         if numbers:
             self.outcome.say(f"{name}: {', '.join(f'{number} {kind}' for kind, number in numbers.items())}", "green")
         elif written:
             self.outcome.say(f"{name}: recorded with the versions of this run now", "green")
-        elif not refused and not self.outcome.failed and not self.left_out:
+        elif not refused and not broken and not self.outcome.failed and not self.left_out:
             self.outcome.say(f"{name} is up to date", "green")
         listed = sorted(
             (change for change in changes if change.kind != "created"), key=lambda change: change.share, reverse=True
@@ -246,12 +238,39 @@ class _Ending:
             self.outcome.say(f"  {line}")
         if any(change.is_large for change in listed):
             self.outcome.say(f"  !: raised by more than {LARGE_RAISE:.0%}", "yellow")
+        self._report_alone({change.place for change in changes})
+        if broken:
+            self.outcome.say(
+                f"{name}: not every process keeps its limits; {UPDATE}-mode=create,trim,fix raises them", "yellow"
+            )
+            for line in self._listed([_broken_line(p, cost, self.run.file.limits[p]) for p, cost in broken.items()]):
+                self.outcome.say(f"  {line}")
         for one in refused:
             value, limit = (amount(one.place.quantity, figure) for figure in (one.cost, one.limit))
             self.outcome.refuse(
                 f"{name}: not raised: {_where(one.place)}: {value}, limit {limit}: its budget is {one.ceiling:g}, and"
                 " no limit is raised above a budget; lower the cost, or raise the budget"
             )
+
+    def _report_alone(self, written: Collection[Place]) -> None:
+        """Say which limits are of a test alone, or of a test after other tests, because the counts differ."""
+        places = {place[1:5] for place in written}
+        differ = [one for one in self.evidence.differ_alone() if (*one.key, one.row, one.quantity) in places]
+        if differ:
+            self.outcome.say(f"{self.run.name}: some counts differ if the test runs alone; the higher one is the limit")
+        for line in self._listed([_alone_line(one) for one in differ]):
+            self.outcome.say(f"  {line}")
+
+
+def _broken_line(place: Place, cost: Cost, limit: Limit) -> str:
+    low, high, most = (amount(place.quantity, one) for one in (cost.low, cost.judged, limit.most))
+    value = high if low == high else f"{cost.low:g} to {high}"
+    return f"{_where(place)}: {value}, limit {most}"
+
+
+def _alone_line(one: DiffersAlone) -> str:
+    alone, after_others = (amount(one.quantity, figure) for figure in (one.alone, one.after_others))
+    return f"{', '.join((*one.key, one.row))}: {alone} alone, {after_others} after other tests"
 
 
 def _where(place: Place) -> str:

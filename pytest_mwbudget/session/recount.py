@@ -1,4 +1,4 @@
-"""Count tests again in processes with other hash seeds: the processes, and the plugin that runs in them."""
+"""Count tests again in another process: the process, and the plugin that runs in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,9 +17,9 @@ import pytest
 
 from ..model.estimate import Seconds
 
-# Names the directory of a recount in its process: `TESTS` has the ids of the tests, `RESULT` gets the results.
+# Names the directory of a recount in its process: `ORDER` says what to count, `RESULT` gets the results.
 VARIABLE = "MWBUDGET_RECOUNT"
-TESTS, RESULT = "tests.json", "result.json"
+ORDER, RESULT = "order.json", "result.json"
 # The directory for temporary files of the tests there.
 TEMPORARY = "temporary"
 # Options of pytest and of its plugins that write files, select tests by an earlier run, or start other processes.
@@ -27,7 +29,7 @@ WRITERS = (
     *("mw_budget_compare", "mw_budget_compare_fail", "store_durations", "cacheclear"),
 )
 SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_budget_update_mode", "mw_budget_reason")
-# The hash seeds of these processes. The first one is behind every limit of a count.
+# The hash seeds of these processes.
 SEEDS = range(1, 9)
 # The most characters of a failed process's output in a message.
 SHOWN = 600
@@ -37,21 +39,42 @@ class RecountError(Exception):
     """A process could not count every test again."""
 
 
-def recounting() -> Path | None:
-    """Return the directory of the recount that this process is for, None in other processes."""
-    said = os.environ.get(VARIABLE)
-    return Path(said) if said else None
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """What another process counts: the tests by their ids, in the order of the run, with a hash seed.
+
+    `alone` means that only the files of these tests are imported. `delayed` means that some requests take longer, so
+    that counts that depend on a measured time vary.
+    """
+
+    tests: tuple[str, ...]
+    seed: int
+    alone: bool = False
+    delayed: bool = False
 
 
-def recounted(config: pytest.Config, tests: Collection[str], seed: int, limit_s: Seconds | None = None) -> Any:
-    """Run these tests in a process with another hash seed, and return the JSON document of its results.
+def _folder() -> Path:
+    return Path(os.environ[VARIABLE])
 
-    Raises RecountError if the process has no results, or takes longer than `limit_s`.
+
+@cache
+def recount() -> Recount | None:
+    """Return what this process counts again for another one, None in other processes."""
+    if not os.environ.get(VARIABLE):
+        return None
+    order = json.loads((_folder() / ORDER).read_text(encoding="utf-8"))
+    return Recount(**order | {"tests": tuple(order["tests"])})
+
+
+def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = None) -> Any:
+    """Count in another process, and return the JSON document of its results.
+
+    Raises RecountError if the process has no results, takes longer than `limit_s`, or a test alone fails.
     """
     with TemporaryDirectory() as folder:
-        (Path(folder) / TESTS).write_text(json.dumps(sorted(tests)), encoding="utf-8")
+        (Path(folder) / ORDER).write_text(json.dumps(asdict(order)), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
-        environment |= {VARIABLE: folder, "PYTHONHASHSEED": str(seed)}
+        environment |= {VARIABLE: folder, "PYTHONHASHSEED": str(order.seed)}
         try:
             run = subprocess.run(  # noqa: S603
                 [*_command(config)],
@@ -67,10 +90,12 @@ def recounted(config: pytest.Config, tests: Collection[str], seed: int, limit_s:
             )
         except subprocess.TimeoutExpired:
             raise RecountError(f"pytest took longer than {limit_s} s") from None
+        end = run.stdout.strip()[-SHOWN:]
+        if order.alone and run.returncode:
+            raise RecountError(f"pytest ended with status {run.returncode}: {end}")
         try:
             return json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            end = run.stdout.strip()[-SHOWN:]
             raise RecountError(f"pytest ended with status {run.returncode} and no result: {end}") from None
 
 
@@ -94,23 +119,27 @@ def _command(config: pytest.Config) -> Iterator[str]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Any:
     """Write the results and no other file, run in this process, and update nothing."""
-    folder, option = recounting(), config.option
-    if folder is not None:
+    order, option = recount(), config.option
+    if order is not None:
         for name in (*WRITERS, *SELECTORS):
             if hasattr(option, name):
                 setattr(option, name, None)
         option.numprocesses, option.dist, option.tx = None, "no", []
-        option.mw_budget_json = str(folder / RESULT)
+        option.mw_budget_json = str(_folder() / RESULT)
         # pytest empties the directory of --basetemp and the file of --log-file, which the other process uses.
-        option.basetemp, option.log_file = str(folder / TEMPORARY), os.devnull
+        option.basetemp, option.log_file = str(_folder() / TEMPORARY), os.devnull
+        files = {config.rootpath / test.partition("::")[0] for test in order.tests}
+        # The files of requests without a test, and those of --pyargs, are not known.
+        if order.alone and all(file.is_file() for file in files):
+            config.args[:] = sorted(map(str, files))
     return (yield)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave only the tests whose counts are wanted."""
-    folder = recounting()
-    if folder is not None:
-        wanted = set(json.loads((folder / TESTS).read_text(encoding="utf-8")))
+    order = recount()
+    if order is not None:
+        wanted = set(order.tests)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
         items[:] = [item for item in items if item.nodeid in wanted]
