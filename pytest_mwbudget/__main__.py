@@ -129,6 +129,7 @@ def _add_measure(measure: argparse.ArgumentParser) -> None:
     time_s = 30
     measure.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time for all requests (default: {time_s})")
     measure.add_argument("--requests", metavar="FILE", help="TOML file with requests, headers and budgets")
+    measure.add_argument("-v", "--verbose", action="store_true", help="show the table of each request")
     several = "a header for every request; can be given several times"
     measure.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     for output in STORED:

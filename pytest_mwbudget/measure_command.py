@@ -29,8 +29,9 @@ from .model.estimate import Seconds
 from .model.remedies import TimeOption
 from .model.results import RequestLine, Result
 from .report.json import document, left_out_to_json, to_json
-from .report.overview import together
-from .report.terminal import run
+from .report.matrix import matrices
+from .report.overview import matrix
+from .report.terminal import Line, run
 from .report.text import printable, shortened
 from .session.artifacts import STORED, Output, check_distinct
 from .session.provenance import provenance
@@ -92,7 +93,7 @@ def main(said: Mapping[str, Any]) -> int:
             measuring.interrupted = True
         finally:
             measuring.close()
-    _report(said["app"], measuring, files, terminal)
+    _report(said["app"], measuring, files, terminal, verbosity=1 if said["verbose"] else 0)
     return measuring.status
 
 
@@ -362,14 +363,21 @@ def add_end_of(output: IO[str], error: MwBudgetError) -> None:
         error.add_note(f"The app printed:\n{text[-SHOWN_CHARACTERS:]}")
 
 
-def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], terminal: TextIO) -> None:
-    """Print the tables and write the files."""
+def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], terminal: TextIO, *, verbosity: int) -> None:
+    """Print the matrices, a line for each request, and the tables of requests that need a look; write the files."""
     results = [(app, measuring.results[place]) for place in sorted(measuring.results)]
     if results:
         python = f"{platform.python_implementation()} {platform.python_version()}"
         width = shutil.get_terminal_size().columns
-        for line in (*run(results, python, width), *together(None, [result for _, result in results], (), width)):
+        found = matrices([result for _, result in results])
+        shown = {route.place for one in found for route in one.routes}
+        for one in found:
+            lines = [*matrix(one, width), Line("")]
+            print("\n".join(line.text for line in lines), file=terminal)
+        for line in run(results, python, width, verbosity, in_matrix=shown):
             print(line.text, file=terminal)
+        if shown and not verbosity:
+            print("-v shows the table of each request", file=terminal)
     left_out = [
         left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
         for place, why in sorted(measuring.left_out.items())

@@ -43,8 +43,11 @@ def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixtu
     assert lines[0] == f"{shop}:app: 2 requests; routes left out: 1 (path parameters), 1 (no GET)"
     assert lines[1].split() == ["per", "request", "status", "objects", "tasks", "layers", "most", "objects"]
     assert [line.split()[:3] for line in lines[2:4]] == [["GET", "/health", "200"], ["GET", "/api/health", "200"]]
-    assert f"{shop}:app GET /health no budget: " in out
+    # The matrix shows what two routes cost, so a line for each is enough.
+    assert out.index("layers and routes: ") < out.index(f"{shop}:app GET /health no budget: ")
     assert "(endpoint)" in out
+    assert "verdict" not in out
+    assert lines[-1] == "-v shows the table of each request"
     log = logged()
     assert (log[0], log[-1], len(set(log))) == ("startup", "shutdown", 3)
     document = json.loads(Path("out.json").read_text())
@@ -185,9 +188,19 @@ def test_a_request_that_hangs_when_the_time_is_over_is_ended(shop: str, capsys: 
     assert "GET /api/health  not measured: the 0.5 s of --time were used up\n" in out
 
 
+def test_every_table_is_shown_if_asked_for_and_that_of_a_single_request(
+    shop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, tables in ((["-v"], 2), (["GET /health"], 1)):
+        assert main(["measure", f"{shop}:app", *arguments, "--time", "0.5"]) == 0
+        out = capsys.readouterr().out
+        assert out.count("\n(total)") >= tables
+        assert "-v shows" not in out
+
+
 def test_the_remedies_are_those_of_the_command(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("requests.toml").write_text("[[requests]]\nurl = '/health'\nus = 0.001\ntotal_us = 0.001\n")
-    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=2"]) == 1
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=5"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "below this run's detection limit" in out
     assert "--mw-budget" not in out

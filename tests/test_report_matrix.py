@@ -129,6 +129,15 @@ def test_the_tasks_of_a_cell_may_vary_or_be_many() -> None:
     assert [cell.spawned for cell in cells(found, "Auth")] == ["1 task", "~3 tasks"]
 
 
+def test_names_are_shortened_for_more_routes() -> None:
+    rows = [row(0, "RequestResponseLoggingMiddleware", 10), row(1, "RequestResponseTracingMiddleware", 5)]
+    (found,) = matrices([request(f"/{i}", *rows) for i in range(4)])
+    wide, narrow = ([line.text for line in lines_of(found, width)] for width in (120, 60))
+    assert "RequestResponseLoggingMiddleware" in "\n".join(wide)
+    assert narrow[0].endswith("all routes")
+    assert len({line.split()[0] for line in narrow if line.startswith("Req")}) == 2
+
+
 def test_a_time_with_a_wide_interval_is_marked() -> None:
     wide = replace(AUTH, us=us(130.0, 60.0))
     found = only(HEALTH, request("/wide", wide, total=9))

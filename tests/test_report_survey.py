@@ -152,6 +152,11 @@ def test_it_says_how_much_was_measured_then_routes_layers_and_the_matrix() -> No
     assert ["layer", "from", "1", "2", "3"] in lines
 
 
+def test_a_route_that_is_listed_twice_says_why() -> None:
+    assert "listed again" not in text(FAST, SLOW)
+    assert "a route that is listed again has another app" in text(FAST, request("/fast", auth(10), row(1, "GZip", 4.0)))
+
+
 def test_a_suite_without_requests_is_told_which_clients_are_recorded() -> None:
     shown = " ".join(text(run=replace(RUN, tests=1)).split())
     assert shown.startswith("no request to an ASGI app in this process was measured in 1 test; clients such as")

@@ -34,6 +34,8 @@ from pytest_mwbudget.model.results import (
     Occupation,
     Profile,
     Quantity,
+    Recorded,
+    RecordedLimit,
     RequestLine,
     Result,
     Verdict,
@@ -41,8 +43,9 @@ from pytest_mwbudget.model.results import (
 from pytest_mwbudget.model.stack import Layer, Origin
 from pytest_mwbudget.report.advice import BASE_HTTP, advise
 from pytest_mwbudget.report.github import annotation
+from pytest_mwbudget.report.table import US, Figure
 from pytest_mwbudget.report.terminal import STYLES, failure, one_line, run, table
-from pytest_mwbudget.report.text import amount, figure, printable, shortened, size, wrapped
+from pytest_mwbudget.report.text import amount, distinct, figure, printable, shortened, size, wrapped
 from pytest_mwbudget.report.view import view
 
 # No deadline: examples are slow on a busy machine.
@@ -211,8 +214,8 @@ def over(report: LayerReport, estimate: Estimate, budget: float) -> LayerReport:
 @relaxed
 @given(width=st.integers(20, 300))
 def test_columns_stay_apart_at_any_width(width: int) -> None:
-    found = lines(result(over(FAILING, Estimate(-123.46, -1234.5, 99_999.0), 0.0123)), width)
-    assert found[2].split()[-6:] == ["-123.5", "-1234", "…", "99999", "0.0123", "fail"]
+    found = lines(result(over(FAILING, Estimate(1234.56, 123.45, 99_999.0), 0.0123)), width)
+    assert found[2].split()[-6:] == ["1235", "123.5", "…", "99999", "0.0123", "fail"]
 
 
 def test_a_wide_terminal_does_not_tear_the_table_apart() -> None:
@@ -496,8 +499,10 @@ def test_the_worst_verdict_on_what_is_not_the_time_stands_in_the_second_part() -
         judged(layer_row("D", 3, counts=sent), us=(50, "fail")),
         layer_row("E", 4, counts=sent),
     ]
-    found = [line for line in table(view(timed(counted(*rows), *rows)), 80) if re.match(r"[A-E] +0 +0 +2", line.text)]
-    assert [(line.text.split()[4:], line.style) for line in found] == [
+    found = [
+        line for line in table(view(timed(counted(*rows), *rows)), 80) if re.match(r"[A-E] +0( +5)? +0 +2", line.text)
+    ]
+    assert [(line.text.partition("  2")[2].split(), line.style) for line in found] == [
         (["fail"], "red"),
         (["pass"], "green"),
         (["undecided"], "yellow"),
@@ -1147,6 +1152,56 @@ def test_sizes_are_short(number: int, text: str) -> None:
 )
 def test_an_amount_has_its_unit(quantity: Quantity, value: float, text: str) -> None:
     assert amount(quantity, value) == text
+
+
+@relaxed
+@given(
+    names=st.lists(
+        st.tuples(st.text("Aab#", max_size=30), st.sampled_from(("", "Middleware", "Middleware#1"))), min_size=1
+    ),
+    width=st.integers(12, 40),
+)
+def test_names_of_a_table_fit_and_stay_different(names: list[tuple[str, str]], width: int) -> None:
+    whole = ["".join(parts) for parts in names]
+    found = distinct(whole, width)
+    assert all(len(one) <= width for one in found)
+    assert len(set(found)) == len(set(whole))
+    assert [one for one, name in zip(found, whole, strict=True) if len(name) <= width] == [
+        name for name in whole if len(name) <= width
+    ]
+
+
+def test_a_long_name_loses_what_names_have_in_common() -> None:
+    names = ["RequestResponseMiddleware", "RequestTraceIdMiddleware", "ServerErrorMiddleware#1", "CORSMiddleware"]
+    assert distinct(names, 16) == ["RequestResponse…", "RequestTraceId…", "ServerError…#1", "CORSMiddleware"]
+    assert distinct(["A" * 20 + "1" + "B" * 20, "A" * 20 + "2" + "B" * 20], 12) == ["AAAAAAAAAA…1", "AAAAAAAAAA…2"]
+
+
+def test_counts_over_a_limit_stand_beside_it() -> None:
+    rows = [layer_row("A", counts=replace(NONE, tasks=same(1))), layer_row("B", 1, counts=replace(NONE, tasks=same(1)))]
+    limits = tuple(
+        RecordedLimit(name, "tasks", 1, limit, "fail" if limit == 0 else "pass") for name, limit in (("A", 0), ("B", 3))
+    )
+    recorded = Recorded("CPython 3.13.0, asyncio, Linux x86_64", limits)
+    lines = failure(replace(counted(*rows), recorded=recorded, verdict="fail"), 160).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("per request"))
+    end = lines[place].index("tasks  limit") + len("tasks  limit")
+    cells = {line.split()[0]: line[:end].split()[-2:] for line in lines[place + 1 :] if len(line) >= end}
+    assert (cells["A"], cells["B"]) == (["1", "0"], ["1", "3"])
+
+
+@pytest.mark.parametrize(
+    ("us", "text", "span"),
+    [
+        (Estimate(0.6, -404, 624), "?", "not known"),
+        (Estimate(0.3, -1.7, 2.3), "0.30", "-1.70 … 2.30"),
+        (Estimate(332.9, 323.8, 15303), "332.9", "323.8 … 15303"),
+        (Estimate(30, -5, 65), "30.0", "-5.00 … 65.0"),
+    ],
+)
+def test_an_interval_that_says_nothing_is_shown_as_not_known(us: Estimate, text: str, span: str) -> None:
+    found = Figure(US, us.estimate, us.low, us.high)
+    assert (found.text, found.span) == (text, span)
 
 
 @relaxed

@@ -13,7 +13,7 @@ from ..model.results import Result
 from .changes import about, named, of_rows, sentence, share, signed, span, told
 from .markdown import code, plain
 from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import figure, printable, shortened, wrapped
+from .text import distinct, figure, printable, wrapped
 
 STYLES = {**dict.fromkeys(WORSE, "red"), **dict.fromkeys(BETTER, "green")}
 SHARE = "%"
@@ -103,12 +103,11 @@ def _times(changes: Sequence[Change], width: int) -> Iterator[Line]:
     if longest + sum(widths) + 2 + words > width:
         widths[COLUMNS.index(SHARE)] = 0
     names = max(MIN_NAME, min(longest, width - sum(widths) - 2 - words))
-    for name, row, word, style in (
-        ("layer", COLUMNS, "", "bold"),
-        *((one.row, row, one.word, STYLES.get(one.word, "")) for one, row in zip(changes, cells, strict=True)),
-    ):
+    briefer = distinct(["layer", *(one.row for one in changes)], names)
+    words_and_styles = [("", "bold"), *((one.word, STYLES.get(one.word, "")) for one in changes)]
+    for name, row, (word, style) in zip(briefer, (COLUMNS, *cells), words_and_styles, strict=True):
         figures = "".join(f"{text:>{room}}" for text, room in zip(row, widths, strict=True) if room)
-        yield Line(f"{shortened(name, names).ljust(names)}{figures}  {word}".rstrip(), style)
+        yield Line(f"{name.ljust(names)}{figures}  {word}".rstrip(), style)
 
 
 def _cells(change: Change) -> tuple[str, ...]:

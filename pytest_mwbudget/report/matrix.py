@@ -22,7 +22,7 @@ OBJECTS = next(column for column in COUNTS if column.key == "objects")
 
 def approximate(found: Figure) -> str:
     """Return the text of a figure without its interval: `~` says that the interval is wide."""
-    return f"~{found.text}" if found.rough else found.text
+    return f"~{found.text}" if found.rough and not found.vain else found.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ from .survey import LayerClass, RouteCost, Survey
 from .survey import survey as survey_of
 from .table import Figure
 from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import has_id, printable, shortened, wrapped
+from .text import distinct, has_id, printable, shortened, wrapped
 
 # The most columns of characters for the names of layers, and for whose code they are.
 MOST_NAME, MOST_WHOSE = 36, 14
-WIDE = "~: wide interval"
+# The width of names in a table with many routes.
+BRIEF_NAME = 21
+WIDE, VARIES = "~: wide interval", "~: varies from request to request"
 # From this width on, the table of a survey's layers shows intervals.
 ROOMY = 110
 SIGNS = {"not entered": "-", "measured with another layer": "+", "not in this stack": "", "unknown": "?", "": ""}
@@ -42,9 +44,11 @@ def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) 
     `numbers` has the number of each route by its place, if the routes are listed elsewhere; else they are listed here.
     """
     width = min(width, MAX_WIDTH) - 1
-    names = min(MOST_NAME, max(MIN_NAME, *(len(line.name) + 1 for line in whole.lines)))
+    longest = min(MOST_NAME, max(MIN_NAME, *(len(line.name) + 1 for line in whole.lines)))
     whose = min(MOST_WHOSE, max(len(line.whose) for line in whole.lines) + 1)
     widths = [2 + max(len(_text(line.cells[i])) for line in whole.lines) for i in range(len(whole.routes))]
+    # Names are shortened to make room for more routes.
+    names = max(min(longest, BRIEF_NAME), min(longest, width - whose - sum(widths)))
     number = _fitting(widths, width - names - whose)
     shown = whole.first(number)
     of = f"the costliest {number} of {len(whole.routes)} routes" if number < len(whole.routes) else "all routes"
@@ -55,10 +59,9 @@ def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) 
             yield Line(f"{i + 1:>4}  {shortened(route.title, width - 6)}")
         heads += f"{numbers[route.place] if numbers else i + 1:>{widths[i] - 1}} "
     yield Line(f"{'layer'.ljust(names)}{'from'.ljust(whose)}{heads}".rstrip(), "bold")
-    for line in shown.lines:
+    for name, line in zip(distinct([line.name for line in shown.lines], names - 1), shown.lines, strict=True):
         cells = "".join(f"{_text(cell):>{widths[i]}}" for i, cell in enumerate(line.cells))
-        name = shortened(line.name, names - 1).ljust(names)
-        yield Line(f"{name}{shortened(line.whose, whose - 1).ljust(whose)}{cells}".rstrip())
+        yield Line(f"{name.ljust(names)}{shortened(line.whose, whose - 1).ljust(whose)}{cells}".rstrip())
     yield from (Line(text) for text in wrapped(_legend(shown), width))
 
 
@@ -80,7 +83,7 @@ def _legend(shown: Matrix) -> str:
     if any(cell.spawned for cell in cells):
         parts.append("1t: spawns 1 task")
     if any(cell.text.startswith("~") for cell in cells):
-        parts.append(WIDE)
+        parts.append(VARIES if shown.quantity.counted else WIDE)
     missing = {cell.missing for cell in cells}
     parts += [f"{sign}: {why}" for why, sign in SIGNS.items() if why in missing and sign]
     if "not in this stack" in missing:
@@ -143,9 +146,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> I
     widths = [2 + max(len(row[i]) for row in (heads, *rows)) for i in range(1, len(heads))]
     longest = max(len(row[0]) for row in (heads, *rows))
     names = min(longest, max(MIN_NAME, width - sum(widths)))
-    for place, (name, *figures) in enumerate((heads, *rows)):
+    brief = distinct([row[0] for row in (heads, *rows)], names)
+    for place, (name, (_, *figures)) in enumerate(zip(brief, (heads, *rows), strict=True)):
         cells = "".join(f"{text:>{room}}" for text, room in zip(figures, widths, strict=True))
-        yield Line(f"{shortened(name, names).ljust(names)}{cells}", "" if place else "bold")
+        yield Line(f"{name.ljust(names)}{cells}", "" if place else "bold")
 
 
 def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line]:
@@ -160,6 +164,9 @@ def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line
         for one in routes[:most]
     ]
     yield from _table(("     route", "total µs", "interval", "endpoint µs", "layers"), rows, width)
+    if len({one.title for one in routes}) < len(routes):
+        again = "a route that is listed again has another app, another endpoint, or enters other layers"
+        yield from (Line(line) for line in wrapped(again, width))
     if len(routes) > most:
         yield Line(f"{len(routes) - most} more routes; -v lists them")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from ..model.changes import Change
-from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
+from ..model.estimate import VAIN_TIMES, VAIN_US, WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import (
     COUNTED,
     LayerReport,
@@ -110,19 +110,30 @@ class Figure:
         return half_us > max(WIDE_US, WIDE_SHARE * abs(self.value))
 
     @property
+    def vain(self) -> bool:
+        """Whether the interval of a time is so wide that it says nothing."""
+        if self.column.counted or self.low is None or self.high is None:
+            return False
+        return self.low <= 0 and max(self.high, -self.low) > max(VAIN_US, VAIN_TIMES * abs(self.value))
+
+    @property
     def text(self) -> str:
-        """The formatted number; `~` marks a count that varies."""
+        """The formatted number; `~` marks a count that varies, `?` stands for a time that is not known."""
+        if self.vain:
+            return "?"
         return f"{'~' if self.varies and self.column.counted else ''}{self.column.show(self.value)}"
 
     @property
     def span(self) -> str:
         """The interval or range as `low … high`."""
+        if self.vain:
+            return "not known"
         return " … ".join("?" if end is None else self.column.show(end) for end in (self.low, self.high))
 
     @property
     def with_half_width(self) -> str:
         """The number and its distance from the farther end of its interval, for a narrow column."""
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or self.vain:
             return f"{self.text} ± ?"
         return f"{self.text} ± {self.column.show(max(self.high - self.value, self.value - self.low))}"
 

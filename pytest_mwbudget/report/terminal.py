@@ -13,9 +13,9 @@ from ..model.stack import ENDPOINT
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .load import LoadRow, LoadView
-from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, Column, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Column, Figure, Row
 from .tails import percentiles
-from .text import bound, figure, has_id, printable, shortened, wrapped
+from .text import bound, distinct, figure, has_id, printable, shortened, wrapped
 from .trend import slope
 from .view import View, view
 
@@ -58,6 +58,7 @@ def run(
     *,
     told: Container[int] = (),
     repeated: Container[int] = (),
+    in_matrix: Container[int] = (),
 ) -> Iterator[Line]:
     """Lay out all results of a run: a line for each, and the tables of requests that need a look.
 
@@ -66,7 +67,7 @@ def run(
 
     `measured` has the id of the test with each result, `python` names the interpreter. `told` and `repeated` are
     positions in `measured`: of results whose table was printed elsewhere, and of attempts that were repeated. Neither
-    has a table here; the line of a repeated attempt says so.
+    has a table here; the line of a repeated attempt says so. Those `in_matrix` need no table to show what they cost.
     """
     lines: list[Line] = []
     shown = _Together()
@@ -77,7 +78,7 @@ def run(
         if verbosity >= -1 and place not in told and place not in repeated:
             found = view(result)
             shown.add(nodeid, found)
-            if verbosity > 0 or not _is_kept(found):
+            if verbosity > 0 or not _is_kept(found, in_matrix=place in in_matrix):
                 room = min(width, MAX_WIDTH) - 1
                 undecided = [Line(text, "yellow") for text in _findings(found.undecided, room)]
                 lines += [*table(found, width, verbosity > 0, alone=False), *undecided, Line("")]
@@ -92,9 +93,13 @@ def run(
         yield Line(f"{more_about('ID')}, for an ID in [brackets]")
 
 
-def _is_kept(shown: View) -> bool:
-    """Return whether a request keeps its budgets, did not change since another run, and was not put under load."""
-    return shown.verdict == "pass" and not shown.changed and shown.load is None
+def _is_kept(shown: View, *, in_matrix: bool) -> bool:
+    """Return whether a request keeps its budgets, did not change since another run, and was not put under load.
+
+    One without a budget is to show what it costs, unless a matrix does.
+    """
+    verdicts = ("pass", None) if in_matrix else ("pass",)
+    return shown.verdict in verdicts and not shown.changed and shown.load is None
 
 
 class _Together:
@@ -110,7 +115,8 @@ class _Together:
             self.origins.setdefault(whose, {}).update(dict.fromkeys(names))
         for advice in shown.advice:
             _, tests = self.advice.setdefault((advice.layer, advice.rule), (advice, {}))
-            tests[nodeid.partition("::")[2] or nodeid] = None
+            # The results of an app that is measured without tests have its name as their id.
+            tests[nodeid.partition("::")[2] or shown.request] = None
 
     def lines(self, width: int, requests: int) -> Iterator[str]:
         """Lay it out. The figures of an advice are of the first test that it holds for."""
@@ -149,6 +155,8 @@ def one_line(result: Result) -> Line:
 
 
 def _with_interval(us: Estimate) -> str:
+    if not us.bounded or Figure(US, us.estimate, us.low, us.high).vain:
+        return "not known"
     return f"{figure(us.estimate)} ({figure(us.low)} … {figure(us.high)}) µs"
 
 
@@ -279,12 +287,10 @@ class _Cells:
     style: Style = ""
     below: Sequence[str] = ()
 
-    def line(self, part: range, widths: Sequence[int], width: int, room: int) -> Line:
-        """Lay out the figures of `part`, and the verdict if `room` is not 0."""
-        name = max(MIN_NAME, width - sum(widths[i] for i in part) - room)
+    def line(self, name: str, part: range, widths: Sequence[int], *, judged: bool) -> Line:
+        """Lay out the figures of `part` behind a name, and the verdict if the block is `judged`."""
         figures = "".join(f"{self.figures[i]:>{widths[i]}}" for i in part)
-        verdict = self.verdict if room else ""
-        return Line(f"{shortened(self.name, name - 1).ljust(name)}{figures}  {verdict}".rstrip(), self.style)
+        return Line(f"{name}{figures}  {self.verdict if judged else ''}".rstrip(), self.style)
 
 
 def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
@@ -311,13 +317,19 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
 def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -> Iterator[Line]:
     """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
     alone = shown.effort is None
-    cells = [_Cells("per request", [column.short or column.title for column in columns], "verdict", "bold")]
+    heads, cells = [], list[_Cells]()
+    for column in columns:
+        heads += [column.short or column.title, *([_bounded_by(column, shown)] if _over(column, shown) else [])]
+    cells.append(_Cells("per request", heads, "verdict", "bold"))
     for row in shown.lines(every_part=verbose):
         verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
-        cells.append(_Cells(_name(row), [_cell(row, one) for one in columns], verdict or "", STYLES[verdict], below))
+        figures = []
+        for column in columns:
+            figures += [_cell(row, column), *([_most(row, column)] if _over(column, shown) else [])]
+        cells.append(_Cells(_name(row), figures, verdict or "", STYLES[verdict], below))
     room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.lines()) else 0
     widths = _widths(cells)
     for part in _parts(widths, width, room):
@@ -333,8 +345,10 @@ def _widths(cells: Sequence[_Cells]) -> list[int]:
 
 
 def _block(cells: Sequence[_Cells], part: range, widths: Sequence[int], width: int, room: int) -> Iterator[Line]:
-    for row in cells:
-        yield row.line(part, widths, width, room)
+    """Lay out the figures of `part`, with `room` for the verdict; without room there is none."""
+    wide = max(MIN_NAME, width - sum(widths[i] for i in part) - room)
+    for name, row in zip(distinct([row.name for row in cells], wide - 1), cells, strict=True):
+        yield row.line(name.ljust(wide), part, widths, judged=bool(room))
         yield from map(Line, row.below)
 
 
@@ -357,6 +371,25 @@ def _cell(row: Row, column: Column) -> str:
         change = row.changes.get(column.key)
         return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
     return ("?" if row.counts else "-") if column.counted else ""
+
+
+def _over(column: Column, shown: View) -> bool:
+    """Whether a row is over its budget or its recorded limit of this quantity."""
+    return any(row.verdicts.get(column.key) == "fail" for row in shown.lines())  # type: ignore[call-overload]
+
+
+def _bounded_by(column: Column, shown: View) -> str:
+    """Return what the rows are held against: recorded limits, budgets, or both."""
+    limits = any(column.key in row.limits for row in shown.lines())
+    budgets = any(column.key in row.judged for row in shown.lines())
+    return "bound" if limits and budgets else "limit" if limits else "budget"
+
+
+def _most(row: Row, column: Column) -> str:
+    """Return the lower one of the budget and the recorded limit of a row."""
+    bounds = [row.judged[key].bound for key in row.judged if key == column.key]
+    bounds += [limit.limit for key, limit in row.limits.items() if key == column.key]
+    return column.show(min(bounds)) if bounds else ""
 
 
 def _shows(column: Column, shown: View, verbose: bool) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Container, Sequence
 
 from ..model.results import COUNTED, Quantity
 
 # The id that `errors.tagged` appends to a message.
 ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
+# What most names of layers have in common. A class that stands twice in a stack has a number.
+SHARED = re.compile(r"Middleware(?=(#\d+)?$)")
 # Singular and plural of a count's unit, if it differs from the name of the quantity.
 UNITS = {
     "tasks": ("task", "tasks"),
@@ -80,11 +83,42 @@ def has_id(text: str) -> bool:
 
 def shortened(text: str, width: int) -> str:
     """Make `text` printable and shorten it to `width` characters: its middle is replaced by an ellipsis."""
-    text = printable(text)
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 2
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+    return _cut(printable(text), width, (width - 1) // 2)
+
+
+def _cut(text: str, width: int, head: int) -> str:
+    return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def distinct(names: Sequence[str], width: int) -> list[str]:
+    """Make the names of a table printable and shorten them to `width` characters; different names stay different.
+
+    A long name loses what most names have in common, `Middleware`, and then its middle. Names that would be equal lose
+    another part.
+    """
+    texts = [*dict.fromkeys(map(printable, names))]
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(_cut(_brief(text, width), width, (width - 1) // 2), []).append(text)
+    found = {text: brief for brief, same in alike.items() for text in same if len(same) == 1}
+    for same in (same for same in alike.values() if len(same) > 1):
+        found |= dict(zip(same, _apart(same, width, {*found.values()}), strict=True))
+    return [found[printable(name)] for name in names]
+
+
+def _apart(names: Sequence[str], width: int, taken: Container[str]) -> list[str]:
+    """Shorten names so that they differ from each other and from those that are taken; by numbers if need be."""
+    middle = (width - 1) // 2
+    for head in sorted(range(1, width - 1), key=lambda head: abs(head - middle)):
+        found = [_cut(_brief(name, width), width, head) for name in names]
+        if len({*found}) == len(names) and not any(one in taken for one in found):
+            return found
+    return [f"{name[: width - len(str(i)) - 1]}…{i}" for i, name in enumerate(names, 1)]
+
+
+def _brief(name: str, width: int) -> str:
+    stem = name if len(name) <= width else SHARED.sub("…", name)
+    return stem if len(stem) <= width else stem.replace("…", "", 1)
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -10,7 +10,7 @@ from itertools import groupby
 from ..comparison.pairs import Change, Changes, RowKey
 from ..model.request_keys import RequestKey
 from .terminal import Line
-from .text import figure, printable, shortened, size, wrapped
+from .text import distinct, figure, printable, shortened, size, wrapped
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
@@ -182,9 +182,9 @@ def terminal(found: Versus, width: int) -> Iterator[Line]:
         if times:
             titles = " ".join(f"{f'{name} µs':>9}" for name in found.names)
             yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
-        for change in times:
+        for name, change in zip(distinct([one.row.name for one in times], NAME_WIDTH), times, strict=True):
             cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
-            yield Line(f"{shortened(change.row.name, NAME_WIDTH):{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
+            yield Line(f"{name:{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
         for name, own in _by_row(counts):
             text = f"{name}: {', '.join(map(_count, own))}"
             style = next((_style(one) for one in own if one.verdict == "fail"), "")
