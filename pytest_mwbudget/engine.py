@@ -28,7 +28,7 @@ from .counting.backend import counting_backend
 from .counting.executed import Executed, ExecutedRun
 from .counting.executed import Pace as ExecutedPace
 from .counting.run import CountingRun, RequestCharges
-from .errors import MeasurementError, MwBudgetError, RepetitionError, ResponseError, of_the_app, tagged
+from .errors import MeasurementError, MwBudgetError, RepetitionError, ResponseError, described, of_the_app, tagged
 from .interpreter.clocks import Clock
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
@@ -559,11 +559,12 @@ class _Run:
             found = await self._profile(result)
         except loops.OutOfTimeError:
             limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-            why = f"under the profiler a request did not end within {limit_s:g} s"
+            slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer}"
+            why = f"under the profiler, which slows requests down, one did not end within {limit_s:g} s{slow}"
             return _without_profile(result, why)
         except Exception as raised:  # the app's or the profiler's
             error = of_the_app(raised)
-            return _without_profile(result, f"under the profiler: {type(error).__name__}: {error}")
+            return _without_profile(result, f"under the profiler the app raised {described(error)}")
         try:
             return replace(result, profile=publish(found, result))
         except (MwBudgetError, OSError, RecursionError) as error:

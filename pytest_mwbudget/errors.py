@@ -122,6 +122,12 @@ def text_of(error: BaseException) -> str:
         return f"(its text could not be made: {type(broken).__name__})"
 
 
+def described(error: BaseException) -> str:
+    """Return the name of an exception's class, and its text if it has any."""
+    name, text = type(error).__name__, text_of(error)
+    return f"{name}: {text}" if text else name
+
+
 # A shorter text is a part of too many names.
 SHORTEST_PART = 3
 

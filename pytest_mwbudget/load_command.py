@@ -16,7 +16,7 @@ from .config.budgets import Budgets
 from .config.checks import check, clients, seconds
 from .config.settings import Settings, Under
 from .engine import measure
-from .errors import MwBudgetError, of_the_app
+from .errors import MwBudgetError, described, of_the_app
 from .load.run import require_loop
 from .load.server import require_server
 from .measure_command import FAILED, PASSED, add_end_of, files_of, header, output_apart
@@ -73,7 +73,7 @@ def main(said: Mapping[str, Any]) -> int:
 
 
 def _failure(wanted: Wanted, raised: BaseException) -> MwBudgetError:
-    what = f"{wanted.method} {wanted.url}: the app raised {type(raised).__name__}: {raised}"
+    what = f"{wanted.method} {wanted.url}: the app raised {described(raised)}"
     return MwBudgetError(f"{what}; correct the request, or the app", message_id="response")
 
 

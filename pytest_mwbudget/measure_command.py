@@ -23,7 +23,7 @@ from .asgi.request import build_request
 from .config.checks import seconds
 from .config.settings import Settings, merge
 from .engine import Hosting, measure
-from .errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, report_of, text_of
+from .errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
 from .interpreter.clocks import perf_counter_ns
 from .model.estimate import Seconds
 from .model.remedies import TimeOption
@@ -305,7 +305,7 @@ def _first_line(error: Exception) -> str:
 def _raised(error: Exception) -> str:
     frames = extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"the app raised {type(error).__name__}: {text_of(error)}{where}"
+    return f"the app raised {described(error)}{where}"
 
 
 # ---- the arguments -----------------------------------------------------------------------------------------------

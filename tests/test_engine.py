@@ -845,7 +845,7 @@ def test_an_undecided_budget_is_told_what_somebody_can_do(
 def test_without_an_interval_no_more_time_is_advised_than_somebody_waits() -> None:
     for endpoint_us, advice in (
         (500_000, "--mw-budget-max-time=51 may be enough"),
-        (50_000_000, "give the app an async stand-in"),
+        (50_000_000, "use a budget of counts (tasks, objects)"),
     ):
         server = Server(endpoint_us=endpoint_us)
         layers = [Middleware(Costly, clock=server.clock, before=10)]

@@ -282,7 +282,7 @@ def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_w
         [
             "GET /health: Spin is undecided: there were too few requests *too-few-requests*",
             "GET /health: Spin is undecided: there were too few requests *too-few-requests*",
-            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' *",
+            "It failed because warnings are errors in this run. To keep it a warning, add*",
         ]
     )
     result.stdout.no_fnmatch_line("*gate.py*")

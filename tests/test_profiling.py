@@ -301,7 +301,10 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
     _, measurement = asyncio.run(profiled(stack(Hot, work=fail_in_a_profile)))
     assert measurement.profile is None
     assert measurement.layer("Hot").us is not None
-    assert measurement.notes[-1] == "There is no flamegraph: under the profiler: ValueError: not here [no-flamegraph]"
+    assert (
+        measurement.notes[-1]
+        == "There is no flamegraph: under the profiler the app raised ValueError: not here [no-flamegraph]"
+    )
 
 
 @pytest.mark.live

@@ -475,6 +475,6 @@ def more_time(seconds: Seconds, us: Estimate | None = None, time: TimeOption = M
         "" if us is None or us.estimate <= 0 else f", or a budget of 1.3 times the figure ({1.3 * us.estimate:.3g} µs)"
     )
     return (
-        f"that would take more than {LONGEST_ADVISED_S:.0f} s; give the app an async stand-in for what it waits for, or"
-        f" use a budget of counts (tasks, objects){roomy}"
+        f"that would take more than {LONGEST_ADVISED_S:.0f} s; use a budget of counts (tasks, objects){roomy}; if the"
+        " app waits for a database or a network, give it an async stand-in"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CoroutineType
 from typing import Any, TypeAlias
 
-from ..errors import AppError, near_miss, text_of
+from ..errors import AppError, described, near_miss
 from ..interpreter.identity import is_class, shown
 from .callables import accepts
 
@@ -168,7 +168,7 @@ def _how_ended(error: BaseException) -> str:
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else repr(error.code)}){where}"
-    return f"failed with {type(error).__name__}: {text_of(error)}{where}"
+    return f"failed with {described(error)}{where}"
 
 
 def checked_app(

@@ -13,7 +13,7 @@ from itertools import count
 from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
-from ..errors import MeasurementError
+from ..errors import MeasurementError, described
 from ..interpreter import internals
 from ..interpreter.code_patching import KIND, Function, Parameters
 from ..interpreter.identity import class_name, is_a, is_awaitable
@@ -238,7 +238,7 @@ class Trace:
         try:
             seam = seam_of(app)
         except Exception as error:  # a release of the framework that is built in another way must break no test
-            self.uncut = f"{class_name(type(app))[1]} ({type(error).__name__}: {error})"
+            self.uncut = f"{class_name(type(app))[1]} ({described(error)})"
             return None
         if seam is not None and seam.unread is not None:
             self.uncut = f"{class_name(type(app))[1]} from {seam.unread} inwards"

@@ -23,6 +23,8 @@ from importlib.util import module_from_spec
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any, Literal, TypeAlias
 
+from ..errors import described
+
 # Returns None, or the reason why the internal cannot be used.
 SelfCheck: TypeAlias = Callable[[], str | None]
 
@@ -40,7 +42,7 @@ def self_check(wrong: str, lost: str) -> Callable[[Callable[[], bool]], SelfChec
                 if as_expected():
                     return None
             except Exception as error:  # of any kind: the internal has changed
-                found = f" ({type(error).__name__}: {error})"
+                found = f" ({described(error)})"
             import platform
 
             interpreter = f"{platform.python_implementation()} {platform.python_version()}"

@@ -15,7 +15,7 @@ from ..asgi import server as in_process
 from ..asgi.stack import Stack
 from ..config.budgets import assign
 from ..config.settings import Settings, Under
-from ..errors import MeasurementError, MwBudgetError, ResponseError, tagged
+from ..errors import MeasurementError, MwBudgetError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Estimate, Microseconds, Nanoseconds
 from ..model.judged import Judged, worst
@@ -307,7 +307,7 @@ class _Driver:
             self.served.raised.clear()
             with_what = "raises " + type(raised).__name__ if raised else f"does not always answer {self.caller.status}"
             raise BypassError(f"without it the app {with_what} under load")
-        what = f"; the app raised {type(raised).__name__}: {raised}" if raised else ""
+        what = f"; the app raised {described(raised)}" if raised else ""
         raise ResponseError(
             f"{self.caller.template.line}: {wrong}{what}. Under load the same request is sent thousands of times, by"
             f" {clients} clients at a time. Turn off what counts or refuses requests (a rate limit, a pool that is too"

@@ -492,8 +492,8 @@ def _warn_of(
             errors.append(str(warning))
     if errors:
         remedy = (
-            "This is a warning, and the run makes errors of warnings: 'default::pytest_mwbudget.BudgetWarning' after"
-            " what does so (the last of filterwarnings, or a last -W), or undecided='pass', keeps it from failing the"
-            f" test.\n{more_about('undecided')}"
+            "It failed because warnings are errors in this run. To keep it a warning, add"
+            " 'default::pytest_mwbudget.BudgetWarning' at the end of filterwarnings or as the last -W; to ignore it,"
+            f" set undecided='pass'.\n{more_about('undecided')}"
         )
         raise_at(item, pytest.fail.Exception("\n\n".join([*errors, remedy]), pytrace=False))

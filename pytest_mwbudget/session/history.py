@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..comparison.history import HistoryRun
-from ..errors import tagged
+from ..errors import described, tagged
 from ..model.estimate import Seconds
 from ..report.history import read as read_line
 from .file_lock import held
@@ -41,6 +41,6 @@ def read(path: Path) -> tuple[Sequence[HistoryRun], Sequence[str]]:
             try:
                 runs.append(read_line(line))
             except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-                why = f"{type(error).__name__}: {error}"
+                why = described(error)
                 remarks.append(tagged(f"line {number} of {str(path)!r} is left out: {why}", "history"))
     return runs, remarks

@@ -14,7 +14,7 @@ from ..asgi.stack import Stack
 from ..config.budgets import Budgets, no_such_layer, no_such_part, unmatched, unmatched_parts, without, without_parts
 from ..config.settings import Settings
 from ..engine import Publish, measure_again
-from ..errors import MwBudgetError, tagged, text_of
+from ..errors import MwBudgetError, described, tagged
 from ..model.results import RequestLine, Result
 from ..model.stack import Layer
 from ..recording.clients import recorded
@@ -119,10 +119,10 @@ class OwnRequests(MeasuredRequests):
         except MwBudgetError as error:
             self._leave_out(line, str(error).removeprefix(f"{line}: "))
         except Exception as error:  # a fault of the measurement must not fail the user's test
-            self._leave_out(line, f"the measurement failed with {type(error).__name__}: {text_of(error)}")
+            self._leave_out(line, f"the measurement failed with {described(error)}")
         except BaseException as error:
             if isinstance(error, OUTCOMES) and self.recorder.interrupted is None:
-                self._leave_out(line, f"a repetition raised {type(error).__name__}: {text_of(error)}")
+                self._leave_out(line, f"a repetition raised {described(error)}")
                 return
             why = "it was cancelled while it was measured; a time limit in the test counts the repetitions too"
             self._leave_out(line, why)

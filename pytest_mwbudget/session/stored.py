@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..comparison.merging import StoredRun
-from ..errors import MwBudgetError, SettingError, near_miss
+from ..errors import MwBudgetError, SettingError, described, near_miss
 from ..report.json import SCHEMA, encodable, measured, run_of, to_json
 from ..report.merged import merged_documents
 
@@ -28,8 +28,7 @@ LATER = ("processor", "hash_seed")
 def misshapen(source: object, error: Exception) -> MwBudgetError:
     """Return the error for a file that has the schema's name and another shape."""
     return MwBudgetError(
-        f"{str(source)!r} is not a whole result ({type(error).__name__}: {error}); give a file as --mw-budget-json"
-        f" wrote it",
+        f"{str(source)!r} is not a whole result ({described(error)}); give a file as --mw-budget-json wrote it",
         message_id="file",
     )
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ...errors import AppError
+from ...errors import AppError, described
 from ...interpreter.identity import is_a
 from ...model.endpoint import FRAMEWORK, HANDLER, READ, RESPOND, ROUTING, SERIALIZE
 from ..callables import held_values, module_and_name
@@ -123,8 +123,8 @@ def routes(app: object) -> Iterator[Route] | None:
         return iter(list(_patterns(get_resolver().url_patterns, "/")))
     except Exception as error:
         raise AppError(
-            f"the URLconf of the project cannot be read: {type(error).__name__}: {error}; correct it, or name the"
-            " requests to measure"
+            f"the URLconf of the project cannot be read: {described(error)}; correct it, or name the requests to"
+            " measure"
         ) from error
 
 
