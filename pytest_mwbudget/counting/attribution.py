@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
-from time import sleep
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -24,6 +23,7 @@ from ..asgi.calls import Call as ASGICall
 from ..asgi.calls import FrameworkReader, Key, Reader
 from ..asgi.loops import Library
 from ..asgi.stack import Stack
+from ..interpreter.clocks import sleep
 from ..interpreter.code_patching import Function, detour, patched_code, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
