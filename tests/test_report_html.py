@@ -70,7 +70,7 @@ def everything() -> dict[str, Any]:
 
 # ---- reading a page ----------------------------------------------------------------------------------------------
 
-VOID = {"meta", "br", "img", "link", "input", "hr"}
+VOID = {"meta", "wbr", "br", "img", "link", "input", "hr"}
 
 
 @dataclass
@@ -453,10 +453,15 @@ def spoiled(data: Any, spoil: Callable[[str], str], key: str = "") -> Any:
 
 
 def skeleton(page: Element) -> list[tuple[str, dict[str, str]]]:
-    """Return the tag and attributes of every element; attributes that carry text have no value."""
+    """Return the tag and attributes of every element; attributes that carry text have no value.
+
+    Without `wbr`, which stands between the words of a name and must have no attributes.
+    """
     carriers = ("title", "data-value", "href")
     return [
-        (one.tag, {name: "" if name in carriers else value for name, value in one.attributes.items()}) for one in page
+        (one.tag, {name: "" if name in carriers else value for name, value in one.attributes.items()})
+        for one in page
+        if one.tag != "wbr" or one.attributes
     ]
 
 

@@ -233,7 +233,7 @@ def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
     page = read(html(DATA))
     (table,) = (one for one in page.all("table") if "classes" in (one.attributes.get("class") or ""))
     rows = [[cell.text for cell in (*line.all("th"), *line.all("td"))] for line in table.all("tbody")[0].all("tr")]
-    assert rows[0] == ["Auth", "", "2", "30.0 29.6 … 30.4", "50.0 49.6 … 50.4", "20", "1", "GET /slow"]
+    assert rows[0] == ["Auth", "2", "30.0 29.6 … 30.4", "50.0 49.6 … 50.4", "20", "1", "GET /slow"]
     assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in page.text
     assert re.search(r"test_a.py::test_calls ?: +assert 3 == 1", page.text)
     assert re.search(r"POST /x ?: a POST request is not repeated", page.text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,6 +36,10 @@ from .view import View, view
 
 if TYPE_CHECKING:
     import jinja2
+    from markupsafe import Markup
+
+# Between a small letter or a number and a capital letter, before a slash, and behind another separator.
+BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\w}])(?=/)|(?<=[._:-])(?=\w)")
 
 
 def render(document: Mapping[str, Any], link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
@@ -84,7 +89,15 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = _breakable
     return environment.get_template("report.html.j2")
+
+
+def _breakable(name: str) -> Markup:
+    """Let a name break between its words: those of a class, the parts of a path, of a test's id or of a package."""
+    import markupsafe
+
+    return markupsafe.Markup("<wbr>").join(map(markupsafe.escape, BETWEEN_WORDS.split(name)))
 
 
 def _asset(name: str) -> str:
