@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-import httpx
 import pytest
 
 from pytest_mwbudget.asgi.callables import functions_called
 from pytest_mwbudget.asgi.frameworks.seam import FrameworkLayer, Seam, seam_of
+from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.asgi.lifespan import lifespan
 from pytest_mwbudget.interpreter.tracers import profiled
 

@@ -11,11 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import pytest
 from fastapi import Depends, FastAPI
 from pydantic import BaseModel, model_validator
 
+from pytest_mwbudget.asgi.http_library import httpx
 from pytest_mwbudget.model.endpoint import Observed
 from pytest_mwbudget.report import advice
 from pytest_mwbudget.report.advice import advise
@@ -98,6 +98,7 @@ def advice_on(app: Any, url: str = "/", *, inside: bool = True) -> dict[str, str
     }
 
 
+HTTPX = httpx.__name__
 SHARE = "make it once, for example in the lifespan, and share it"
 
 
@@ -105,15 +106,15 @@ SHARE = "make it once, for example in the lifespan, and share it"
 @pytest.mark.parametrize(
     ("url", "row", "text"),
     [
-        ("/yield", "with_yield", f"makes 1 httpx.AsyncClient in each request: {SHARE}"),
-        ("/thread", "in_thread", f"makes 1 httpx.Client in each request: {SHARE}"),
+        ("/yield", "with_yield", f"makes 1 {HTTPX}.AsyncClient in each request: {SHARE}"),
+        ("/thread", "in_thread", f"makes 1 {HTTPX}.Client in each request: {SHARE}"),
         ("/context", "handler", f"makes 1 ssl.SSLContext in each request: {SHARE}"),
-        ("/kept", "handler", f"makes 1 httpx.Client in each request: {SHARE}"),
+        ("/kept", "handler", f"makes 1 {HTTPX}.Client in each request: {SHARE}"),
         (
             "/several",
             "handler",
-            "makes 1 httpx.AsyncHTTPTransport and 2 httpx.Client in each request: make them once, for example in the"
-            " lifespan, and share them",
+            f"makes 1 {HTTPX}.AsyncHTTPTransport and 2 {HTTPX}.Client in each request: make them once, for example in"
+            " the lifespan, and share them",
         ),
     ],
 )
@@ -172,7 +173,7 @@ class Outside(FastAPI):
 @needs("objects")
 def test_the_layer_that_makes_a_client_is_named() -> None:
     assert advice_on(Noop(Verifies(Noop(hello))), inside=False) == {
-        "Verifies": f"makes 1 httpx.AsyncClient in each request: {SHARE}"
+        "Verifies": f"makes 1 {HTTPX}.AsyncClient in each request: {SHARE}"
     }
 
 
