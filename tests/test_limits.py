@@ -271,8 +271,8 @@ def of_count(count: int | None, low: int, high: int) -> Cost:
 def test_processes_that_differ_leave_room_for_other_processes() -> None:
     first, second = of_count(444, 444, 446), of_count(450, 449, 450)
     both = first.with_another(second)
-    assert both == second.with_another(first) == Cost(444, 450, 444, 450, 450)
-    assert (first.end, both.end) == (446, 456)
+    assert both == second.with_another(first) == Cost(444, 450, 444, 450, 6)
+    assert (first.end, both.end) == (447, 456)
     assert both.differs
     assert not first.differs
 
@@ -280,16 +280,16 @@ def test_processes_that_differ_leave_room_for_other_processes() -> None:
 def test_a_test_that_costs_more_alone_gets_this_as_limit_without_room_for_the_difference() -> None:
     after_others, alone = of_count(130, 130, 132), of_count(274, 270, 276)
     for found in (after_others.or_higher(alone), alone.or_higher(after_others)):
-        assert (found.low, found.end, found.differs) == (130, 276, False)
+        assert (found.low, found.high, found.end, found.differs) == (130, 276, 276 + 3, False)
 
 
 def test_a_count_without_a_typical_number_is_recorded_as_its_range() -> None:
     assert RESULT.ledger is not None
     counts = replace(RESULT.ledger.total, bytecodes=None, ranges={"bytecodes": (3085, 3358)})
     found = costs(replace(RESULT, ledger=replace(RESULT.ledger, total=counts)), ["bytecodes"])["(total)"]["bytecodes"]
-    assert (found.low, found.typical, found.end) == (3085, 3085, 3358)
+    assert (found.low, found.typical, found.high, found.end) == (3085, 3085, 3358, 3358 + 137)
     limits = after(LimitsFile(), {"bytecodes": found}, replace(rules("create"), quantities=("bytecodes",)))
-    assert limits == {"bytecodes": Limit(3358, 3085)}
+    assert limits == {"bytecodes": Limit(3495, 3085)}
 
 
 def test_only_a_certain_time_is_recorded() -> None:
@@ -397,7 +397,7 @@ def test_a_limit_in_the_range_of_a_count_is_broken(modes: tuple[str, ...], raise
     """The typical request keeps it, and the next run may not."""
     varies: dict[Quantity, Cost] = {"objects": Cost.of_count(Count(98, 96, 140), (96, 118))}
     update = updated(of(objects=Limit(102)), HERE, measured(varies), (), {}, rules(*modes))
-    assert update.file.limits[place(row="A", quantity="objects")] == (Limit(140, 96, "why") if raised else Limit(102))
+    assert update.file.limits[place(row="A", quantity="objects")] == (Limit(129, 96, "why") if raised else Limit(102))
     assert ([one.quantity for one in update.broken] == ["objects"]) is not raised
     assert update.of_counts == {KEY.nodeid}
     kept = updated(of(objects=Limit(118)), HERE, measured(varies), (), {}, rules(*modes))
@@ -414,7 +414,7 @@ def test_fix_never_passes_a_ceiling() -> None:
     head, how = of(objects=Limit(100)), rules("fix")
     (refused,) = updated(head, HERE, measured({"objects": exact(110)}, objects=105), (), {}, how).refused
     assert (refused.cost, refused.limit, refused.ceiling) == (110, 100, 105)
-    cost: dict[Quantity, Cost] = {"objects": Cost(101, 104, 101, 104, 104)}
+    cost: dict[Quantity, Cost] = {"objects": Cost(101, 104, 101, 104, 3)}
     assert after(head, cost, how, objects=105)["objects"] == Limit(105, 101, "why")
 
 
@@ -474,7 +474,7 @@ def test_the_counts_of_all_processes_are_joined() -> None:
     one, other = measured({"objects": exact(5), "us": exact(1)})[KEY], measured({"objects": exact(6)})[KEY]
     whole = one.with_another(other)
     assert whole.differs
-    assert whole.costs["A"] == {"objects": Cost(5, 6, 5, 6, 6), "us": exact(1)}
+    assert whole.costs["A"] == {"objects": Cost(5, 6, 5, 6, 1), "us": exact(1)}
     # A row or a count that only one process has is recorded: the next run may have it too.
     more = measured({"tasks": exact(5)}, "New")[KEY]
     assert one.with_another(more).costs == one.costs | more.costs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -27,6 +28,7 @@ import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns  # noqa: F401
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
 from pytest_mwbudget.session import evidence, limits
+from pytest_mwbudget.session.kept_objects import new_objects
 from pytest_mwbudget.session.limits import surroundings
 from pytest_mwbudget.session.recount import Recount, RecountError
 
@@ -163,7 +165,11 @@ def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Proje
         ("test_app.py::test_two",),
     )
     in_order = Recount(both, 2, delayed=True)
-    assert project.recounts == [in_order, Recount(one, 1, alone=True), Recount(two, 1, alone=True)]
+    assert project.recounts == [
+        in_order,
+        Recount(one, 1, alone=True, delayed=True),
+        Recount(two, 1, alone=True, delayed=True),
+    ]
     text = project.file.read_text(encoding="utf-8")
     for arguments in ((), UPDATE, FIX):
         result = project.run(*arguments)
@@ -595,6 +601,40 @@ def test_a_limit_that_another_process_breaks_is_not_up_to_date(
     assert project.limits["one Layer"] == 20
     project.run(*FIX, "test_app.py::test_one")
     assert '"tasks": {"limit": [20, 24], "reason": "it must"}' in project.file.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="objects are counted from Python 3.13 on")
+def test_a_broken_limit_of_objects_lists_what_is_new(project: Project) -> None:
+    """The types are those of the last run that kept the limit, in pytest's cache."""
+    cached = ("-p", "cacheprovider", "test_app.py::test_one")
+    project.run(*UPDATE, *cached)
+    project.costs(21)
+    for _ in range(2):  # a run that breaks the limit is not remembered
+        result = project.run(*cached, "--mw-budget-json=mw.json")
+        result.assert_outcomes(failed=1)
+        text = " ".join(result.stdout.str().split())
+        assert re.search(r"New since the limit was kept: [^.]*\b1 _asyncio\.Task\b", text), text
+        assert "Most objects are" not in text
+    (measured,) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    new = {one["row"]: one["new"] for one in measured["recorded"]["limits"] if one["quantity"] == "objects"}
+    assert new["Layer"]["_asyncio.Task"] == 1
+    assert new["(outside)"] == {}
+    project.run(*cached, "--cache-clear").stdout.fnmatch_lines(["Most objects are *"])
+
+
+@pytest.mark.parametrize("stored", [None, [], {"a": {"x": 1}}, {"a\nb\nc\nd": [1]}, {"a\nb\nc\nd": {"x": "1"}}])
+def test_a_cache_that_another_program_wrote_is_ignored(project: Project, stored: object) -> None:
+    folder = project.pytester.path / ".pytest_cache" / "v" / "mw-budget"
+    folder.mkdir(parents=True)
+    (folder / "objects").write_text(json.dumps(stored), encoding="utf-8")
+    project.run(*UPDATE, "-p", "cacheprovider").assert_outcomes(passed=2)
+    project.costs(21)
+    project.run("-p", "cacheprovider").assert_outcomes(failed=2)
+
+
+def test_new_objects_are_those_of_types_with_more_of_them() -> None:
+    assert new_objects({"str": 3, "list": 1, "dict": 2}, {"str": 1, "list": 1, "tuple": 4}) == {"str": 2, "dict": 2}
+    assert new_objects({"str": 3}, None) == {}
 
 
 def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -38,37 +39,38 @@ def figures(result: Result) -> dict[str, Figures]:
 class Cost:
     """A figure in one process or in several.
 
-    `least` and `typical` are the least and the greatest typical figure of the processes; `low` and `high` the ends over
-    all requests, or of the interval of a time. `judged` is the greatest high end that a process judges a count by.
+    `least` and `typical` are the least and the greatest typical figure of the processes; `low` and `high` the ends of
+    the interval of a time, or of the ranges by which the processes judge a count. `room` is added to the limit of a
+    count that varies, because another process may have a greater one.
     """
 
     least: float
     typical: float
     low: float
     high: float
-    judged: float
+    room: float = 0.0
 
     @classmethod
     def of_time(cls, figure: Estimate) -> Cost:
         """Return the time that one process has seen."""
-        return cls(figure.estimate, figure.estimate, figure.low, figure.high, figure.high)
+        return cls(figure.estimate, figure.estimate, figure.low, figure.high)
 
     @classmethod
     def of_count(cls, figure: Count | None, judged_by: Range) -> Cost:
         """Return the count that one process has seen, and judges by a range. Without a typical number, its low end."""
         low, high = judged_by
-        if figure is None:
-            return cls(low, low, low, high, high)
-        return cls(figure.count, figure.count, figure.low, figure.high, high)
+        typical = low if figure is None else figure.count
+        return cls._with_room(typical, typical, low, high)
+
+    @classmethod
+    def _with_room(cls, least: float, typical: float, low: float, high: float) -> Cost:
+        """Return a cost with room: the range of the typical figures of the processes, or half that of all requests."""
+        return cls(least, typical, low, high, max(typical - least, math.ceil((high - low) / 2)))
 
     @property
     def end(self) -> float:
-        """The high end of a count.
-
-        Where processes have different figures, another process may have a greater one. The range of the typical figures
-        is added as room for such processes.
-        """
-        return self.high + (self.typical - self.least)
+        """The high end of a count, with room if it varies."""
+        return self.high + self.room
 
     @property
     def differs(self) -> bool:
@@ -82,12 +84,11 @@ class Cost:
 
     def with_another(self, other: Cost) -> Cost:
         """Return the cost in both processes."""
-        return Cost(
+        return self._with_room(
             min(self.least, other.least),
             max(self.typical, other.typical),
             min(self.low, other.low),
             max(self.high, other.high),
-            max(self.judged, other.judged),
         )
 
 

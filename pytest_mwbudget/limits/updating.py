@@ -298,7 +298,7 @@ class _Figure:
         if not self._counted:
             return self.cost.low > fails_above(most, 1.0)
         # A limit at its ceiling cannot be raised, and the budget of the test judges the count.
-        varies_above = self.cost.judged > most and (self.ceiling is None or self.ceiling > most)
+        varies_above = self.cost.high > most and (self.ceiling is None or self.ceiling > most)
         return self.cost.typical > most or varies_above
 
     def _raised(self, limit: Limit) -> Change | Refused:

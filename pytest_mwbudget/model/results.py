@@ -140,7 +140,8 @@ class Occupation:
 class RecordedLimit:
     """A limit of the file of limits, and the verdict on it. `row` is the name of a layer or, for example, `(total)`.
 
-    `value` is the typical count or the time, None if it is not known. `reason` explains an undecided verdict.
+    `value` is the typical count or the time, None if it is not known. `reason` explains an undecided verdict. `new` are
+    the objects, by type, that a row did not have when it last kept a broken limit; empty if that is not known.
     """
 
     row: str
@@ -149,6 +150,7 @@ class RecordedLimit:
     limit: float
     verdict: Verdict
     reason: str | None = None
+    new: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

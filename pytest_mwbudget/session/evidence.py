@@ -106,7 +106,7 @@ class Evidence:
 
     def _count_alone(self, test: str, seed: int) -> None:
         try:
-            found = self._recounted(Recount((test,), seed, alone=True))
+            found = self._recounted(Recount((test,), seed, alone=True, delayed=True))
         except RecountError as error:
             self.not_alone[test] = str(error)
             return

@@ -19,6 +19,7 @@ from ..config.settings import Settings
 from ..config.table import SETTINGS
 from ..errors import SettingError, tagged
 from ..interpreter.files import faked
+from ..limits.costs import counts_of
 from ..limits.file import Limit, LimitsFile, Place, parsed
 from ..limits.judging import (
     changed,
@@ -29,12 +30,13 @@ from ..limits.judging import (
     without_limits,
 )
 from ..limits.sections import Surroundings, chosen
-from ..model.request_keys import keyed
-from ..model.results import COUNTED, Quantity, Recorded, Result
+from ..model.request_keys import RequestKey, keyed
+from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Result
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ..report.json import measured
 from ..timing.host_speed import processor
 from .configuration import LIMITS, configured, enforced
+from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
 from .recount import SEEDS, Recount, RecountError, recount, recounted
 
 # Counts that grow and shrink with those that are recorded, or that are 0 unless a budget watches them. A file with all
@@ -89,6 +91,7 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
             if config.getoption(SETTINGS[name].key) is not None
         ),
         recount=recount(),
+        kept=kept_objects(config),
     )
 
 
@@ -142,7 +145,8 @@ class RunLimits:
 
     `name` is the path as the user wrote it. `modes` are what an update may do, empty without one. `required` is whether
     a missing limit is a failure. `options` are those that a command to accept figures repeats, as a shell takes them.
-    `recount` is what this run counts for another one, and then it judges nothing; None in other runs.
+    `recount` is what this run counts for another one, and then it judges nothing; None in other runs. `kept` are the
+    objects of rows that kept their limits in an earlier run.
     """
 
     path: Path
@@ -155,6 +159,7 @@ class RunLimits:
     processor: str
     options: tuple[str, ...]
     recount: Recount | None
+    kept: KeptObjects
 
     def of(self, nodeid: str, settings: Settings) -> Settings:
         """Return the settings of a test with its limits."""
@@ -204,7 +209,7 @@ class TestLimits:
         here = surroundings(result.loop)
         section = chosen(run.file.sections, here)
         limits = {place: one for place, one in run.file.limits.items() if place[:3] == (section, *key)}
-        found = tuple(judged(result, limits, run.processor, crowded))
+        found = tuple(self._with_new(one, here, key, result) for one in judged(result, limits, run.processor, crowded))
         missing = None if "create" in run.modes else self._missing(result, section, here, limits)
         recorded = Recorded(
             section,
@@ -216,6 +221,14 @@ class TestLimits:
             run.command(self.nodeid, raises=any(one.verdict == "fail" for one in found)),
         )
         return with_recorded(result, recorded)
+
+    def _with_new(self, limit: RecordedLimit, here: Surroundings, key: RequestKey, result: Result) -> RecordedLimit:
+        """Add the new objects to a limit of objects that is broken."""
+        counts = counts_of(result, limit.row)
+        if limit.verdict != "fail" or limit.quantity != "objects" or counts is None or counts.objects is None:
+            return limit
+        before = self.run.kept.get(place_of(here.section, key, limit.row))
+        return replace(limit, new=new_objects(counts.objects.kinds, before))
 
     def _missing(
         self, result: Result, section: str | None, here: Surroundings, limits: Mapping[Place, Limit]

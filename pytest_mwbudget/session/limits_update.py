@@ -26,6 +26,7 @@ from .artifacts import put
 from .configuration import LIMITS, verbosity
 from .evidence import DiffersAlone, Evidence
 from .file_lock import held
+from .kept_objects import remember
 from .limits import UPDATE, Collected, RunLimits, read, surroundings
 from .recount import RecountError
 
@@ -71,6 +72,8 @@ def finish(
     _say_what_changed(run, found, outcome)
     passed = [(key, result) for key, result in found if key.nodeid not in unfinished]
     left_out = {key.nodeid for key, _ in found} & set(unfinished)
+    kept = [(surroundings(result.loop).section, *one) for one in passed if _is_kept(result := one[1])]
+    remember(config, kept, {place.nodeid for place in run.file.limits} | {key.nodeid for key, _ in passed})
     ending = _Ending(config, run, passed, left_out, outcome, partly)
     if run.modes:
         if left_out:
@@ -80,6 +83,11 @@ def finish(
     else:
         ending.say_unused()
     return outcome
+
+
+def _is_kept(result: Result) -> bool:
+    """Whether a request keeps its limits, or they are being written."""
+    return result.recorded is not None and not result.recorded.broken
 
 
 def _say_what_changed(run: RunLimits, found: Sequence[tuple[RequestKey, Result]], outcome: Outcome) -> None:
@@ -263,7 +271,7 @@ class _Ending:
 
 
 def _broken_line(place: Place, cost: Cost, limit: Limit) -> str:
-    low, high, most = (amount(place.quantity, one) for one in (cost.low, cost.judged, limit.most))
+    low, high, most = (amount(place.quantity, one) for one in (cost.low, cost.high, limit.most))
     value = high if low == high else f"{cost.low:g} to {high}"
     return f"{_where(place)}: {value}, limit {most}"
 
