@@ -113,7 +113,8 @@ def test_what_leaving_a_layer_out_saves() -> None:
     layers = [Middleware(Spin, us=200), Middleware(PassThrough), Middleware(Noop), Middleware(Spin, us=20)]
     measurement = measured(layers, saves=True)
     known = {report.name: report.saves for report in measurement.layers if report.saves is not None}
-    assert known["AsyncExitStackMiddleware"].why == "the app raises AssertionError without it"
+    if "AsyncExitStackMiddleware" in known:  # of newer releases of FastAPI
+        assert known["AsyncExitStackMiddleware"].why == "the app raises AssertionError without it"
     saved = {name: saves.us for name, saves in known.items() if saves.us is not None}
     for name in ("Spin#1", "PassThrough", "Noop", "Spin#2"):
         why = str(known[name].why)
