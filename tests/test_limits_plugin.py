@@ -872,6 +872,61 @@ def test_another_process_keeps_away_from_the_files_of_this_one(project: Project)
     assert "the first process" in (project.pytester.path / "mw.log").read_text(encoding="utf-8")
 
 
+FIRST_ONLY = """
+import asyncio
+
+import pytest
+
+from conftest import hello
+
+MADE = []
+
+
+class Layer:
+    def __init__(self, app):
+        self.app, self.first = app, not MADE
+        MADE.append(self)
+
+    async def __call__(self, scope, receive, send):
+        if self.first:
+            await asyncio.gather(asyncio.sleep(0))
+        await self.app(scope, receive, send)
+"""
+APP_OF_A_MODULE = """
+import pytest
+from layer import Layer
+from conftest import hello
+
+app = Layer(hello)
+
+@pytest.fixture
+def mw_budget_app():
+    return app
+
+@pytest.mark.mw_budget
+def test_one(mw_budget):
+    mw_budget.get("/one")
+"""
+
+
+@pytest.mark.live
+def test_what_only_the_first_app_of_a_process_does_is_in_every_limit(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both apps are made when their modules are imported, so a test alone is a process that imports one of them."""
+    project = Project(pytester, monkeypatch)
+    (pytester.path / "test_app.py").unlink()
+    pytester.makepyfile(layer=FIRST_ONLY, test_a=APP_OF_A_MODULE, test_b=APP_OF_A_MODULE)
+    result = run_apart(pytester, *UPDATE)
+    assert result.ret == 0, result.stdout.str()
+    result.stdout.fnmatch_lines(["  test_b.py::test_one, GET /one, Layer: 1 task alone, 0 tasks after other tests"])
+    limits = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
+    assert {one.most for place, one in limits.items() if place[3:5] == ("Layer", "tasks")} == {1}
+    for tests in ((), ("test_b.py",), ("test_b.py", "test_a.py")):
+        result = run_apart(pytester, *tests)
+        assert result.ret == 0, result.stdout.str()
+
+
 BY_SEED = """
 import pytest
 

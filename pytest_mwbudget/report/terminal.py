@@ -317,19 +317,15 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
 def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -> Iterator[Line]:
     """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
     alone = shown.effort is None
-    heads, cells = [], list[_Cells]()
-    for column in columns:
-        heads += [column.short or column.title, *([_bounded_by(column, shown)] if _over(column, shown) else [])]
-    cells.append(_Cells("per request", heads, "verdict", "bold"))
-    for row in shown.lines(every_part=verbose):
+    rows = shown.lines(every_part=verbose)
+    figures = [_column(column, rows, shown) for column in columns]
+    cells = [_Cells("per request", [one[0] for one in figures], "verdict", "bold")]
+    for place, row in enumerate(rows, 1):
         verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
-        figures = []
-        for column in columns:
-            figures += [_cell(row, column), *([_most(row, column)] if _over(column, shown) else [])]
-        cells.append(_Cells(_name(row), figures, verdict or "", STYLES[verdict], below))
+        cells.append(_Cells(_name(row), [one[place] for one in figures], verdict or "", STYLES[verdict], below))
     room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.lines()) else 0
     widths = _widths(cells)
     for part in _parts(widths, width, room):
@@ -373,9 +369,14 @@ def _cell(row: Row, column: Column) -> str:
     return ("?" if row.counts else "-") if column.counted else ""
 
 
-def _over(column: Column, shown: View) -> bool:
-    """Whether a row is over its budget or its recorded limit of this quantity."""
-    return any(row.verdicts.get(column.key) == "fail" for row in shown.lines())  # type: ignore[call-overload]
+def _column(column: Column, rows: Sequence[Row], shown: View) -> list[str]:
+    """Return the heading and the figures of a column, beside budgets or limits if a row is over its own."""
+    figures = [column.short or column.title, *(_cell(row, column) for row in rows)]
+    if not any(row.verdicts.get(column.key) == "fail" for row in shown.lines()):  # type: ignore[call-overload]
+        return figures
+    bounds = [_bounded_by(column, shown), *(_most(row, column) for row in rows)]
+    widths = [max(map(len, texts)) for texts in (figures, bounds)]
+    return [f"{one:>{widths[0]}}  {most:>{widths[1]}}" for one, most in zip(figures, bounds, strict=True)]
 
 
 def _bounded_by(column: Column, shown: View) -> str:
