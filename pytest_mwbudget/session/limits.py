@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -31,7 +31,7 @@ from ..limits.judging import (
 )
 from ..limits.sections import Surroundings, chosen
 from ..model.request_keys import RequestKey, keyed
-from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Result
+from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Result, Verdict
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ..report.json import measured
 from ..timing.host_speed import processor
@@ -263,7 +263,9 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
     same = config.stash.setdefault(SAME_COUNTS, set())
     found, certain = [*results], set[tuple[str, Quantity, float]]()
     for seed in SEEDS[:RECHECKS]:
-        broken = {one for result in found for one in _broken(result)}
+        # An undecided limit fails no test by itself: one process is enough.
+        verdicts: tuple[Verdict, ...] = ("fail", "undecided") if seed == SEEDS[0] else ("fail",)
+        broken = {one for result in found for one in _broken(result, verdicts)}
         if not broken - certain or broken & same or faked():
             break
         try:
@@ -278,10 +280,12 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
     return found
 
 
-def _broken(result: Result) -> Iterator[tuple[str, Quantity, float]]:
-    """Yield the counts that are not within their limits: row, quantity, count."""
+def _broken(
+    result: Result, verdicts: Collection[Verdict] = ("fail", "undecided")
+) -> Iterator[tuple[str, Quantity, float]]:
+    """Yield the counts that are not within their limits, with these verdicts: row, quantity, count."""
     for one in filter(is_broken_count, result.recorded.limits if result.recorded else ()):
-        if one.value is not None:
+        if one.value is not None and one.verdict in verdicts:
             yield one.row, one.quantity, one.value
 
 
