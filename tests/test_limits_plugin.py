@@ -118,7 +118,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     """A project whose counts are the same in other processes."""
     found = Project(pytester, monkeypatch)
 
-    def recounted(config: pytest.Config, order: Recount) -> Any:
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         found.recounts.append(order)
         return measured_here(config, order)
 
@@ -154,7 +154,7 @@ def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Proje
     result.stdout.fnmatch_lines(
         [
             "mw-budget: counting 2 tests again in another process",
-            "mw-budget: counting 2 tests again alone, each in a process of its own",
+            "mw-budget: counting 2 tests alone, each in a process of its own",
             "mw-budgets.json: * created",
         ]
     )
@@ -433,7 +433,7 @@ def test_another_patch_release_or_package_is_compared_and_named(project: Project
 def test_a_count_that_another_process_does_not_have_is_not_written(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "recounted", lambda config, order: {"measurements": []})
+    monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: {"measurements": []})
     result = project.run(*UPDATE, "test_app.py::test_one")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -443,7 +443,7 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
         ]
     )
 
-    def failed(config: pytest.Config, order: Recount) -> None:
+    def failed(config: pytest.Config, order: Recount, limit_s: float | None) -> None:
         raise RecountError("pytest ended with status 3 and no result: boom")
 
     monkeypatch.setattr(evidence, "recounted", failed)
@@ -520,7 +520,7 @@ def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_te
 def test_counts_that_differ_are_counted_in_more_processes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[Recount] = []
 
-    def recounted(config: pytest.Config, order: Recount) -> Any:
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         orders.append(order)
         found = measured_here(config, order)
         for one in found["measurements"]:
@@ -530,8 +530,8 @@ def test_counts_that_differ_are_counted_in_more_processes(project: Project, monk
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE).assert_outcomes(passed=2)
-    further = [order for order in orders if len(order.tests) == 1 and not order.alone]
-    assert [order.seed for order in further] == [3, 4, 5, 6, 7]
+    assert [order.seed for order in orders if order.alone and "test_one" in order.tests[0]] == [1, 3, 4, 5, 6, 7, 8]
+    assert [order.seed for order in orders if order.alone and "test_two" in order.tests[0]] == [1]
     assert '"tasks": [20, 22]' in project.file.read_text(encoding="utf-8")
     assert project.limits["two Layer"] == 20
 
@@ -539,7 +539,7 @@ def test_counts_that_differ_are_counted_in_more_processes(project: Project, monk
 def test_a_limit_is_the_higher_one_of_the_test_alone_and_after_others(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def recounted(config: pytest.Config, order: Recount) -> Any:
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         found = measured_here(config, order)
         for one in found["measurements"]:
             if order.alone and "two" in one["nodeid"]:
@@ -563,8 +563,32 @@ def test_a_limit_is_the_higher_one_of_the_test_alone_and_after_others(
     project.run("test_app.py::test_one").assert_outcomes(failed=1)
 
 
+def test_a_request_that_a_test_makes_only_alone_has_limits_that_stay(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a login of a fixture of the session, which the first test of a process makes."""
+
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
+        found = measured_here(config, order)
+        if order.alone and "two" in order.tests[0]:
+            (two,) = found["measurements"]
+            found["measurements"].append(two | {"request": two["request"] | {"url": "/login"}})
+        return found
+
+    monkeypatch.setattr(evidence, "recounted", recounted)
+    project.run(*UPDATE)
+    text = project.file.read_text(encoding="utf-8")
+    assert '"GET /login": {' in text
+    assert "no test uses" not in project.run().stdout.str()
+    project.run(*UPDATE)
+    assert project.file.read_text(encoding="utf-8") == text
+    monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: measured_here(config, order))
+    project.run(*UPDATE).stdout.fnmatch_lines(["mw-budgets.json: * removed"])
+    assert "GET /login" not in project.file.read_text(encoding="utf-8")
+
+
 def test_a_test_that_cannot_run_alone_has_limits_of_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recounted(config: pytest.Config, order: Recount) -> Any:
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         if order.alone and "two" in order.tests[0]:
             raise RecountError("pytest ended with status 1: no data")
         return measured_here(config, order)
@@ -581,7 +605,7 @@ def test_a_limit_that_another_process_breaks_is_not_up_to_date(
 ) -> None:
     project.run(*UPDATE)
 
-    def recounted(config: pytest.Config, order: Recount) -> Any:
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         found = measured_here(config, order)
         for one in found["measurements"]:
             if not order.alone:
@@ -593,14 +617,14 @@ def test_a_limit_that_another_process_breaks_is_not_up_to_date(
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
         [
-            "mw-budgets.json: not every process keeps its limits; --mw-budget-update-mode=create,trim,fix raises them",
+            "mw-budgets.json: other processes exceed limits that this run keeps; to raise them: pytest --mw-budget *",
             "  test_app.py::test_one, GET /one, Layer: 20 to 22 tasks, limit 20 tasks",
         ]
     )
     result.stdout.no_fnmatch_line("*is up to date*")
     assert project.limits["one Layer"] == 20
     project.run(*FIX, "test_app.py::test_one")
-    assert '"tasks": {"limit": [20, 24], "reason": "it must"}' in project.file.read_text(encoding="utf-8")
+    assert '"tasks": {"limit": [20, 22], "reason": "it must"}' in project.file.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="objects are counted from Python 3.13 on")
@@ -641,9 +665,9 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
     plain = evidence.recounted
     other = Place("CPython 3.9.1, asyncio, Elsewhere", "t.py::test", "GET /", "(total)", "tasks")
 
-    def recounted(config: pytest.Config, order: Recount) -> Any:
+    def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         project.file.write_text(text_of(LimitsFile({other: Limit(1)})), encoding="utf-8")
-        return plain(config, order)
+        return plain(config, order, limit_s)
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE)

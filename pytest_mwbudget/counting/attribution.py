@@ -31,7 +31,7 @@ from ..model.stack import HARNESS, Owner, owner_of
 from .charger import NOBODY, Charger
 from .spawning import Spawning
 
-# What delayed requests wait at the endpoint, in turn. Every ten requests in a row have all of them.
+# What delayed requests wait at the endpoint, in turn. Every eight requests in a row have all of them.
 DELAYS_S = (*[0.0] * 5, 0.003, 0.01, 0.03)
 # Makes one request under an observer.
 Call: TypeAlias = Callable[[Observer], Awaitable[Any]]

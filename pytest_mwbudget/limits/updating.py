@@ -45,15 +45,12 @@ class Measured:
         return replace(self, costs=times)
 
     def with_another(self, other: Measured) -> Measured:
-        """Return the costs in both processes: of counts that only one of them has, in this one."""
+        """Return the costs in both processes. A count that only one of them has is kept."""
         return self._merged(other, Cost.with_another)
 
-    def or_alone(self, alone: Measured) -> Measured:
-        """Return the higher counts of processes that ran the test after others, and of those that ran it alone.
-
-        Where the former differ among each other, the test alone is just another process.
-        """
-        return self._merged(alone, lambda own, cost: (own.with_another if own.differs else own.or_higher)(cost))
+    def or_higher(self, other: Measured) -> Measured:
+        """Return the higher counts. A count that only one of them has is kept."""
+        return self._merged(other, Cost.or_higher)
 
     def _merged(self, other: Measured, merge: Callable[[Cost, Cost], Cost]) -> Measured:
         found = {row: dict(own) for row, own in self.costs.items()}
@@ -67,11 +64,6 @@ class Measured:
         """The costs that are counts: row, quantity, cost."""
         for row, one in self.costs.items():
             yield from ((row, quantity, cost) for quantity, cost in one.items() if quantity in COUNTED)
-
-    @property
-    def differs(self) -> bool:
-        """Whether processes had different typical counts."""
-        return any(cost.differs for _, _, cost in self.counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +112,28 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """A limit that is not certainly kept."""
+
+    place: Place
+    cost: Cost
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """The updated file, with what was changed in it, what was refused, and the limits in it that are broken."""
 
     file: LimitsFile
     changes: tuple[Change, ...] = ()
     refused: tuple[Refused, ...] = ()
-    broken: Mapping[Place, Cost] = field(default_factory=dict)
+    broken: tuple[Broken, ...] = ()
 
     @property
     def of_counts(self) -> set[str]:
-        """The tests of which a count is written, or is over its limit."""
-        written = {change.place for change in self.changes if change.after is not None}
-        return {place.nodeid for place in {*written, *self.broken} if place.quantity in COUNTED}
+        """The tests of which the limit of a count is written or removed, or is broken."""
+        places = {change.place for change in self.changes} | {one.place for one in self.broken}
+        return {place.nodeid for place in places if place.quantity in COUNTED}
 
 
 def updated(
@@ -172,7 +173,7 @@ def updated(
             limits[change.place] = change.after
     tests = {place.nodeid for place in limits if place.section == section}
     after = (figure for key, one in measured.items() for figure in _figures(section, key, one, limits, rules))
-    broken = {figure.place: figure.cost for figure in after if figure.broken}
+    broken = tuple(Broken(one.place, one.cost, one.limit) for one in after if one.limit is not None and one.broken)
     whole = not broken and tests <= {key.nodeid for key in measured} - {*partly}
     written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
     return Update(written, tuple(changes), tuple(refused), broken)
@@ -274,7 +275,7 @@ class _Figure:
         return Limit(most, low, reason)
 
     def _created(self) -> Change | None:
-        if self.cost.typical > self._enough:  # above its ceiling: the test fails for that
+        if self.cost.low > self._enough:  # always above its ceiling: the test fails for that
             return None
         return Change("created", self.place, None, self._written(self._enough))
 

@@ -14,9 +14,9 @@ Seconds: TypeAlias = float
 # budget of 1.3 times the figure, as the docs advise.
 WIDE_SHARE: float = 0.3
 WIDE_US: Microseconds = 5.0
-# An interval with zero in it that reaches farther than this many times the figure and this much says nothing.
-VAIN_TIMES: float = 3.0
-VAIN_US: Microseconds = 25.0
+# An interval is uninformative if it contains 0 and reaches farther than UNINFORMATIVE_TIMES the figure and than this.
+UNINFORMATIVE_TIMES: float = 3.0
+UNINFORMATIVE_US: Microseconds = 25.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class RecordedLimit:
     """A limit of the file of limits, and the verdict on it. `row` is the name of a layer or, for example, `(total)`.
 
     `value` is the typical count or the time, None if it is not known. `reason` explains an undecided verdict. `new` are
-    the objects, by type, that a row did not have when it last kept a broken limit; empty if that is not known.
+    the objects, by type, beyond those of the last run that kept a broken limit; empty if these are not known.
     """
 
     row: str

@@ -61,14 +61,13 @@ def exceeded(row: Row) -> Iterator[Finding]:
         excesses = "; ".join(map(_over_limit, row.over_limits))
         limits = "limit" if len(row.over_limits) == 1 else "limits"
         yield Finding(_subject(row), f"is over its recorded {limits}: {excesses}.", "fail")
-    new = next((limit.new for limit in row.over_limits if limit.new), {})
+    # Of a row that is no layer, another row's sentence names them.
+    over = [limit for limit in row.over_limits if row.report or row.name == ENDPOINT]
+    new = next((limit.new for limit in over if limit.new), None)
     if new:
         more = [f"{number} {kind}" for kind, number in sorted(new.items(), key=lambda one: -one[1])]
         yield Finding("", f"New since the limit was kept: {', '.join(more[:MOST_KINDS])}.")
-        return
-    # Of a row that is no layer, another row's sentence names them.
-    over = [*row.exceeded, *(limit.quantity for limit in row.over_limits if row.report or row.name == ENDPOINT)]
-    if set(COUNTED).intersection(over):
+    elif set(COUNTED).intersection([*row.exceeded, *(limit.quantity for limit in over)]):
         yield from _created(row)
 
 

@@ -22,7 +22,7 @@ OBJECTS = next(column for column in COUNTS if column.key == "objects")
 
 def approximate(found: Figure) -> str:
     """Return the text of a figure without its interval: `~` says that the interval is wide."""
-    return f"~{found.text}" if found.rough and not found.vain else found.text
+    return f"~{found.text}" if found.rough and not found.uninformative else found.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _rows(shown: View) -> Mapping[Key, Row]:
 
 
 def _costliest(shown: View, quantity: Column) -> Key | None:
-    known = [row for row in shown.layers if quantity.key in row.figures]
+    known = [row for row in shown.layers if (us := row.figures.get(quantity.key)) and not us.uninformative]
     most = max(known, key=lambda row: _value(row, quantity), default=None)
     return None if most is None else (most.name, most.qualname)
 

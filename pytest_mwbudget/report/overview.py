@@ -84,7 +84,7 @@ def _legend(shown: Matrix) -> str:
         parts.append("1t: spawns 1 task")
     if any(cell.text.startswith("~") for cell in cells):
         parts.append(VARIES if shown.quantity.counted else WIDE)
-    missing = {cell.missing for cell in cells}
+    missing = {"unknown" if cell.text == "?" else cell.missing for cell in cells}
     parts += [f"{sign}: {why}" for why, sign in SIGNS.items() if why in missing and sign]
     if "not in this stack" in missing:
         parts.append("empty: not in the stack of the route")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from ..model.changes import Change
-from ..model.estimate import VAIN_TIMES, VAIN_US, WIDE_SHARE, WIDE_US, Estimate
+from ..model.estimate import UNINFORMATIVE_TIMES, UNINFORMATIVE_US, WIDE_SHARE, WIDE_US, Estimate
 from ..model.results import (
     COUNTED,
     LayerReport,
@@ -86,13 +86,17 @@ NS_OF_C, LEAST_US_OF_C = 100.0, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number per request. `low` and `high` are its interval or range, None if unknown."""
+    """A number per request. `low` and `high` are its interval or range, None if unknown.
+
+    `judged` means that it has a budget or a recorded limit.
+    """
 
     column: Column
     value: float
     low: float | None = None
     high: float | None = None
     kinds: Mapping[str, int] = field(default_factory=dict)
+    judged: bool = False
 
     @property
     def varies(self) -> bool:
@@ -110,30 +114,31 @@ class Figure:
         return half_us > max(WIDE_US, WIDE_SHARE * abs(self.value))
 
     @property
-    def vain(self) -> bool:
-        """Whether the interval of a time is so wide that it says nothing."""
-        if self.column.counted or self.low is None or self.high is None:
+    def uninformative(self) -> bool:
+        """Whether the interval of a time is too wide to show. One that a budget or a limit is held against is shown."""
+        if self.column.counted or self.judged or self.low is None or self.high is None:
             return False
-        return self.low <= 0 and max(self.high, -self.low) > max(VAIN_US, VAIN_TIMES * abs(self.value))
+        farthest = max(self.high, -self.low)
+        return self.low <= 0 and farthest > max(UNINFORMATIVE_US, UNINFORMATIVE_TIMES * abs(self.value))
 
     @property
     def text(self) -> str:
         """The formatted number; `~` marks a count that varies, `?` stands for a time that is not known."""
-        if self.vain:
+        if self.uninformative:
             return "?"
         return f"{'~' if self.varies and self.column.counted else ''}{self.column.show(self.value)}"
 
     @property
     def span(self) -> str:
         """The interval or range as `low … high`."""
-        if self.vain:
+        if self.uninformative:
             return "not known"
         return " … ".join("?" if end is None else self.column.show(end) for end in (self.low, self.high))
 
     @property
     def with_half_width(self) -> str:
         """The number and its distance from the farther end of its interval, for a narrow column."""
-        if self.low is None or self.high is None or self.vain:
+        if self.low is None or self.high is None or self.uninformative:
             return f"{self.text} ± ?"
         return f"{self.text} ± {self.column.show(max(self.high - self.value, self.value - self.low))}"
 
@@ -267,13 +272,21 @@ def rows(result: Result) -> Iterator[Row]:
     recorded = result.recorded.limits if result.recorded else ()
     for row in result.rows(parts=True):
         known = (*_times(row), *_counts(row))
-        figures = {found.column.key: found for found in known if math.isfinite(found.value)}
+        limits: dict[Quantity, RecordedLimit] = (
+            {} if row.is_part else {limit.quantity: limit for limit in recorded if limit.row == row.name}
+        )
+        held = {*row.judged, *limits}
+        figures = {
+            found.column.key: replace(found, judged=True) if found.column.key in held else found
+            for found in known
+            if math.isfinite(found.value)
+        }
         yield Row(
             **{one.name: getattr(row, one.name) for one in fields(ResultRow)},
             figures=figures,
             why=_why(row.report, figures, result) if row.report else {},
             changes={change.quantity: change for change in result.changes if change.row == row.key},
-            limits={} if row.is_part else {limit.quantity: limit for limit in recorded if limit.row == row.name},
+            limits=limits,
         )
 
 

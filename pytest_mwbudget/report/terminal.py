@@ -67,7 +67,7 @@ def run(
 
     `measured` has the id of the test with each result, `python` names the interpreter. `told` and `repeated` are
     positions in `measured`: of results whose table was printed elsewhere, and of attempts that were repeated. Neither
-    has a table here; the line of a repeated attempt says so. Those `in_matrix` need no table to show what they cost.
+    has a table here; the line of a repeated attempt says so. Those `in_matrix` need no table.
     """
     lines: list[Line] = []
     shown = _Together()
@@ -147,15 +147,19 @@ def one_line(result: Result) -> Line:
     else:
         text = _with_interval(result.books.total)
         most = shown.costliest.report if shown.costliest else None
-        if most is not None and most.us is not None:
+        if most is not None and most.us is not None and _is_known(most.us):
             text += f", costliest layer {most.name}: {_with_interval(most.us)}"
     if shown.load is not None:
         text += f"; {shown.load.title}: {shown.load.brief}"
     return Line(printable(f"{shown.request} {verdict}: {text}"), STYLES[result.verdict])
 
 
+def _is_known(us: Estimate) -> bool:
+    return us.bounded and not Figure(US, us.estimate, us.low, us.high).uninformative
+
+
 def _with_interval(us: Estimate) -> str:
-    if not us.bounded or Figure(US, us.estimate, us.low, us.high).vain:
+    if not _is_known(us):
         return "not known"
     return f"{figure(us.estimate)} ({figure(us.low)} … {figure(us.high)}) µs"
 

@@ -15,18 +15,20 @@ from ..report.json import measured as measured_in
 from .limits import surroundings
 from .recount import SEEDS, Recount, RecountError, recounted
 
-# The seed of the process of a test alone is the one of `limits.rechecked`. The next seed is that of all tests in order.
-# The other ones are of tests whose counts differ.
-ALONE, IN_ORDER, *FURTHER = SEEDS[:7]
+# Hash seeds: of a test alone, of all tests together, of the same test alone where counts differ, and of more processes
+# of a test alone where they differ still. The first one is also that of the first process in `limits.rechecked`.
+ALONE, TOGETHER, AGAIN, *FURTHER = SEEDS
+# A test that waits for another one, or hangs alone, ends after this time.
+ALONE_S = 120.0
 # Prints a line of progress.
 Progress = Callable[[str], None]
-# Returns the tests of which counts would be written.
+# Returns the tests of which limits would be written or removed.
 Wanted = Callable[[Mapping[RequestKey, Measured]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class DiffersAlone:
-    """A count that is another one if the test runs alone: what it is `alone`, and after other tests."""
+    """A count that differs when the test runs `alone` from what it is `after_others`."""
 
     key: RequestKey
     row: str
@@ -37,95 +39,116 @@ class DiffersAlone:
 
 @dataclass
 class Evidence:
-    """What processes say of requests.
+    """The costs of each request, by process.
 
-    `in_order` has a request in the run and in processes with the same order of tests, `alone` in a process of its test
-    alone. `surroundings` are those of requests that were made there only. `not_alone` are tests that could not be
-    counted alone, with the error.
+    `together` has a request in the run, and in a process with all tests of the update. `alone` has it in processes of
+    its test alone, `surroundings` those of requests in `alone`. `not_alone` are tests that could not be counted alone,
+    with the error.
     """
 
     config: pytest.Config
     quantities: Collection[Quantity]
-    in_order: dict[RequestKey, list[Measured]]
+    together: dict[RequestKey, list[Measured]]
     alone: dict[RequestKey, list[Measured]] = field(default_factory=dict)
     surroundings: dict[RequestKey, Surroundings] = field(default_factory=dict)
     not_alone: dict[str, str] = field(default_factory=dict)
 
     def collect(self, wanted: Wanted, progress: Progress) -> set[str]:
-        """Count in other processes; return the tests of which counts would be written.
+        """Count in other processes; return the tests of which limits would be written or removed.
 
-        Raises RecountError if the tests cannot be counted again in their order.
+        Raises RecountError if the tests cannot be counted again together.
         """
-        tests = {key.nodeid for key, (own,) in self.in_order.items() if own.counted}
+        tests = {key.nodeid for key, (own,) in self.together.items() if any(own.counted)}
         if not tests:
             return set()
         progress(f"counting {_number(tests)} again in another process")
-        self._count_in_order(tests, IN_ORDER, delayed=True)
-        written = tests & {*wanted({key: self.joined(key) for key in self.in_order})}
-        if written:
-            progress(f"counting {_number(written)} again alone, each in a process of its own")
-        for test in sorted(written):
-            self._count_alone(test, ALONE)
-        for test in sorted({one.key.nodeid for one in self.differ_alone()}):
-            # With another seed: what depends on the seed differs from this one too.
-            self._count_alone(test, FURTHER[0])
-        differing = written & {
-            key.nodeid for found in (self.in_order, self.alone) for key, ones in found.items() if _joined(ones).differs
-        }
-        if differing:
-            progress(f"counting {_number(differing)} again in {len(FURTHER)} more processes, because counts differ")
-            for seed in FURTHER:
-                self._count_in_order(differing, seed)
+        for key, one in self._recounted(Recount(tuple(sorted(tests)), TOGETHER, delayed=True)):
+            if key in self.together:
+                self.together[key].append(one)
+        written = tests & {*wanted({key: self.joined(key) for key in self.together})}
+        self._count_alone(written, (ALONE,), progress)
+        self._count_alone({test for test in written if self._differs(test)}, (AGAIN,), progress)
+        # What only differs between the test alone and after others needs no more processes.
+        by_order = {(one.key, one.row, one.quantity) for one in self.differ_alone()}
+        self._count_alone({test for test in written if self._differs(test, by_order)}, FURTHER, progress)
         return written
 
     def joined(self, key: RequestKey) -> Measured:
-        """Return the costs of a request in all processes."""
-        if key not in self.alone:
-            return _joined(self.in_order[key])
-        alone = _joined(self.alone[key])
-        return _joined(self.in_order[key]).or_alone(alone) if key in self.in_order else alone
+        """Return the costs of a request: the higher ones of its test alone and of each process with other tests.
 
-    @property
-    def unconfirmed(self) -> list[RequestKey]:
-        """The requests that no other process made."""
-        return [key for key, found in self.in_order.items() if len(found) == 1 and key not in self.alone]
+        Only processes of the test alone had the same tests before it. So only their differences need room.
+        """
+        found = [*self.together.get(key, ())]
+        if key in self.alone:
+            found.append(_joined(self.alone[key]))
+        return _joined(found, Measured.or_higher)
+
+    def unconfirmed(self, written: Collection[str]) -> list[RequestKey]:
+        """Return the requests of these tests that no other process made."""
+        return [
+            key
+            for key, found in self.together.items()
+            if key.nodeid in written and len(found) == 1 and key not in self.alone
+        ]
 
     def differ_alone(self) -> Iterator[DiffersAlone]:
         """Yield the counts that only differ between a test alone and the same test after others."""
-        for key in [key for key in self.in_order if key in self.alone]:
-            after_others = _joined(self.in_order[key])
+        for key in [key for key in self.together if key in self.alone]:
+            after_others = _joined(self.together[key])
             for row, quantity, alone in _joined(self.alone[key]).counted:
                 other = after_others.costs.get(row, {}).get(quantity)
                 if other is not None and not (alone.differs or other.differs) and alone.typical != other.typical:
                     yield DiffersAlone(key, row, quantity, alone.typical, other.typical)
 
-    def _count_in_order(self, tests: Collection[str], seed: int, *, delayed: bool = False) -> None:
-        for key, result in self._recounted(Recount(tuple(sorted(tests)), seed, delayed=delayed)):
-            if key in self.in_order:
-                self.in_order[key].append(Measured.of(result, self.quantities))
+    def _differs(self, test: str, but: Collection[tuple[RequestKey, str, Quantity]] = ()) -> bool:
+        """Whether processes have different typical counts of the test's requests, `but` those of these rows."""
+        return any(
+            cost.differs and (key, row, quantity) not in but
+            for key in self.together.keys() | self.alone.keys()
+            if key.nodeid == test
+            for row, quantity, cost in _joined([*self.together.get(key, ()), *self.alone.get(key, ())]).counted
+        )
 
-    def _count_alone(self, test: str, seed: int) -> None:
-        try:
-            found = self._recounted(Recount((test,), seed, alone=True, delayed=True))
-        except RecountError as error:
-            self.not_alone[test] = str(error)
-            return
-        for key, result in found:
-            self.alone.setdefault(key, []).append(Measured.of(result, self.quantities))
-            self.surroundings[key] = surroundings(result.loop)
-        if not found:
-            self.not_alone[test] = "it made no request that can be judged"
+    def _count_alone(self, tests: Collection[str], seeds: Sequence[int], progress: Progress) -> None:
+        if tests:
+            times = "" if len(seeds) == 1 else f", {len(seeds)} times, because counts differ between processes"
+            progress(f"counting {_number(tests)} alone, each in a process of its own{times}")
+        for test in sorted(tests):
+            for seed in seeds:
+                try:
+                    found = self._recounted(Recount((test,), seed, alone=True, delayed=True), ALONE_S)
+                except RecountError as error:
+                    self.not_alone.setdefault(test, str(error))
+                    break
+                for key, one in found:
+                    self.alone.setdefault(key, []).append(one)
+        counted = {key.nodeid for key in self.alone}
+        for test in tests:
+            if test in counted:
+                self.not_alone.pop(test, None)
+            else:
+                self.not_alone.setdefault(test, "it made no request that can be judged")
 
-    def _recounted(self, order: Recount) -> list[tuple[RequestKey, Result]]:
+    def _recounted(self, order: Recount, limit_s: float | None = None) -> list[tuple[RequestKey, Measured]]:
         """Return the requests with limits that another process counted. Raises RecountError."""
-        results = keyed(measured_in(recounted(self.config, order)))
-        return [(key, result) for key, result in results if result.recorded is not None]
+        found: list[tuple[RequestKey, Measured]] = []
+        for key, result in keyed(measured_in(recounted(self.config, order, limit_s))):
+            if _is_judged(result):
+                found.append((key, Measured.of(result, self.quantities)))
+                self.surroundings[key] = surroundings(result.loop)
+        return found
 
 
-def _joined(processes: Sequence[Measured]) -> Measured:
+def _is_judged(result: Result) -> bool:
+    return result.recorded is not None
+
+
+def _joined(
+    processes: Sequence[Measured], join: Callable[[Measured, Measured], Measured] = Measured.with_another
+) -> Measured:
     first, *others = processes
     for other in others:
-        first = first.with_another(other)
+        first = join(first, other)
     return first
 
 

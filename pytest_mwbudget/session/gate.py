@@ -352,7 +352,7 @@ def _note_properties(item: pytest.Item) -> None:
 
 
 def _recheck(item: pytest.Item) -> None:
-    """Judge broken counts of recorded limits again, in a process with another hash seed."""
+    """Judge broken counts of recorded limits again, in processes of the test alone."""
     client = item.stash.get(_client, None)
     if client is not None and client.enforce:
         client.results[:] = rechecked(item.config, test_id(item), client.results)  # type: ignore[assignment]

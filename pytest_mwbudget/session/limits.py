@@ -46,7 +46,7 @@ RECORDED: tuple[Quantity, ...] = tuple(quantity for quantity in COUNTED if quant
 UPDATE = "--mw-budget-update"
 # The longest time to wait for a test in another process, which may wait for something that this process holds.
 RECHECK_S = 60.0
-# So many other processes have a count over its limit before it fails, unless it is the same in one of them.
+# A count over its limit fails after RECHECKS other processes exceed it too, or at once if one has the same count.
 RECHECKS = 3
 # The counts above a limit that were the same in another process: layer, quantity, count.
 SAME_COUNTS: pytest.StashKey[set[tuple[str, Quantity, float]]] = pytest.StashKey()
@@ -168,12 +168,12 @@ class RunLimits:
             return replace(settings, budgets=Budgets(), limits=limits, timed=False, delayed=self.recount.delayed)
         return replace(settings, limits=limits)
 
-    def command(self, nodeid: str, *, raises: bool) -> str:
-        """Return the command that accepts the figures of a test."""
+    def command(self, *tests: str, raises: bool) -> str:
+        """Return the command that accepts the figures of these tests, of all tests without any."""
         words = ["pytest", "--mw-budget", *self.options, UPDATE]
         if raises:
             words += ["--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason='why it costs more'"]
-        return " ".join([*words, shlex.quote(nodeid)])
+        return " ".join([*words, *map(shlex.quote, tests)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +290,16 @@ def _broken(
 
 
 def _counts(result: Result) -> set[tuple[str, str, float]]:
-    """Return the typical counts of all rows."""
-    return {(row.name, quantity, count.count) for row in result.rows() for quantity, count in row.counted.items()}
+    """Return the typical counts of all rows; the low end of the range of a count without a typical number."""
+    found = {(row.name, quantity, count.count) for row in result.rows() for quantity, count in row.counted.items()}
+    ranges = {row.name: row.counts.ranges for row in result.rows() if row.counts}
+    typical = {one[:2] for one in found}
+    return found | {
+        (row, quantity, low)
+        for row, varying in ranges.items()
+        for quantity, (low, _) in varying.items()
+        if (row, quantity) not in typical
+    }
 
 
 def installed(result: Result) -> dict[str, str]:

@@ -14,10 +14,9 @@ from tempfile import gettempdir
 import pytest
 
 from ..errors import SettingError, tagged
-from ..limits.costs import Cost
 from ..limits.file import Limit, LimitsFile, Place, text_of
 from ..limits.sections import Surroundings, chosen
-from ..limits.updating import LARGE_RAISE, Change, Measured, Rules, Update, unused_places, updated
+from ..limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
 from ..model.request_keys import RequestKey, keyed
 from ..model.results import Result
 from ..report.terminal import Line
@@ -72,7 +71,7 @@ def finish(
     _say_what_changed(run, found, outcome)
     passed = [(key, result) for key, result in found if key.nodeid not in unfinished]
     left_out = {key.nodeid for key, _ in found} & set(unfinished)
-    kept = [(surroundings(result.loop).section, *one) for one in passed if _is_kept(result := one[1])]
+    kept = [(surroundings(result.loop).section, key, result) for key, result in passed if _is_kept(result)]
     remember(config, kept, {place.nodeid for place in run.file.limits} | {key.nodeid for key, _ in passed})
     ending = _Ending(config, run, passed, left_out, outcome, partly)
     if run.modes:
@@ -126,14 +125,18 @@ class _Ending:
     # ---- without an update ----------------------------------------------------------------------------------------
 
     def say_unused(self) -> None:
-        """Name the limits that no test uses."""
+        """Name the limits that no test uses.
+
+        A request that a test did not make this time may be one that it makes when it runs first, such as a login.
+        """
         names: dict[str, None] = {}
         for here, measured in self.measured.items():
             section = chosen(self.run.file.sections, here)
             if section is not None:
                 unused = self._unused(self.run.file, section)
                 for place in unused_places(self.run.file, section, measured, unused, partly=self.partly):
-                    names[place.nodeid if place.nodeid in unused else ", ".join(place[1:4])] = None
+                    if place.nodeid in unused or RequestKey(place.nodeid, place.request) in measured:
+                        names[place.nodeid if place.nodeid in unused else _where(place)] = None
         if names:
             listed = self._listed([*names])
             text = f"{self.run.name} has limits that no test uses: {'; '.join(listed)}; {UPDATE} removes them"
@@ -204,13 +207,12 @@ class _Ending:
         for key, here in evidence.surroundings.items():
             if key.nodeid in written:
                 self.measured.setdefault(here, {}).setdefault(key, evidence.joined(key))
+        unconfirmed = evidence.unconfirmed(written)
         for found in self.measured.values():
             found.update({key: evidence.joined(key) for key in found})
-            for key in set(found).intersection(evidence.unconfirmed) if written else ():
-                found[key] = found[key].without_counts()
-                self.outcome.refuse(
-                    f"{name}: no count is written of {', '.join(key)}: another process did not count it"
-                )
+            found.update({key: found[key].without_counts() for key in unconfirmed if key in found})
+        for key in unconfirmed:
+            self.outcome.refuse(f"{name}: no count is written of {', '.join(key)}: another process did not count it")
         for test, why in evidence.not_alone.items():
             self.outcome.say(f"{name}: {test} could not be counted alone: {why}", "yellow")
 
@@ -231,7 +233,7 @@ class _Ending:
         name = self.run.name
         changes = [change for one in updates for change in one.changes]
         refused = [one for update in updates for one in update.refused]
-        broken = {} if "fix" in self.run.modes else {place: c for one in updates for place, c in one.broken.items()}
+        broken = [] if "fix" in self.run.modes else [one for update in updates for one in update.broken]
         numbers = Counter(change.kind for change in changes)
         if numbers:
             self.outcome.say(f"{name}: {', '.join(f'{number} {kind}' for kind, number in numbers.items())}", "green")
@@ -248,10 +250,9 @@ class _Ending:
             self.outcome.say(f"  !: raised by more than {LARGE_RAISE:.0%}", "yellow")
         self._report_alone({change.place for change in changes})
         if broken:
-            self.outcome.say(
-                f"{name}: not every process keeps its limits; {UPDATE}-mode=create,trim,fix raises them", "yellow"
-            )
-            for line in self._listed([_broken_line(p, cost, self.run.file.limits[p]) for p, cost in broken.items()]):
+            command = self.run.command(raises=True)
+            self.outcome.say(f"{name}: other processes exceed limits that this run keeps; to raise them: {command}")
+            for line in self._listed([_broken_line(one) for one in broken]):
                 self.outcome.say(f"  {line}")
         for one in refused:
             value, limit = (amount(one.place.quantity, figure) for figure in (one.cost, one.limit))
@@ -270,10 +271,10 @@ class _Ending:
             self.outcome.say(f"  {line}")
 
 
-def _broken_line(place: Place, cost: Cost, limit: Limit) -> str:
-    low, high, most = (amount(place.quantity, one) for one in (cost.low, cost.high, limit.most))
-    value = high if low == high else f"{cost.low:g} to {high}"
-    return f"{_where(place)}: {value}, limit {most}"
+def _broken_line(one: Broken) -> str:
+    low, high, most = (amount(one.place.quantity, end) for end in (one.cost.low, one.cost.high, one.limit.most))
+    value = high if low == high else f"{one.cost.low:g} to {high}"
+    return f"{_where(one.place)}: {value}, limit {most}"
 
 
 def _alone_line(one: DiffersAlone) -> str:

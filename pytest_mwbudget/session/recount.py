@@ -41,7 +41,7 @@ class RecountError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What another process counts: the tests by their ids, in the order of the run, with a hash seed.
+    """What another process counts: the tests by their ids, in the order in which they are collected, with a hash seed.
 
     `alone` means that only the files of these tests are imported. `delayed` means that some requests take longer, so
     that counts that depend on a measured time vary.
