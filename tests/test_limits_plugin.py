@@ -637,12 +637,12 @@ def test_a_broken_limit_of_objects_lists_what_is_new(project: Project) -> None:
         result = project.run(*cached, "--mw-budget-json=mw.json")
         result.assert_outcomes(failed=1)
         text = " ".join(result.stdout.str().split())
-        assert re.search(r"New since the limit was kept: [^.]*\b1 _asyncio\.Task\b", text), text
+        assert re.search(r"New since the limit was kept: \d+ builtins\.", text), text
         assert "Most objects are" not in text
     (measured,) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
-    new = {one["row"]: one["new"] for one in measured["recorded"]["limits"] if one["quantity"] == "objects"}
-    assert new["Layer"]["_asyncio.Task"] == 1
-    assert new["(outside)"] == {}
+    limits = {one["row"]: one for one in measured["recorded"]["limits"] if one["quantity"] == "objects"}
+    assert sum(limits["Layer"]["new"].values()) >= limits["Layer"]["value"] - limits["Layer"]["limit"] > 0
+    assert limits["(outside)"]["new"] == {}
     project.run(*cached, "--cache-clear").stdout.fnmatch_lines(["Most objects are *"])
 
 
