@@ -530,7 +530,7 @@ def test_counts_that_differ_are_counted_in_more_processes(project: Project, monk
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE).assert_outcomes(passed=2)
-    assert [order.seed for order in orders if order.alone and "test_one" in order.tests[0]] == [1, 3, 4, 5, 6, 7, 8]
+    assert [order.seed for order in orders if order.alone and "test_one" in order.tests[0]] == [1, 3, 4, 5, 6]
     assert [order.seed for order in orders if order.alone and "test_two" in order.tests[0]] == [1]
     assert '"tasks": [20, 22]' in project.file.read_text(encoding="utf-8")
     assert project.limits["two Layer"] == 20
