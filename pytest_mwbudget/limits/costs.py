@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -41,7 +40,7 @@ class Cost:
 
     `least` and `typical` are the least and the greatest typical figure of the processes; `low` and `high` the ends of
     the interval of a time, or of the ranges by which the processes judge a count. `room` is added to the limit of a
-    count that varies, because another process may have a greater one.
+    count that varies, because another process may have a greater one: as much as it varies.
     """
 
     least: float
@@ -60,12 +59,7 @@ class Cost:
         """Return the count that one process has seen, and judges by a range. Without a typical number, its low end."""
         low, high = judged_by
         typical = low if figure is None else figure.count
-        return cls._with_room(typical, typical, low, high)
-
-    @classmethod
-    def _with_room(cls, least: float, typical: float, low: float, high: float) -> Cost:
-        """Return a cost with room: the range of the typical figures of the processes, or half that of all requests."""
-        return cls(least, typical, low, high, max(typical - least, math.ceil((high - low) / 2)))
+        return cls(typical, typical, low, high, high - low)
 
     @property
     def end(self) -> float:
@@ -84,12 +78,8 @@ class Cost:
 
     def with_another(self, other: Cost) -> Cost:
         """Return the cost in both processes."""
-        return self._with_room(
-            min(self.least, other.least),
-            max(self.typical, other.typical),
-            min(self.low, other.low),
-            max(self.high, other.high),
-        )
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Cost(min(self.least, other.least), max(self.typical, other.typical), low, high, high - low)
 
 
 def costs(result: Result, quantities: Iterable[Quantity]) -> dict[str, dict[Quantity, Cost]]:

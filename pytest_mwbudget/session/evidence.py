@@ -16,7 +16,8 @@ from .limits import surroundings
 from .recount import SEEDS, Recount, RecountError, recounted
 
 # Hash seeds: of a test alone, of all tests together, of the same test alone where counts differ, and of more processes
-# of a test alone where they differ still. The first one is also that of the first process in `limits.rechecked`.
+# of a test alone where they differ still. In these no request is delayed: a count may depend on how fast they follow.
+# The first seed is also that of the first process in `limits.rechecked`.
 ALONE, TOGETHER, AGAIN, *FURTHER = SEEDS
 # A test that waits for another one, or hangs alone, ends after this time.
 ALONE_S = 120.0
@@ -116,7 +117,8 @@ class Evidence:
         for test in sorted(tests):
             for seed in seeds:
                 try:
-                    found = self._recounted(Recount((test,), seed, alone=True, delayed=True), ALONE_S)
+                    order = Recount((test,), seed, alone=True, delayed=seed not in FURTHER)
+                    found = self._recounted(order, ALONE_S)
                 except RecountError as error:
                     self.not_alone.setdefault(test, str(error))
                     break
