@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,13 +103,13 @@ class Evidence:
                     yield DiffersAlone(key, row, quantity, alone.typical, other.typical)
 
     def _differs(self, test: str, but: Collection[tuple[RequestKey, str, Quantity]] = ()) -> bool:
-        """Whether processes have different typical counts of the test's requests, `but` those of these rows."""
-        return any(
-            cost.differs and (key, row, quantity) not in but
-            for key in self.together.keys() | self.alone.keys()
-            if key.nodeid == test
-            for row, quantity, cost in _joined([*self.together.get(key, ()), *self.alone.get(key, ())]).counted
-        )
+        """Whether processes have other counts of the test's requests, typical or at most, `but` those of these rows."""
+        seen: defaultdict[tuple[RequestKey, str, Quantity], set[tuple[float, float]]] = defaultdict(set)
+        for found in (self.together, self.alone):
+            for key in [key for key in found if key.nodeid == test]:
+                for row, quantity, cost in (one for process in found[key] for one in process.counted):
+                    seen[key, row, quantity].add((cost.typical, cost.high))
+        return any(len(counts) > 1 for place, counts in seen.items() if place not in but)
 
     def _count_alone(self, tests: Collection[str], seeds: Sequence[int], progress: Progress) -> None:
         if tests:
