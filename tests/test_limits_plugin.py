@@ -483,12 +483,18 @@ def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
         spawned(other["measurements"][0], tasks)
         return other
 
-    # The same count in another process is certain. Another one above the limit is not, until three processes have one.
-    for documents, outcome in (
-        ([broken(21)], {"failed": 1}),
-        ([broken(22), broken(23), document], {"passed": 1}),
-        ([broken(22), broken(23), broken(24)], {"failed": 1}),
+    # The same count in another process is certain, unless the limit is a range. Another count above the limit is not,
+    # until three processes have one.
+    exact = project.file.read_text(encoding="utf-8")
+    ranged = exact.replace('"tasks": 20', '"tasks": [18, 20]')
+    for text, documents, outcome in (
+        (exact, [broken(21)], {"failed": 1}),
+        (exact, [broken(22), broken(23), document], {"passed": 1}),
+        (exact, [broken(22), broken(23), broken(24)], {"failed": 1}),
+        (ranged, [broken(21), broken(21), document], {"passed": 1}),
+        (ranged, [broken(21), broken(21), broken(21)], {"failed": 1}),
     ):
+        project.file.write_text(text, encoding="utf-8")
         rest = iter(documents)
         monkeypatch.setattr(limits, "recounted", lambda config, order, limit_s, rest=rest: next(rest))
         project.run("test_app.py::test_one").assert_outcomes(**outcome)

@@ -254,14 +254,16 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
     """Return the results of a test, with broken counts judged by the test alone in other processes.
 
     A count that differs between processes, by hash seeds or addresses, fails only if RECHECKS of them have it over its
-    limit. One that is the same in another process is certain. If a process fails, or a fake file system is in place,
-    the verdicts stay.
+    limit. One that is the same in another process is certain, unless its limit is a range. If a process fails, or a
+    fake file system is in place, the verdicts stay.
 
     A layer that costs more breaks the limits of many tests, and processes for each would take minutes. A test is not
     counted again for a count of a layer that was the same for an earlier test.
     """
     same = config.stash.setdefault(SAME_COUNTS, set())
     found, certain = [*results], set[tuple[str, Quantity, float]]()
+    run = config.stash[LIMITS]
+    ranges = {place[1:5] for place, limit in run.file.limits.items() if limit.low is not None} if run else set()
     for seed in SEEDS[:RECHECKS]:
         # An undecided limit fails no test by itself: one process is enough.
         verdicts: tuple[Verdict, ...] = ("fail", "undecided") if seed == SEEDS[0] else ("fail",)
@@ -274,7 +276,8 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
             break
         for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):
             if key in again:
-                certain.update(one for one in _broken(result) if one in _counts(again[key]))
+                exact = [one for one in _broken(result) if (*key, *one[:2]) not in ranges]
+                certain.update(one for one in exact if one in _counts(again[key]))
                 found[number] = judged_in_another(found[number], again[key], seed)
     same.update(one for one in certain if one[0] not in (OUTSIDE, ENDPOINT, TOTAL))
     return found
