@@ -135,7 +135,7 @@ def measured_here(config: pytest.Config, order: Recount) -> Any:
 
 
 def spawned(measurement: Any, tasks: int) -> None:
-    """Let the layer of a measurement have spawned so many tasks."""
+    """Set the number of tasks that the layer of a measurement spawned."""
     for row in (measurement["layers"][0], measurement["ledger"]["total"]):
         row["tasks"] |= {"count": tasks, "low": tasks, "high": tasks}
 

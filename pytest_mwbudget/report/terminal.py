@@ -96,7 +96,7 @@ def run(
 def _is_kept(shown: View, *, in_matrix: bool) -> bool:
     """Return whether a request keeps its budgets, did not change since another run, and was not put under load.
 
-    One without a budget is to show what it costs, unless a matrix does.
+    A request without a budget needs its table, unless a matrix shows its costs.
     """
     verdicts = ("pass", None) if in_matrix else ("pass",)
     return shown.verdict in verdicts and not shown.changed and shown.load is None
@@ -322,14 +322,14 @@ def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -
     """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
     alone = shown.effort is None
     rows = shown.lines(every_part=verbose)
-    figures = [_column(column, rows, shown) for column in columns]
-    cells = [_Cells("per request", [one[0] for one in figures], "verdict", "bold")]
+    texts = [_column(column, rows, shown) for column in columns]
+    cells = [_Cells("per request", [column[0] for column in texts], "verdict", "bold")]
     for place, row in enumerate(rows, 1):
         verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
-        cells.append(_Cells(_name(row), [one[place] for one in figures], verdict or "", STYLES[verdict], below))
+        cells.append(_Cells(_name(row), [column[place] for column in texts], verdict or "", STYLES[verdict], below))
     room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.lines()) else 0
     widths = _widths(cells)
     for part in _parts(widths, width, room):
@@ -380,7 +380,7 @@ def _column(column: Column, rows: Sequence[Row], shown: View) -> list[str]:
         return figures
     bounds = [_bounded_by(column, shown), *(_most(row, column) for row in rows)]
     widths = [max(map(len, texts)) for texts in (figures, bounds)]
-    return [f"{one:>{widths[0]}}  {most:>{widths[1]}}" for one, most in zip(figures, bounds, strict=True)]
+    return [f"{text:>{widths[0]}}  {most:>{widths[1]}}" for text, most in zip(figures, bounds, strict=True)]
 
 
 def _bounded_by(column: Column, shown: View) -> str:
@@ -392,7 +392,7 @@ def _bounded_by(column: Column, shown: View) -> str:
 
 def _most(row: Row, column: Column) -> str:
     """Return the lower one of the budget and the recorded limit of a row."""
-    bounds = [row.judged[key].bound for key in row.judged if key == column.key]
+    bounds = [judged.bound for key, judged in row.judged.items() if key == column.key]
     bounds += [limit.limit for key, limit in row.limits.items() if key == column.key]
     return column.show(min(bounds)) if bounds else ""
 

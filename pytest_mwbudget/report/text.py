@@ -100,19 +100,19 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
     alike: dict[str, list[str]] = {}
     for text in texts:
         alike.setdefault(_cut(_brief(text, width), width, (width - 1) // 2), []).append(text)
-    found = {text: brief for brief, same in alike.items() for text in same if len(same) == 1}
+    shorter = {text: brief for brief, same in alike.items() for text in same if len(same) == 1}
     for same in (same for same in alike.values() if len(same) > 1):
-        found |= dict(zip(same, _apart(same, width, {*found.values()}), strict=True))
-    return [found[printable(name)] for name in names]
+        shorter |= dict(zip(same, _apart(same, width, {*shorter.values()}), strict=True))
+    return [shorter[printable(name)] for name in names]
 
 
 def _apart(names: Sequence[str], width: int, taken: Container[str]) -> list[str]:
     """Shorten names so that they differ from each other and from those that are taken; by numbers if need be."""
     middle = (width - 1) // 2
     for head in sorted(range(1, width - 1), key=lambda head: abs(head - middle)):
-        found = [_cut(_brief(name, width), width, head) for name in names]
-        if len({*found}) == len(names) and not any(one in taken for one in found):
-            return found
+        shorter = [_cut(_brief(name, width), width, head) for name in names]
+        if len({*shorter}) == len(names) and not any(text in taken for text in shorter):
+            return shorter
     return [f"{name[: width - len(str(i)) - 1]}…{i}" for i, name in enumerate(names, 1)]
 
 

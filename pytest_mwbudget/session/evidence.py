@@ -11,14 +11,14 @@ import pytest
 from ..limits.sections import Surroundings
 from ..limits.updating import Measured
 from ..model.request_keys import RequestKey, keyed
-from ..model.results import Quantity, Result
+from ..model.results import Quantity
 from ..report.json import measured as measured_in
 from .limits import surroundings
 from .recount import SEEDS, Recount, RecountError, recounted
 
 # Hash seeds: of a test alone, of all tests together, of the same test alone where counts differ, and of more processes
 # of a test alone where they differ still. In these no request is delayed: a count may depend on how fast they follow.
-# The first seed is also that of the first process in `limits.rechecked`.
+# `limits.rechecked` begins with the first seed too.
 ALONE, TOGETHER, AGAIN, *FURTHER = SEEDS
 # A test that waits for another one, or hangs alone, ends after this time.
 ALONE_S = 120.0
@@ -30,7 +30,7 @@ Wanted = Callable[[Mapping[RequestKey, Measured]], Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class DiffersAlone:
-    """A count that differs when the test runs `alone` from what it is `after_others`."""
+    """A count that changes when the test runs alone: the typical count `alone`, and the one `after_others`."""
 
     key: RequestKey
     row: str
@@ -64,14 +64,14 @@ class Evidence:
         if not tests:
             return set()
         progress(f"counting {_number(tests)} again in another process")
-        for key, one in self._recounted(Recount(tuple(sorted(tests)), TOGETHER, delayed=True)):
+        for key, measured in self._recounted(Recount(tuple(sorted(tests)), TOGETHER, delayed=True)):
             if key in self.together:
-                self.together[key].append(one)
+                self.together[key].append(measured)
         written = tests & {*wanted({key: self.joined(key) for key in self.together})}
         self._count_alone(written, (ALONE,), progress)
         self._count_alone({test for test in written if self._differs(test)}, (AGAIN,), progress)
         # What only differs between the test alone and after others needs no more processes.
-        by_order = {(one.key, one.row, one.quantity) for one in self.differ_alone()}
+        by_order = {(count.key, count.row, count.quantity) for count in self.differ_alone()}
         self._count_alone({test for test in written if self._differs(test, by_order)}, FURTHER, progress)
         return written
 
@@ -80,17 +80,17 @@ class Evidence:
 
         Only processes of the test alone had the same tests before it. So only their differences need room.
         """
-        found = [*self.together.get(key, ())]
+        processes = [*self.together.get(key, ())]
         if key in self.alone:
-            found.append(_joined(self.alone[key]))
-        return _joined(found, Measured.or_higher)
+            processes.append(_joined(self.alone[key]))
+        return _joined(processes, Measured.or_higher)
 
     def unconfirmed(self, written: Collection[str]) -> list[RequestKey]:
         """Return the requests of these tests that no other process made."""
         return [
             key
-            for key, found in self.together.items()
-            if key.nodeid in written and len(found) == 1 and key not in self.alone
+            for key, processes in self.together.items()
+            if key.nodeid in written and len(processes) == 1 and key not in self.alone
         ]
 
     def differ_alone(self) -> Iterator[DiffersAlone]:
@@ -105,9 +105,9 @@ class Evidence:
     def _differs(self, test: str, but: Collection[tuple[RequestKey, str, Quantity]] = ()) -> bool:
         """Whether processes have other counts of the test's requests, typical or at most, `but` those of these rows."""
         seen: defaultdict[tuple[RequestKey, str, Quantity], set[tuple[float, float]]] = defaultdict(set)
-        for found in (self.together, self.alone):
-            for key in [key for key in found if key.nodeid == test]:
-                for row, quantity, cost in (one for process in found[key] for one in process.counted):
+        for by_key in (self.together, self.alone):
+            for key in [key for key in by_key if key.nodeid == test]:
+                for row, quantity, cost in (count for process in by_key[key] for count in process.counted):
                     seen[key, row, quantity].add((cost.typical, cost.high))
         return any(len(counts) > 1 for place, counts in seen.items() if place not in but)
 
@@ -119,12 +119,12 @@ class Evidence:
             for seed in seeds:
                 try:
                     order = Recount((test,), seed, alone=True, delayed=seed not in FURTHER)
-                    found = self._recounted(order, ALONE_S)
+                    requests = self._recounted(order, ALONE_S)
                 except RecountError as error:
                     self.not_alone.setdefault(test, str(error))
                     break
-                for key, one in found:
-                    self.alone.setdefault(key, []).append(one)
+                for key, measured in requests:
+                    self.alone.setdefault(key, []).append(measured)
         counted = {key.nodeid for key in self.alone}
         for test in tests:
             if test in counted:
@@ -134,16 +134,12 @@ class Evidence:
 
     def _recounted(self, order: Recount, limit_s: float | None = None) -> list[tuple[RequestKey, Measured]]:
         """Return the requests with limits that another process counted. Raises RecountError."""
-        found: list[tuple[RequestKey, Measured]] = []
+        requests: list[tuple[RequestKey, Measured]] = []
         for key, result in keyed(measured_in(recounted(self.config, order, limit_s))):
-            if _is_judged(result):
-                found.append((key, Measured.of(result, self.quantities)))
+            if result.recorded is not None:
+                requests.append((key, Measured.of(result, self.quantities)))
                 self.surroundings[key] = surroundings(result.loop)
-        return found
-
-
-def _is_judged(result: Result) -> bool:
-    return result.recorded is not None
+        return requests
 
 
 def _joined(

@@ -24,10 +24,10 @@ KeptObjects: TypeAlias = Mapping[str, Kinds]
 
 def kept_objects(config: pytest.Config) -> KeptObjects:
     """Read what earlier runs remembered; nothing without a cache, or if another program wrote it."""
-    found: Any = config.cache.get(KEY, None) if getattr(config, "cache", None) else None
-    if not isinstance(found, dict):
+    stored: Any = config.cache.get(KEY, None) if getattr(config, "cache", None) else None
+    if not isinstance(stored, dict):
         return {}
-    return {place: kinds for place, kinds in found.items() if place.count("\n") >= PARTS - 1 and _are_kinds(kinds)}
+    return {place: kinds for place, kinds in stored.items() if place.count("\n") >= PARTS - 1 and _are_kinds(kinds)}
 
 
 def _are_kinds(kinds: object) -> bool:
@@ -42,12 +42,12 @@ def remember(
     """Store the types of requests that kept their limits, each with its section; forget those of other `tests`."""
     if not getattr(config, "cache", None):
         return
-    found = {place: kinds for place, kinds in kept_objects(config).items() if place.split("\n")[1] in tests}
+    stored = {place: kinds for place, kinds in kept_objects(config).items() if place.split("\n")[1] in tests}
     for section, key, result in kept:
         for row in result.rows():
             if row.counts is not None and row.counts.objects is not None:
-                found[place_of(section, key, row.name)] = dict(row.counts.objects.kinds)
-    config.cache.set(KEY, found)
+                stored[place_of(section, key, row.name)] = dict(row.counts.objects.kinds)
+    config.cache.set(KEY, stored)
 
 
 def place_of(section: str, key: RequestKey, row: str) -> str:
@@ -56,7 +56,7 @@ def place_of(section: str, key: RequestKey, row: str) -> str:
 
 
 def new_objects(now: Kinds, before: Kinds | None) -> dict[str, int]:
-    """Return by type how many more objects a row creates; nothing if it is not known what it created before."""
+    """Return how many more objects of each type a row creates than before; empty if `before` is not known."""
     if before is None:
         return {}
     more = {kind: number - before.get(kind, 0) for kind, number in now.items()}

@@ -19,7 +19,7 @@ from ..config.settings import Settings
 from ..config.table import SETTINGS
 from ..errors import SettingError, tagged
 from ..interpreter.files import faked
-from ..limits.costs import counts_of
+from ..limits.costs import costs, counts_of
 from ..limits.file import Limit, LimitsFile, Place, parsed
 from ..limits.judging import (
     changed,
@@ -294,14 +294,10 @@ def _broken(
 
 def _counts(result: Result) -> set[tuple[str, str, float]]:
     """Return the typical counts of all rows; the low end of the range of a count without a typical number."""
-    found = {(row.name, quantity, count.count) for row in result.rows() for quantity, count in row.counted.items()}
-    ranges = {row.name: row.counts.ranges for row in result.rows() if row.counts}
-    typical = {one[:2] for one in found}
-    return found | {
-        (row, quantity, low)
-        for row, varying in ranges.items()
-        for quantity, (low, _) in varying.items()
-        if (row, quantity) not in typical
+    return {
+        (row, quantity, cost.typical)
+        for row, of_row in costs(result, COUNTED).items()
+        for quantity, cost in of_row.items()
     }
 
 
