@@ -145,8 +145,10 @@ def test_15_nested_scope_values_are_fresh() -> None:
 
 @pytest.mark.parametrize("limit", [1, 5, 101, 400])
 def test_16_a_rate_limit_is_an_error_whenever_it_strikes(limit: int) -> None:
+    # A busy machine makes fewer calls than the limit in the usual time.
+    patient = apps.Schedule(**apps.FAST | {"warm_ns": 30_000_000_000})
     with pytest.raises(ResponseError, match=f"call {limit + 1} answered 429, the calls before it 200"):
-        measured(Noop(RateLimit(hello, limit)), settings={"max_time_s": 3.0})
+        apps.measured(Noop(RateLimit(hello, limit)), schedule=patient)
 
 
 def test_16_a_one_time_token() -> None:
