@@ -1,0 +1,188 @@
+"""The renderings of the results in `golden/results.json`. `python -m tests.golden` writes them anew.
+
+`test_golden.py` compares them with the files, so that a commit shows each change of an output. Where the JSON changes,
+the results are written anew too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_mwbudget.comparison.allowed import parsed
+from pytest_mwbudget.comparison.comparing import compare
+from pytest_mwbudget.comparison.history import history_run
+from pytest_mwbudget.comparison.merging import StoredRun, merged
+from pytest_mwbudget.comparison.pairs import Pair, Process, changes
+from pytest_mwbudget.model.request_keys import keyed
+from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
+from pytest_mwbudget.model.runs import Provenance, Run
+from pytest_mwbudget.report import benchmark, comparison, html, junit, markdown, versus
+from pytest_mwbudget.report import json as report_json
+from pytest_mwbudget.report.github import annotation, level
+from pytest_mwbudget.report.overview import together
+from pytest_mwbudget.report.terminal import Line, failure, left_out, one_line, run
+from pytest_mwbudget.session.comparison import since_of
+
+FOLDER = Path(__file__).parent / "golden"
+RESULTS = FOLDER / "results.json"
+MADE = Provenance(None, "Epyc", "0")
+RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {"starlette": "1.3.1"}, MADE)
+SURVEY = SurveyRun(12.5, 120, 40, (RepeatedTest("tests/test_shop.py::test_calls", "assert 3 == 1"),))
+LEFT_OUT = [("tests/test_shop.py::test_posts", RequestLine("POST", "/orders"), "a POST request is not repeated")]
+ALLOWED = "us:5%,objects:0,total_us:10%"
+WIDTHS = (80, 120)
+# The page of a request is long, so it is rendered of results that have all its parts between them.
+ON_THE_PAGE = (
+    "every_figure",
+    "hostile_names",
+    "over_limits",
+    "uncountable",
+    "profile",
+    "load",
+    "untimed",
+    "real_failure",
+)
+
+VERBOSITIES = {0: "plain", 1: "verbose"}
+
+Measured = Sequence[tuple[str, Result]]
+
+
+def stored() -> Measured:
+    """Return the results with the ids of their tests."""
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return [(data["nodeid"], report_json.from_json(data)) for data in found]
+
+
+def changed(data: Any, rng: random.Random, key: str = "") -> Any:
+    """Return a result's JSON as of a later run: some times and counts are higher, some layers have another name."""
+    if isinstance(data, Mapping):
+        if "estimate" in data:
+            factor = rng.choice([0.7, 1.0, 1.0, 1.4])
+            return {name: end if end is None else end * factor for name, end in data.items()}
+        if "count" in data:
+            more = rng.choice([0, 0, 3])
+            return {**data, **{name: data[name] + more for name in ("count", "min", "max") if name in data}}
+        return {name: changed(value, rng, name) for name, value in data.items()}
+    if isinstance(data, list):
+        return [changed(value, rng, key) for value in data]
+    return data
+
+
+def later(measured: Measured) -> Measured:
+    """Return the results of a later run, without the first request."""
+    rng = random.Random(7)
+    data = [(nodeid, changed(report_json.to_json(result, nodeid), rng)) for nodeid, result in measured[1:]]
+    return [(nodeid, report_json.from_json(one)) for nodeid, one in data]
+
+
+def renderings() -> Iterator[tuple[str, str]]:
+    """Yield the name of each file with its text."""
+    measured = stored()
+    for width in WIDTHS:
+        for verbosity, name in VERBOSITIES.items():
+            yield f"terminal-{name}-{width}.txt", terminal(measured, width, verbosity)
+        yield f"failures-{width}.txt", "".join(_failures(measured, width))
+        results = [result for _, result in measured]
+        overview = [*together(None, results, LEFT_OUT, width, 1), *together(SURVEY, results, LEFT_OUT, width, 1)]
+        yield f"overview-{width}.txt", _text(overview)
+    yield "lines.txt", _text(one_line(result) for _, result in measured)
+    yield "annotations.txt", "".join(_annotations(measured))
+    yield "junit.txt", "".join(_properties(measured))
+    yield from _documents(measured)
+    yield from _comparisons(measured)
+    yield from _pairs(measured)
+
+
+def terminal(measured: Measured, width: int, verbosity: int) -> str:
+    """Return what a run prints of these results, and of requests that were left out."""
+    return _text([*run(measured, "CPython 3.13", width, verbosity), *left_out(LEFT_OUT, verbosity)])
+
+
+def _text(lines: Sequence[Line] | Iterator[Line]) -> str:
+    return "".join(f"{line.style or '-'}\t{line.text}\n" for line in lines)
+
+
+def _failures(measured: Measured, width: int) -> Iterator[str]:
+    for nodeid, result in measured:
+        if result.verdict in ("fail", "undecided"):
+            yield f"==== {nodeid}\n{failure(result, width, undecided_fails=True)}\n"
+
+
+def _annotations(measured: Measured) -> Iterator[str]:
+    for _, result in measured:
+        if (severity := level(result.verdict, "warn")) is not None:
+            yield annotation(result, severity, "tests/test_shop.py", 12) + "\n"
+
+
+def _properties(measured: Measured) -> Iterator[str]:
+    for nodeid, result in [*measured, ("all", None)]:
+        yield f"==== {nodeid}\n"
+        results = [other for _, other in measured] if result is None else [result]
+        yield from (f"{name}={value}\n" for name, value in junit.properties(results))
+
+
+def _documents(measured: Measured) -> Iterator[tuple[str, str]]:
+    document = _document(measured)
+    yield "report.md", markdown.render(document)
+    yield "benchmark.json", benchmark.render(document)
+    history = [history_run(RUN, measured), history_run(replace(RUN, created="2026-11-24T10:00:00+00:00"), measured)]
+    some = [one for one in measured if one[0].partition("::test_")[2] in ON_THE_PAGE]
+    page = html.render(_document(some), str, history)
+    yield "page.html", re.sub(r"<(style|script)\b.*?</\1>\n?", "", page, flags=re.DOTALL)
+
+
+def _document(measured: Measured) -> dict[str, Any]:
+    data = [report_json.to_json(result, nodeid) for nodeid, result in measured]
+    out = [report_json.left_out_to_json(nodeid, request, why) for nodeid, request, why in LEFT_OUT]
+    made = ("python", "implementation", "platform", "loop", "packages")
+    environment = {name: getattr(RUN, name) for name in made} | {"processor": "Epyc", "hash_seed": "0"}
+    return report_json.document(data, out, SURVEY, MADE) | {"created": RUN.created, "environment": environment}
+
+
+def _comparisons(measured: Measured) -> Iterator[tuple[str, str]]:
+    before = [StoredRun("before", RUN, measured)]
+    after = [StoredRun("after", replace(RUN, packages={"starlette": "1.4.0"}), later(measured))]
+    found = compare(merged(before), merged(after))
+    since = since_of("before", before, found, parsed(ALLOWED, "--fail"))
+    for width in WIDTHS:
+        yield f"compare-{width}.txt", _text(comparison.lines(found, since, width))
+    yield "compare.md", comparison.markdown(found, since)
+
+
+def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
+    speeds = dict.fromkeys((key for key, _ in keyed(measured)), 2000.0)
+    sides = (Process(dict(keyed(side)), speeds) for _ in range(8) for side in (measured, later(measured)))
+    pairs = [Pair(base, head) for base, head in zip(sides, sides, strict=True)]
+    allowed = parsed(ALLOWED, "--fail")
+    found = versus.Versus(("base against HEAD",), changes(pairs, 3, allowed, last=True), limited=True)
+    for width in WIDTHS:
+        yield f"versus-{width}.txt", _text(versus.terminal(found, width))
+    yield "versus.md", versus.markdown(found)
+
+
+def rewritten() -> str:
+    """Return the text of the file of results, as they are written today."""
+    found = (report_json.to_json(result, nodeid) for nodeid, result in stored())
+    lines = (json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in found)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def main() -> None:
+    """Write all renderings, and remove files of renderings that are gone."""
+    texts = {**dict(renderings()), RESULTS.name: rewritten()}
+    for file in FOLDER.iterdir():
+        if file.name not in texts:
+            file.unlink()
+    for name, text in texts.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
