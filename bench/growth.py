@@ -30,7 +30,7 @@ from versus import APPS, ARGUMENTS, CONDITIONS, LAYERS, apps, factory, rounds_of
 
 from pytest_mwbudget.comparison.comparing import compare
 from pytest_mwbudget.comparison.merging import StoredRun, merged
-from pytest_mwbudget.model.results import COUNTED
+from pytest_mwbudget.model.quantities import COUNTED
 from pytest_mwbudget.report.json import measured, run_of
 
 RUNS = 20

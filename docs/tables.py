@@ -22,11 +22,13 @@ sys.path.insert(0, str(ROOT))
 
 from pytest_mwbudget import plugin  # noqa: E402
 from pytest_mwbudget.messages import pages  # noqa: E402
+from pytest_mwbudget.model.quantities import TRAITS  # noqa: E402
 from pytest_mwbudget.report.advice import RULES  # noqa: E402
 
 ADVICE, MESSAGES, UNDECIDED = "advice.md", "reference/messages.md", "how-to/undecided.md"
 PAGES = tuple(
-    ROOT / "docs" / name for name in ("reference/options.md", "reference/json.md", ADVICE, MESSAGES, UNDECIDED)
+    ROOT / "docs" / name
+    for name in ("reference/options.md", "reference/json.md", "reference/counts.md", ADVICE, MESSAGES, UNDECIDED)
 )
 # The ids of reasons, the most frequent ones first.
 REASONS = (
@@ -92,6 +94,14 @@ def options() -> str:
 def settings() -> str:
     """Return the table of configuration keys."""
     return _table(("key", "meaning"), _recorded().settings)
+
+
+def quantities() -> str:
+    """Return the table of figures."""
+    rows = [
+        (name, traits.meaning, f"`{name}`" if traits.holders else "", traits.needs) for name, traits in TRAITS.items()
+    ]
+    return _table(("figure", "meaning", "budget", "needs"), rows)
 
 
 def keys() -> str:
@@ -195,6 +205,7 @@ BLOCKS = {
     "options": options,
     "settings": settings,
     "json": keys,
+    "quantities": quantities,
     "rules": rules,
     "advice": advice,
     "ids": ids,

@@ -27,20 +27,8 @@ from .errors import LayerNameError, tagged
 from .interpreter.foreign_tools import ForeignTools
 from .model.endpoint import PARTS, EndpointReport
 from .model.messages import FEWEST_MESSAGES
-from .model.results import (
-    COUNTED,
-    CountedQuantity,
-    Counts,
-    Frame,
-    Judged,
-    LayerReport,
-    Ledger,
-    Quantity,
-    RequestLine,
-    Result,
-    Verdict,
-    worst,
-)
+from .model.quantities import COUNTED, CountedQuantity, Quantity
+from .model.results import Counts, Frame, Judged, LayerReport, Ledger, RequestLine, Result, Verdict, worst
 from .model.stack import (
     ENDPOINT,
     HARNESS,

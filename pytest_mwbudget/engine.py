@@ -34,13 +34,8 @@ from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
 from .limits.judging import with_undecided
 from .model.estimate import Nanoseconds, Seconds
-from .model.results import (
-    COUNTED,
-    PROCESS_WIDE,
-    Measurement,
-    Profile,
-    Result,
-)
+from .model.quantities import COUNTED, PROCESS_WIDE
+from .model.results import Measurement, Profile, Result
 from .model.stack import EntryIndex
 from .timing.probes import Probes
 from .timing.run import Environment, Pace, Timed, Timing

@@ -20,8 +20,9 @@ from .errors import MwBudgetError, described, of_the_app
 from .load.run import require_loop
 from .load.server import require_server
 from .measure_command import FAILED, PASSED, add_end_of, files_of, header, output_apart
+from .model.quantities import RPS_SHARE
 from .model.remedies import TimeOption
-from .model.results import RPS_SHARE, Measurement
+from .model.results import Measurement
 from .report.json import document, to_json
 from .report.terminal import run
 from .report.text import printable

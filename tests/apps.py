@@ -22,7 +22,8 @@ from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.engine import measure as _measure
-from pytest_mwbudget.model.results import CountedQuantity, Measurement
+from pytest_mwbudget.model.quantities import CountedQuantity
+from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.session.gate import SCHEDULE
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule

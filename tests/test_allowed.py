@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mwbudget.comparison.allowed import COMPARED, EXAMPLE, parsed
+from pytest_mwbudget.comparison.allowed import EXAMPLE, LIMITABLE, parsed
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model.results import QUANTITIES
+from pytest_mwbudget.model.quantities import RECORDABLE
 
 
 def test_percentages_are_of_what_the_figure_was():
@@ -39,7 +39,7 @@ def test_what_the_user_wrote_is_kept():
     assert parsed("us:10 %,tasks:0", "--fail")["us"].said == "10 %"
 
 
-@pytest.mark.parametrize("quantity", [*QUANTITIES, "total_us"])
+@pytest.mark.parametrize("quantity", [*RECORDABLE, "total_us"])
 def test_every_quantity_that_can_have_a_budget_can_be_allowed_to_grow(quantity):
     assert list(parsed(f"{quantity}:0", "--fail")) == list(parsed(f"{quantity}:3%", "--fail")) == [quantity]
 
@@ -76,4 +76,4 @@ def test_errors_name_the_value_and_the_remedy(text, says):
 def test_an_unknown_quantity_names_all_of_them():
     with pytest.raises(SettingError) as caught:
         parsed("cost:3", "--fail")
-    assert all(quantity in str(caught.value) for quantity in COMPARED)
+    assert all(quantity in str(caught.value) for quantity in LIMITABLE)

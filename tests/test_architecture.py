@@ -29,13 +29,15 @@ def loaded_after(statement: str) -> set[str]:
     return set(in_a_fresh_interpreter(f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))").split())
 
 
-def test_the_plugin_imports_nothing_but_the_table_of_settings() -> None:
+def test_the_plugin_imports_nothing_but_the_tables_of_settings_and_quantities() -> None:
     loaded = loaded_after("import pytest_mwbudget.plugin")
     assert loaded.isdisjoint(HEAVY)
     assert {name for name in loaded if name.startswith("pytest_mwbudget")} == {
         "pytest_mwbudget",
         "pytest_mwbudget.config",
         "pytest_mwbudget.config.table",
+        "pytest_mwbudget.model",
+        "pytest_mwbudget.model.quantities",
         "pytest_mwbudget.plugin",
     }
 
@@ -51,6 +53,8 @@ def test_the_table_of_settings_imports_nothing_that_pytest_does_not() -> None:
         "pytest_mwbudget",
         "pytest_mwbudget.config",
         "pytest_mwbudget.config.table",
+        "pytest_mwbudget.model",
+        "pytest_mwbudget.model.quantities",
     }
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS
 from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.changes import BETWEEN_TWO_RUNS, Comparable, changes, comparable, differences
+from pytest_mwbudget.comparison.changes import Comparable, changes, comparable, differences
 from pytest_mwbudget.comparison.comparing import compare, offences, unjudged
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.merging import StoredRun, merged
 from pytest_mwbudget.model.changes import Change
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import COUNTED
 from pytest_mwbudget.model.results import (
-    COUNTED,
     Books,
     Count,
     Counts,
@@ -101,7 +102,7 @@ def test_a_time_is_slower_or_faster_only_when_the_whole_interval_says_so():
 
 def test_the_interval_contains_what_two_processes_differ_by():
     exact = Estimate(100.0, 100.0, 100.0)
-    limit = 100.0 / (1 - BETWEEN_TWO_RUNS)
+    limit = 100.0 / (1 - BETWEEN_RUNS)
     assert word(exact, Estimate(*[limit + 0.1] * 3)) == "slower"
     assert word(exact, Estimate(*[limit - 0.1] * 3)) == "same"
 

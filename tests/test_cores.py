@@ -25,7 +25,7 @@ from pytest_mwbudget.counting import backend as backend_module
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.counting.charger import NOBODY
 from pytest_mwbudget.counting.python_core import MAX_OWNERS, PythonCore
-from pytest_mwbudget.model.results import EXECUTED, PROCESS_WIDE
+from pytest_mwbudget.model.quantities import EXECUTED, PROCESS_WIDE
 
 try:
     from pytest_mwbudget.counting import _core

@@ -28,7 +28,8 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting import attribution
 from pytest_mwbudget.errors import MeasurementError, of_the_app
-from pytest_mwbudget.model.results import PROCESS_WIDE, Count, LoopName, Measurement
+from pytest_mwbudget.model.quantities import PROCESS_WIDE
+from pytest_mwbudget.model.results import Count, LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 

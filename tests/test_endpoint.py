@@ -32,7 +32,8 @@ from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.errors import LayerNameError
 from pytest_mwbudget.model.endpoint import VALIDATE
-from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Counts, Measurement
+from pytest_mwbudget.model.quantities import EXECUTED, CountedQuantity
+from pytest_mwbudget.model.results import Counts, Measurement
 from pytest_mwbudget.report.html import render as html_page
 from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render as markdown

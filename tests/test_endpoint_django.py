@@ -10,7 +10,8 @@ import pytest
 from pytest_mwbudget.asgi.frameworks.gates import Gate
 from pytest_mwbudget.asgi.opening import GATES
 from pytest_mwbudget.model.endpoint import ROUTING
-from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Measurement
+from pytest_mwbudget.model.quantities import EXECUTED, CountedQuantity
+from pytest_mwbudget.model.results import Measurement
 
 from .apps import measured, needs, stack_of
 from .conftest import needs as needs_package

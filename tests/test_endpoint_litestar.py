@@ -12,7 +12,8 @@ from pytest_mwbudget.asgi.frameworks.gates import Gate
 from pytest_mwbudget.asgi.opening import GATES
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.model.endpoint import HANDLER, RESPOND, SERIALIZE
-from pytest_mwbudget.model.results import EXECUTED, CountedQuantity, Measurement
+from pytest_mwbudget.model.quantities import EXECUTED, CountedQuantity
+from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.model.stack import owner_of, parts_of
 from pytest_mwbudget.timing.probes import Probes
 

@@ -36,16 +36,8 @@ from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.engine import Hosting, measure, measure_again, send_once
 from pytest_mwbudget.errors import EndlessError, MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import (
-    COUNTED,
-    PROCESS_WIDE,
-    CountedQuantity,
-    LayerReport,
-    Measurement,
-    Occupation,
-    Result,
-    Verdict,
-)
+from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE, CountedQuantity
+from pytest_mwbudget.model.results import LayerReport, Measurement, Occupation, Result, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, cpu_clock
 from pytest_mwbudget.timing.sampler import Sampler

@@ -31,7 +31,8 @@ from pytest_mwbudget.counting.rows import DIFFERS, same_number
 from pytest_mwbudget.interpreter.clocks import perf_counter_ns
 from pytest_mwbudget.interpreter.code_patching import PROBE_FILE
 from pytest_mwbudget.interpreter.monitoring import free_tool, tool_at_work
-from pytest_mwbudget.model.results import EXECUTED, Counts, LoopName, Verdict
+from pytest_mwbudget.model.quantities import EXECUTED
+from pytest_mwbudget.model.results import Counts, LoopName, Verdict
 from pytest_mwbudget.model.stack import HARNESS, Owner
 from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.terminal import failure

@@ -17,9 +17,9 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import HistoryRun, Past, history_run, over_time
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import COUNTED, Count, Result
+from pytest_mwbudget.model.results import Count, Result
 from pytest_mwbudget.model.runs import Commit, Provenance
-from pytest_mwbudget.report.charts import COLUMNS, charts
+from pytest_mwbudget.report.charts import charts
 from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render
 from pytest_mwbudget.report.json import document, to_json
@@ -234,7 +234,3 @@ def test_a_history_that_cannot_be_drawn_is_an_error(
     Path("mw.json").write_text(json.dumps(document([])), encoding="utf-8")
     assert main(["render", "mw.json", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
-
-
-def test_every_count_can_be_drawn():
-    assert set(COUNTED) <= set(COLUMNS)

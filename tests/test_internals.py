@@ -25,7 +25,7 @@ from pytest_mwbudget.errors import MeasurementError
 from pytest_mwbudget.interpreter import internals
 from pytest_mwbudget.interpreter.code_patching import detour, patched_code
 from pytest_mwbudget.interpreter.foreign_tools import suspended
-from pytest_mwbudget.model.results import PROCESS_WIDE
+from pytest_mwbudget.model.quantities import PROCESS_WIDE
 
 from .apps import Noop, hello, measured, stack_of
 

@@ -20,8 +20,9 @@ from pytest_mwbudget.limits.merging import merged
 from pytest_mwbudget.limits.sections import Surroundings, chosen
 from pytest_mwbudget.limits.updating import Measured, Rules, rounded_up, unused_places, updated
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import COUNTED, RECORDABLE, Quantity
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import COUNTED, QUANTITIES, Count, Counts, Quantity, Verdict
+from pytest_mwbudget.model.results import Count, Counts, Verdict
 from pytest_mwbudget.model.saves import Saves
 
 from .test_report_json import RESULT
@@ -618,7 +619,7 @@ def test_two_changes_of_one_limit_give_the_higher_one() -> None:
 
 
 def test_every_quantity_can_be_recorded() -> None:
-    limits = {place(quantity=q, processor="" if q in COUNTED else CPU): Limit(3) for q in QUANTITIES}
+    limits = {place(quantity=q, processor="" if q in COUNTED else CPU): Limit(3) for q in RECORDABLE}
     assert parsed(text_of(LimitsFile(limits)), "'f'") == LimitsFile(limits)
     assert room_us(100) == 30
     assert room_us(1) == 5

@@ -35,7 +35,7 @@ import pytest_mwbudget.session.remembered_speed
 import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.counting.backend import Backend, PythonCore
-from pytest_mwbudget.model.results import PROCESS_WIDE, QUANTITIES
+from pytest_mwbudget.model.quantities import PROCESS_WIDE, RECORDABLE
 
 from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, needs
 from .test_report_github import read
@@ -997,13 +997,13 @@ def test_the_configuration_can_have_a_budget_for_holding_the_event_loop(shop: py
 
 
 def test_every_quantity_can_be_given_in_the_configuration_and_the_marker_wins(shop: pytest.Pytester) -> None:
-    configured = "".join(f"mw_budget_{quantity} = 7\n" for quantity in QUANTITIES)
+    configured = "".join(f"mw_budget_{quantity} = 7\n" for quantity in RECORDABLE)
     shop.makeini(f"[pytest]\n{configured}mw_budget_layers =\n    Spin = us: 8, tasks: 0\n    Other = 9\n")
     shop.makepyfile(
         marked(
             "tasks=3, layers={'Spin': {'tasks': 2}}",
             f"""budgets = mw_budget.settings.budgets
-    assert budgets.default == {dict.fromkeys(QUANTITIES, 7) | {"tasks": 3}}
+    assert budgets.default == {dict.fromkeys(RECORDABLE, 7) | {"tasks": 3}}
     assert budgets.layers == {{'Spin': {{'us': 8, 'tasks': 2}}, 'Other': {{'us': 9}}}}""",
         )
     )

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import PROCESS_WIDE, Books, Effort, Judged, LayerReport, Result
+from pytest_mwbudget.model.quantities import PROCESS_WIDE
+from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.html import _template, render

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import COUNTED, EXECUTED, PROCESS_WIDE
 from pytest_mwbudget.model.results import (
-    COUNTED,
-    EXECUTED,
-    PROCESS_WIDE,
     Books,
     Count,
     Counts,

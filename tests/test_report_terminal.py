@@ -18,13 +18,11 @@ from pytest_mwbudget.config.budgets import Bounds, assign
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import merge
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import COUNTED, EXECUTED, CountedQuantity, Quantity
 from pytest_mwbudget.model.remedies import BudgetPlace
 from pytest_mwbudget.model.results import (
-    COUNTED,
-    EXECUTED,
     Books,
     Count,
-    CountedQuantity,
     Counts,
     Effort,
     HotFunction,
@@ -33,7 +31,6 @@ from pytest_mwbudget.model.results import (
     Ledger,
     Occupation,
     Profile,
-    Quantity,
     Recorded,
     RecordedLimit,
     RequestLine,

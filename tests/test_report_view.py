@@ -13,18 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import (
-    COUNTED,
-    Books,
-    Count,
-    Judged,
-    LayerReport,
-    Occupation,
-    Quantity,
-    RequestLine,
-    Result,
-    worst,
-)
+from pytest_mwbudget.model.quantities import COUNTED, Quantity
+from pytest_mwbudget.model.results import Books, Count, Judged, LayerReport, Occupation, RequestLine, Result, worst
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.github import annotation
 from pytest_mwbudget.report.html import render as html

@@ -20,13 +20,14 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged
 from pytest_mwbudget.model.load import LayerLoad, Load
 from pytest_mwbudget.model.messages import Messages, PerMessage
-from pytest_mwbudget.model.results import FIGURES, Count, LayerReport, Result
+from pytest_mwbudget.model.quantities import COMPARED
+from pytest_mwbudget.model.results import Count, LayerReport, Result
 from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.tails import Tails
 from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.changes import of_rows, told
-from pytest_mwbudget.report.charts import COLUMNS, charts
+from pytest_mwbudget.report.charts import charts
 from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render as html
 from pytest_mwbudget.report.json import document, from_json, to_json
@@ -110,7 +111,7 @@ def test_a_row_has_every_figure_of_its_layer() -> None:
     )
     row = next(row for row in loaded(report).rows() if row.name == "Auth")
     total = next(row for row in loaded(report).rows() if row.name == "(total)")
-    assert {*row.estimates, *row.counted, *total.estimates} == {*FIGURES}
+    assert {*row.estimates, *row.counted, *total.estimates} == {*COMPARED}
     assert row.estimates["us_per_message"] == about(3.0)
     assert total.estimates["rps"] == about(5000.0)
 
@@ -264,7 +265,6 @@ def test_charts_draw_what_is_known_under_load_and_parts_that_changed() -> None:
         assert found is not None
         return {(one["row"], one["quantity"]) for one in found["charts"]}
 
-    assert {*FIGURES} <= COLUMNS.keys()
     first = replace(loaded(share(0.05)), endpoint=EndpointReport((part("serialize"),)))
     second = replace(first, endpoint=EndpointReport((part("serialize", 90.0),)))
     assert {("(total)", "requests/s"), ("(total)", "p99 ms"), ("Auth", "share of requests/s")} <= drawn(first, first)

@@ -11,7 +11,9 @@ import pytest_mwbudget.config.checks
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model.results import BUDGETED, COUNTED, RPS_SHARE, TAILS
+from pytest_mwbudget.model.quantities import COUNTED, RPS_SHARE, TAILS, budgeted
+
+BUDGETED = tuple(one for one in budgeted("layer") if one != RPS_SHARE)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import Settings, merge
 from pytest_mwbudget.config.table import INI, LISTS, MARKER, OPTION, SETTINGS, SWITCH, Setting
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model.results import QUANTITIES
+from pytest_mwbudget.model.quantities import RECORDABLE
 
 from .apps import LEAN, Scheduled
 
@@ -122,7 +122,7 @@ def test_every_setting_is_refused_in_the_places_that_it_does_not_name(pytester: 
 
 
 def test_every_quantity_is_in_the_table() -> None:
-    assert tuple(name for name in SETTINGS if name in QUANTITIES) == QUANTITIES
+    assert tuple(name for name in SETTINGS if name in RECORDABLE) == RECORDABLE
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)

@@ -25,7 +25,8 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.charger import NOBODY
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.counting.unseen import busier, unseen_work
-from pytest_mwbudget.model.results import PROCESS_WIDE, LoopName
+from pytest_mwbudget.model.quantities import PROCESS_WIDE
+from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
 from pytest_mwbudget.timing.run import Environment
 

@@ -22,12 +22,14 @@ from pytest_mwbudget.analysis.witness import (
 )
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged, Verdict
-from pytest_mwbudget.model.results import BUDGETED, COUNTED, TAILS, Count, Counts, LayerReport, Quantity
+from pytest_mwbudget.model.quantities import COUNTED, RPS_SHARE, TAILS, Quantity, budgeted
+from pytest_mwbudget.model.results import Count, Counts, LayerReport
 from pytest_mwbudget.model.stack import Layer, RowIndex
 
 # A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
 
+BUDGETED = tuple(one for one in budgeted("layer") if one != RPS_SHARE)
 TIMES: tuple[Quantity, ...] = tuple(quantity for quantity in BUDGETED if quantity not in COUNTED)
 OF_REQUESTS: tuple[Quantity, ...] = ("us_per_message", *TAILS)
 NONE = Count(0, 0, 0)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ..model.estimate import Estimate, Microseconds
 from ..model.messages import Messages
-from ..model.results import Judged, LayerReport, Occupation, Quantity
+from ..model.quantities import TRAITS, Quantity
+from ..model.results import Judged, LayerReport, Occupation
 from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
 
@@ -17,8 +18,6 @@ PRECISE_US, PRECISE_SHARE = 0.15, 0.03
 WAIT_SHARE, WAIT_US = 0.25, 5.0
 # Holding the event loop without working, for this long and this share of the time, is blocking.
 BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
-# Quantities of messages, which do not pass every layer.
-BY_MESSAGE: frozenset[Quantity] = frozenset(("us_per_message",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,12 @@ class Row:
 
     def estimate_of(self, quantity: Quantity) -> Estimate | None:
         """Return the typical time that a budget of a quantity is about; None for a percentile."""
-        if quantity == "us":
+        source = TRAITS[quantity].source
+        if source == "split":
             return self.us
-        if quantity == "us_per_message":
+        if source == "messages":
             return self.messages.us_per_message if self.messages else None
-        return self.occupation.busy if self.occupation and quantity == "busy_us" else None
+        return self.occupation.busy if self.occupation and source == "occupation" else None
 
     def report(self, judged: Mapping[Quantity, Judged]) -> LayerReport:
         """Return what the user sees of this row, without counts. A time without an interval is not shown."""
@@ -103,8 +103,11 @@ def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
 
 
 def _without_messages(row: Row) -> Row:
-    kept = row.bounded.by_name
-    bounds = {quantity: most for quantity, most in row.bounded.bounds.items() if quantity not in BY_MESSAGE - kept}
+    bounds = {
+        quantity: most
+        for quantity, most in row.bounded.bounds.items()
+        if TRAITS[quantity].source != "messages" or quantity in row.bounded.by_name
+    }
     return replace(row, bounded=replace(row.bounded, bounds=bounds))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..model.estimate import Estimate, Microseconds
-from ..model.results import TAILS, Quantity
+from ..model.quantities import TAILS, Quantity
 from ..model.stack import EntryIndex
 from ..model.tails import Tails
 from .calibration import US_PER_NS

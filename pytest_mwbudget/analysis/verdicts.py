@@ -10,8 +10,9 @@ from typing import TypeAlias
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.messages import FEWEST_MESSAGES
+from ..model.quantities import TRAITS, Quantity
 from ..model.remedies import MAX_TIME, TimeOption
-from ..model.results import TAILS, Effort, Frame, Judged, Quantity, Range, Verdict
+from ..model.results import Effort, Frame, Judged, Range, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, is_narrow, rows_of, told_by
@@ -289,7 +290,7 @@ class _Judging:
     def row(self, row: Row, quantity: Quantity) -> Judged:
         """Judge a budget of a layer."""
         us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
-        if quantity in TAILS and row.us is not None:
+        if TRAITS[quantity].source == "tails" and row.us is not None:
             return self._percentile(row, quantity, bound)
         if us is None:
             judgement = self._without_time(row, quantity, bound)
@@ -298,7 +299,7 @@ class _Judging:
         return self._advised(judgement, us, bound, row.slowdown, row.waited_us, row.method_us, grows=row.grows)
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
-        together, by_message = row.bounded.together, quantity == "us_per_message"
+        together, by_message = row.bounded.together, TRAITS[quantity].source == "messages"
         limit_us = self.found.message_limit_us if by_message else self.found.detection_limit_us
         judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us, grows=row.grows)
         shared = together.bounds.get(quantity) if together else None
@@ -309,17 +310,18 @@ class _Judging:
 
     def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
-        if quantity == "busy_us" and self.found.in_threads:
+        source = TRAITS[quantity].source
+        if source == "occupation" and self.found.in_threads:
             unknown = "layers of this app run in threads, so how long it holds the event loop is not known"
             return Judgement("undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
-        if row.layer.merged_with is None and quantity == "us_per_message":
+        if row.layer.merged_with is None and source == "messages":
             few = (
                 f"fewer than {FEWEST_MESSAGES} messages pass it in each direction; measure a request with a longer"
-                f" stream or body, or remove this budget with layers={{{row.layer.name!r}: {{'us_per_message': None}}}}"
+                f" stream or body, or remove this budget with layers={{{row.layer.name!r}: {{{quantity!r}: None}}}}"
             )
             return Judgement("undecided", tagged(few, "few-messages"))
         if row.layer.merged_with is None:
-            told = "how long it holds the event loop" if quantity == "busy_us" else "its time"
+            told = "how long it holds the event loop" if source == "occupation" else "its time"
             return Judgement(
                 "undecided",
                 tagged(
@@ -329,7 +331,7 @@ class _Judging:
             )
         together = told_by(row, self.rows)
         us = together.estimate_of(quantity) if together else None
-        if quantity in TAILS and together is not None and together.entry is not None:
+        if source == "tails" and together is not None and together.entry is not None:
             us = percentile(self.found, together.entry, quantity)
         kept = us is not None and together is not None and us.high + _growth_us(together) <= bound
         return Judgement("pass") if kept else _merged(row.layer)

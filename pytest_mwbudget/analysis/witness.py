@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ..errors import tagged
 from ..model.estimate import Estimate
-from ..model.results import COUNTED, Counts, LayerReport, Quantity
+from ..model.quantities import COUNTED, TRAITS, Quantity
+from ..model.results import Counts, LayerReport
 from .estimates import SHARED_SHARE
 from .verdicts import fails_above
 
@@ -14,8 +15,6 @@ from .verdicts import fails_above
 WITNESS_US, WITNESS_SHARE = 3.0, SHARED_SHARE
 # To create an object takes at least this long. Fewer objects than in OBJECTS_US are not looked at.
 OBJECT_US, OBJECTS_US = 0.01, 2.0
-# The quantities of which a saving is the whole.
-WHOLE: frozenset[Quantity] = frozenset(("us", "busy_us"))
 
 
 def in_doubt(report: LayerReport, counts: Counts | None) -> bool:
@@ -54,7 +53,8 @@ def judged_by_both(report: LayerReport, saved: Estimate) -> LayerReport:
 
 def overruled(quantity: Quantity, bound: float, saved: Estimate) -> bool:
     """Return whether a saving that contradicts the row takes a failure back."""
-    return quantity not in WHOLE or saved.low <= bound
+    whole = TRAITS[quantity].source in ("split", "occupation")
+    return not whole or saved.low <= bound
 
 
 def contradicts(saved: Estimate, own: Estimate) -> bool:

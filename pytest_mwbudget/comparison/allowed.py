@@ -10,12 +10,11 @@ from typing import Literal, TypeAlias
 
 from ..config.checks import count, size
 from ..errors import SettingError, near_miss
-from ..model.results import QUANTITIES, Quantity
+from ..model.quantities import COUNTED, RECORDABLE, TRAITS, Quantity
 
 # `total_us` is the time of the whole request, the other quantities are those of a layer.
 Compared: TypeAlias = Quantity | Literal["total_us"]
-COMPARED: tuple[Compared, ...] = (*QUANTITIES, "total_us")
-TIMES: tuple[Compared, ...] = ("us", "busy_us", "us_per_message", "total_us")
+LIMITABLE: tuple[Compared, ...] = (*RECORDABLE, "total_us")
 EXAMPLE = "us:10%,bytecodes:0"
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|μs|ms)?", re.IGNORECASE)
@@ -58,13 +57,13 @@ def parsed(text: str, where: str) -> Allowed:
         if not (name and colon and said):
             raise SettingError(
                 f"{where} has the part {part.strip()!r}; write QUANTITY:GROWTH, several of them separated by commas,"
-                f" for example {EXAMPLE}. The quantities are: {', '.join(COMPARED)}"
+                f" for example {EXAMPLE}. The quantities are: {', '.join(LIMITABLE)}"
             )
-        quantity = next((one for one in COMPARED if one == name), None)
+        quantity = next((one for one in LIMITABLE if one == name), None)
         if quantity is None:
             raise SettingError(
-                f"{where} has the quantity {name!r}.{near_miss(name, COMPARED)} The quantities are:"
-                f" {', '.join(COMPARED)}"
+                f"{where} has the quantity {name!r}.{near_miss(name, LIMITABLE)} The quantities are:"
+                f" {', '.join(LIMITABLE)}"
             )
         if quantity in found:
             raise SettingError(f"{where} has {name} twice; give each quantity once, for example {EXAMPLE}")
@@ -76,17 +75,18 @@ def _growth(quantity: Compared, said: str, where: str) -> Growth:
     percent = _PERCENT.fullmatch(said)
     if percent is not None:
         return Growth(said, percent=_finite(percent[1], said, where))
-    if quantity in TIMES:
+    if quantity not in COUNTED:
         time = _TIME.fullmatch(said)
         if time is None:
             raise SettingError(
                 f"{where} is {said!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
             )
         return Growth(said, amount=_finite(time[1], said, where) * (1000 if (time[2] or "").lower() == "ms" else 1))
+    sized = TRAITS[quantity].format == "size"
     try:
-        return Growth(said, amount=size(said, where) if quantity == "bytes" else count(said, where))
+        return Growth(said, amount=size(said, where) if sized else count(said, where))
     except SettingError:
-        example = "10% or 1 KiB" if quantity == "bytes" else "10% or 0"
+        example = "10% or 1 KiB" if sized else "10% or 0"
         raise SettingError(
             f"{where} is {said!r}; give a percentage or a whole number, 0 or more, for example {example}"
         ) from None

@@ -10,15 +10,13 @@ from ..analysis.slowdown import APPS_SLOWED, STEADY
 from ..analysis.verdicts import BETWEEN_RUNS
 from ..model.changes import Change, ChangeWord
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.results import COUNTED, FIGURES, QUANTITIES, RPS_SHARE, TAILS, UNDER_LOAD
+from ..model.quantities import COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD, Traits
 from ..model.runs import Run
 from .figures import RequestFigures, RowFigures, is_part
 
-# Two processes read the same row by up to this share differently, beyond their intervals. A request that hands work to
-# threads differs more, and also in counts: with the moment at which a thread answers (docs/decisions/0029).
-BETWEEN_TWO_RUNS, BETWEEN_THREADED_RUNS, BETWEEN_THREADED_COUNTS = BETWEEN_RUNS, 3 * BETWEEN_RUNS, 0.02
-# What figures under load, and percentiles, differ by from run to run beyond their intervals.
-BETWEEN_LOADS, BETWEEN_TAILS = 3 * BETWEEN_RUNS, 3 * BETWEEN_RUNS
+# Two processes read the same row by up to BETWEEN_RUNS differently, beyond their intervals. A request that hands work
+# to threads differs more, and also in counts: with the moment at which a thread answers (docs/decisions/0029).
+BETWEEN_THREADED, BETWEEN_THREADED_COUNTS = 3.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def changes(before: RequestFigures, after: RequestFigures, limits: Comparable) -
     """
     rows = (*after.rows, *(name for name in before.rows if name not in after.rows))
     rows = tuple(row for row in rows if not is_part(row) or (before.opened and after.opened))
-    found = (change_of(row, quantity, before, after, limits) for row in rows for quantity in FIGURES)
+    found = (change_of(row, quantity, before, after, limits) for row in rows for quantity in COMPARED)
     return tuple(change for change in found if change is not None)
 
 
@@ -125,7 +123,7 @@ class _Pair:
         before, after = (row.figures.get(self.quantity) if row else None for row in (self.earlier, self.later))
         if before is None and after is None:
             return None
-        if self.quantity not in QUANTITIES and not all(one and one.bounded for one in (before, after)):
+        if self.quantity not in RECORDABLE and not all(one and one.bounded for one in (before, after)):
             return None
         if self.earlier is None:
             return self._said("new", before, after)
@@ -136,10 +134,10 @@ class _Pair:
             return self._said("not measured", before, after, reason)
         if not (before.bounded and after.bounded):
             return self._said("not measured", before, after, "there were too few requests for an interval")
-        why_not = self.why_not or (None if self._counted else self._incomparable_time(self.earlier, self.later))
+        why_not = self.why_not or (None if self._traits.counted else self._incomparable_time(self.earlier, self.later))
         if why_not is not None:
             return self._said("not comparable", before, after, why_not)
-        change = self._change_of_count(before, after) if self._counted else self._change_of_time(before, after)
+        change = self._change_of_count(before, after) if self._traits.counted else self._change_of_time(before, after)
         return Change(self.name, self.quantity, self._word(before, change), before, after, change)
 
     def _said(
@@ -148,8 +146,8 @@ class _Pair:
         return Change(self.name, self.quantity, word, before, after, None, reason)
 
     @property
-    def _counted(self) -> bool:
-        return self.quantity in COUNTED
+    def _traits(self) -> Traits:
+        return TRAITS[self.quantity]
 
     def _incomparable_time(self, earlier: RowFigures, later: RowFigures) -> str | None:
         """Say why the times of a row cannot be compared, although both runs measured it on the same machine."""
@@ -173,33 +171,29 @@ class _Pair:
     def _at_best(self, found: Estimate, slowed: float) -> Estimate:
         """Return a figure with the interval that it may have where the machine is at its best."""
         factor = slowed**APPS_SLOWED
-        if self.quantity == RPS_SHARE:  # bursts with the layer and past it are slowed down alike
+        if self._traits.format == "share":  # bursts with the layer and past it are slowed down alike
             return found
-        if self.quantity == "rps":
+        if self._traits.format == "rate":
             return Estimate(found.estimate, found.low, max(found.high, found.high * factor))
         return Estimate(found.estimate, min(found.low, found.low / factor), found.high)
 
     @property
     def _between(self) -> float:
         """The share by which two processes read the figure differently."""
-        if self.quantity in UNDER_LOAD:
-            return BETWEEN_LOADS
-        if self.quantity in TAILS:
-            return BETWEEN_TAILS
-        return BETWEEN_THREADED_RUNS if self.threaded else BETWEEN_TWO_RUNS
+        return BETWEEN_RUNS * max(self._traits.between, BETWEEN_THREADED if self.threaded else 1.0)
 
     @property
     def _words(self) -> tuple[ChangeWord, ChangeWord]:
         """The words for a rise and for a fall."""
-        if self._counted:
+        if self._traits.counted:
             return "more", "fewer"
-        return ("faster", "slower") if self.quantity == "rps" else ("slower", "faster")
+        return ("faster", "slower") if self._traits.format == "rate" else ("slower", "faster")
 
     def _word(self, before: Estimate, change: Estimate) -> ChangeWord:
         if change.low > 0 or change.high < 0:
             return self._words[change.high < 0]
         wide_us = max(0.0 if self.quantity in UNDER_LOAD else WIDE_US, WIDE_SHARE * before.estimate)
-        return "same" if self._counted or max(-change.low, change.high) <= wide_us else "unclear"
+        return "same" if self._traits.counted or max(-change.low, change.high) <= wide_us else "unclear"
 
 
 def differences(before: Run, after: Run) -> Iterator[str]:

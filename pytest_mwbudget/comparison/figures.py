@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ..model.estimate import Estimate
 from ..model.load import Load
-from ..model.results import RPS_SHARE, LayerReport, Result, ResultRow
+from ..model.quantities import RPS_SHARE
+from ..model.results import LayerReport, Result, ResultRow
 from ..model.stack import ENDPOINT, TOTAL
 
 

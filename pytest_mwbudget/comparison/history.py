@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ..model.changes import Change
 from ..model.estimate import Estimate
+from ..model.quantities import COMPARED
 from ..model.request_keys import RequestKey, keyed
-from ..model.results import FIGURES, Result
+from ..model.results import Result
 from ..model.runs import Run
 from .changes import Comparable, change_of, comparable, other_load
 from .figures import RequestFigures, figures_of
@@ -85,7 +86,7 @@ def _past(latest: HistoryRequest, now: Run, history: Sequence[HistoryRun]) -> Pa
             limits = comparable(one.run, now, request.loop, latest.loop)
             if request.key == latest.key and limits.counts is None:
                 moments.append((one.run, request.figures, limits))
-    series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in FIGURES)
+    series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in COMPARED)
     return Past(
         tuple(run for run, _, _ in moments),
         tuple(one for one in series if any(point is not None for point in one.points)),

@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from ..analysis.intervals import spend
 from ..analysis.paired import paired
 from ..model.estimate import Estimate, Microseconds, independent_sum
+from ..model.quantities import COUNTED, RECORDABLE, TRAITS, CountedQuantity
 from ..model.request_keys import RequestKey
-from ..model.results import COUNTED, Count, CountedQuantity, Counts, Method, Quantity, Result, Verdict
+from ..model.results import Count, Counts, Method, Result, Verdict
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
-from .allowed import TIMES, Allowed, Compared
+from .allowed import Allowed, Compared
 
 Word: TypeAlias = Literal["more", "less", "same", "undecided", "new", "gone"]
 
@@ -28,7 +29,7 @@ NARROW_SHARE = 0.05
 # change that is the same in each pair needs fewer.
 ENOUGH_PAIRS = 8
 # The times of a layer that are compared on request.
-FURTHER_TIMES: tuple[Quantity, ...] = ("busy_us", "us_per_message")
+FURTHER_TIMES = tuple(one for one in RECORDABLE if one not in ("us", *COUNTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Change:
     @property
     def timed(self) -> bool:
         """Whether the quantity is a time."""
-        return self.quantity in TIMES
+        return self.quantity not in COUNTED
 
     @property
     def tolerance(self) -> float:
@@ -249,7 +250,7 @@ def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Comp
         for quantity in FURTHER_TIMES:
             further = row.estimates.get(quantity) if quantity in allowed else None
             if further is not None and _is_known(further):
-                method = row.report.method if row.report and quantity == "busy_us" else "split"
+                method = row.report.method if row.report and TRAITS[quantity].source == "occupation" else "split"
                 yield row.name, quantity, further, method
 
 

@@ -9,7 +9,8 @@ from typing import TypeAlias, TypeVar
 from ..errors import LayerNameError, near_miss
 from ..model.endpoint import PARTS
 from ..model.estimate import Microseconds
-from ..model.results import COUNTED, FRAMES, Frame, Quantity
+from ..model.quantities import COUNTED, Quantity
+from ..model.results import FRAMES, Frame
 from ..model.stack import Layer
 
 Bound = TypeVar("Bound", float, float | None)

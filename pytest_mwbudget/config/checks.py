@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import BUDGETED_OF_LAYERS, BUDGETED_OF_PARTS, QUANTITIES, LoopName, Quantity
+from ..model.quantities import RECORDABLE, Quantity, budgeted
+from ..model.results import LoopName
 from .budgets import LayerBounds
 from .table import SETTINGS
 
@@ -166,7 +167,7 @@ def loop_name(value: object, where: str) -> LoopName:
 
 
 def layer_budgets(
-    value: object, where: str, quantities: Sequence[Quantity] = BUDGETED_OF_LAYERS
+    value: object, where: str, quantities: Sequence[Quantity] = budgeted("layer")
 ) -> dict[str, LayerBounds]:
     """Check budgets of these quantities by layer name, from a mapping or from lines.
 
@@ -192,9 +193,9 @@ def layer_budgets(
 def part_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     """Check budgets by part of the endpoint, in the forms of `layer_budgets`."""
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return layer_budgets(value, where, BUDGETED_OF_PARTS)
+        return layer_budgets(value, where, budgeted("part"))
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where, BUDGETED_OF_PARTS, "part") for line in value)
+        return dict(_line(line, where, budgeted("part"), "part") for line in value)
     raise SettingError(
         f"{where} is {value!r}; give a mapping of parts of the endpoint to microseconds or to budgets, for example"
         f" endpoint={{'serialize': 200, 'myapp.db:get_db': {{'us': 80, 'threads': 0}}}}"
@@ -245,10 +246,10 @@ def methods(value: object, where: str) -> tuple[str, ...]:
 
 def quantities(value: object, where: str) -> tuple[Quantity, ...]:
     """Check the names of quantities, separated by commas or spaces."""
-    found = dict.fromkeys(choice(QUANTITIES, name, where) for name in _words(value))
+    found = dict.fromkeys(choice(RECORDABLE, name, where) for name in _words(value))
     if not found:
-        raise SettingError(f"{where} names no quantity. The quantities are: {', '.join(QUANTITIES)}")
-    return tuple(quantity for quantity in QUANTITIES if quantity in found)
+        raise SettingError(f"{where} names no quantity. The quantities are: {', '.join(RECORDABLE)}")
+    return tuple(quantity for quantity in RECORDABLE if quantity in found)
 
 
 def modes(value: object, where: str) -> frozenset[str]:

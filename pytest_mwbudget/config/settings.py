@@ -12,9 +12,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Seconds
+from ..model.quantities import UNDER_LOAD, Quantity, budgeted
 from ..model.remedies import MAX_TIME, BudgetPlace, TimeOption
-from ..model.results import BUDGETED, BUDGETED_OF_LAYERS, FRAMES, RPS_SHARE, LoopName, Result
-from .budgets import Budgets, LayerBounds
+from ..model.results import FRAMES, LoopName, Result
+from .budgets import Bound, Budgets, LayerBounds
 from .checks import check
 from .table import MARKER, SETTINGS
 
@@ -137,16 +138,22 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     layers, parts = (_merged_layers(key, said.get(key, ())) for key in ("layers", "endpoint"))
     closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
     of_frames = [f"{frame}_us" for frame in FRAMES]
-    used = [key for key in (*BUDGETED_OF_LAYERS, *of_frames, *_FIELDS.values()) if key in closest]
+    used = [key for key in (*budgeted("layer"), *of_frames, *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
     frames = {key: checked[key] for key in of_frames if key in checked}
-    shares = {name: {RPS_SHARE: of[RPS_SHARE]} for name, of in layers.items() if RPS_SHARE in of}
-    others = {name: {key: most for key, most in of.items() if key != RPS_SHARE} for name, of in layers.items()}
+    bounds = {key: checked[key] for key in budgeted("layer") if key in checked}
+    shares = {name: kept for name, of_layer in layers.items() if (kept := _known(of_layer, under_load=True))}
+    others = {name: _known(of_layer, under_load=False) for name, of_layer in layers.items()}
     return Settings(
-        Budgets({key: checked[key] for key in BUDGETED if key in checked}, others, **frames, endpoint=parts),
-        load_budgets=Budgets({key: checked[key] for key in (RPS_SHARE,) if key in checked}, shares),
+        Budgets(_known(bounds, under_load=False), others, **frames, endpoint=parts),
+        load_budgets=Budgets(_known(bounds, under_load=True), shares),
         **{name: checked[key] for name, key in _FIELDS.items() if key in checked},
     )
+
+
+def _known(bounds: Mapping[Quantity, Bound], *, under_load: bool) -> dict[Quantity, Bound]:
+    """Return the bounds of quantities that are known only under load, or of the others."""
+    return {quantity: most for quantity, most in bounds.items() if (quantity in UNDER_LOAD) == under_load}
 
 
 def _merged_layers(key: str, said: Iterable[tuple[Any, str]]) -> dict[str, LayerBounds]:

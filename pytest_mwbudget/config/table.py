@@ -1,13 +1,15 @@
 """The table of settings, the source of marker, command line, configuration, help, checks and reference pages.
 
-To add a setting, add its entry here and a field to `settings.Settings`. A new kind of value also needs a check in
-`checks.KINDS`. pytest imports this module in every run, so `Setting` is a plain class: creating a NamedTuple
-takes 0.3 ms, a dataclass longer.
+To add a setting, add its entry here and a field to `settings.Settings`. Budgets of quantities come from
+`model.quantities`. A new kind of value also needs a check in `checks.KINDS`. pytest imports this module in every run,
+so `Setting` is a plain class: creating a NamedTuple takes 0.3 ms, a dataclass longer.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from ..model.quantities import TRAITS
 
 MARKER, OPTION, INI = "marker", "option", "ini"
 # Kinds that the configuration takes as lines.
@@ -51,29 +53,16 @@ class Setting:
         return self.text if self.default is None else f"{self.text} (default: {self.default})"
 
 
-_LAYER = "budget for every middleware layer, per request:"
+def _budgets(*, under_load: bool) -> tuple[Setting, ...]:
+    """Return the budgets of quantities."""
+    chosen = (one for one in TRAITS.values() if one.holders and (one.source == "load") == under_load)
+    return tuple(Setting(one.name, one.value, IN_A_TEST, one.budget) for one in chosen)
+
+
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} self time"),
-        Setting("busy_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} the part of its self time that holds the event loop"),
-        Setting(
-            "us_per_message",
-            "MICROSECONDS",
-            IN_A_TEST,
-            "budget for every middleware layer, per message of a stream: self time",
-        ),
-        Setting("p95_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 95th percentile of its self time"),
-        Setting("p99_us", "MICROSECONDS", IN_A_TEST, f"{_LAYER} 99th percentile of its self time"),
-        Setting("objects", "COUNT", IN_A_TEST, f"{_LAYER} Python objects created"),
-        Setting("allocations", "COUNT", IN_A_TEST, f"{_LAYER} calls of Python's memory allocators"),
-        Setting("bytes", "SIZE", IN_A_TEST, f"{_LAYER} bytes requested from Python's allocators, for example 16 KiB"),
-        Setting("tasks", "COUNT", IN_A_TEST, f"{_LAYER} tasks spawned"),
-        Setting("threads", "COUNT", IN_A_TEST, f"{_LAYER} calls handed to worker threads"),
-        Setting("retained", "COUNT", IN_A_TEST, f"{_LAYER} objects still alive afterwards"),
-        Setting("bytecodes", "COUNT", IN_A_TEST, f"{_LAYER} bytecode instructions executed"),
-        Setting("calls", "COUNT", IN_A_TEST, f"{_LAYER} calls made, of Python and C functions"),
-        Setting("py_calls", "COUNT", IN_A_TEST, f"{_LAYER} Python functions entered"),
+        *_budgets(under_load=False),
         Setting("layers", "LINES", IN_A_TEST, "budgets for layers, one a line: NAME = 80, or NAME = us: 80, tasks: 0"),
         Setting("total_us", "MICROSECONDS", IN_A_TEST, "budget for the whole request, endpoint included"),
         Setting("outside_us", "MICROSECONDS", IN_A_TEST, "budget for the row (outside), per request"),
@@ -84,14 +73,7 @@ SETTINGS = {
             IN_A_TEST,
             "budgets for parts of the endpoint, one a line: serialize = 200, or myapp.db:get_db = us: 80, threads: 0",
         ),
-        Setting(
-            "rps_share",
-            "SHARE",
-            IN_A_TEST,
-            "budget for every middleware layer under load: the share of the requests per second that it costs, for"
-            " example 5%",
-        ),
-        Setting("p99_ms", "MILLISECONDS", IN_A_TEST, "budget for the whole app under load: 99th percentile of latency"),
+        *_budgets(under_load=True),
         Setting("expect_status", "STATUS", IN_A_TEST, "status that the response must have; unless set, any below 400"),
         Setting(
             "repeat",

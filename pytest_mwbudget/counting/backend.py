@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import MeasurementError
 from ..interpreter.internals import self_check
-from ..model.results import EXECUTED, PROCESS_WIDE
+from ..model.quantities import EXECUTED, PROCESS_WIDE
 from ..model.stack import Owner
 from .events import why_no_executed
 from .python_core import PythonCore

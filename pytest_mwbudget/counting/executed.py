@@ -16,7 +16,7 @@ from ..asgi.stack import Stack
 from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Nanoseconds
-from ..model.results import EXECUTED
+from ..model.quantities import EXECUTED
 from ..model.stack import Owner
 from .attribution import Call, Charging
 from .backend import Backend, start

@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import median_low
 from typing import Any, TypeAlias
 
-from ..model.results import COUNTED, EXECUTED, PROCESS_WIDE, Count, CountedQuantity, Counts, Range
+from ..model.quantities import COUNTED, EXECUTED, PROCESS_WIDE, CountedQuantity
+from ..model.results import Count, Counts, Range
 from ..model.stack import Owner
 from .executed import Executed
 from .run import RequestCharges

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
-from ..model.results import COUNTED, Count, Counts, Quantity, Range, Result
+from ..model.quantities import COUNTED, Quantity
+from ..model.results import Count, Counts, Range, Result
 
 Figure: TypeAlias = Count | Estimate
 # The figures of a row that are known.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import SettingError, near_miss
-from ..model.results import COUNTED, QUANTITIES, Quantity
+from ..model.quantities import COUNTED, RECORDABLE, Quantity
 from .sections import is_section
 
 SCHEMA = "pytest-mwbudget-limits/1"
@@ -87,7 +87,7 @@ def text_of(file: LimitsFile) -> str:
 
 
 def _order(place: Place) -> tuple[str, str, str, str, int, str]:
-    return (*place[:4], QUANTITIES.index(place.quantity), place.processor)
+    return (*place[:4], RECORDABLE.index(place.quantity), place.processor)
 
 
 def _written(limit: Limit) -> object:
@@ -193,15 +193,15 @@ def _rows(section: str, tests: object, where: str) -> Iterator[tuple[Place, dict
         for request, rows in _members(requests, f"{where}, {nodeid}"):
             for row, value in _members(rows, f"{where}, {nodeid}, {request}"):
                 _members(value, f"{where}, {nodeid}, {request}, {row}")
-                yield Place(section, nodeid, request, row, QUANTITIES[0]), value
+                yield Place(section, nodeid, request, row, RECORDABLE[0]), value
 
 
 def _limits(row: Place, value: Mapping[str, Any], where: str) -> Iterator[tuple[Place, Limit]]:
     for quantity, one in value.items():
-        if quantity not in QUANTITIES:
+        if quantity not in RECORDABLE:
             raise _error(
-                f"{where} has a limit of {quantity!r}.{near_miss(quantity, QUANTITIES)} The quantities are:"
-                f" {', '.join(QUANTITIES)}"
+                f"{where} has a limit of {quantity!r}.{near_miss(quantity, RECORDABLE)} The quantities are:"
+                f" {', '.join(RECORDABLE)}"
             )
         place, of = row._replace(quantity=quantity), f"{where}, {quantity}"
         if quantity in COUNTED:

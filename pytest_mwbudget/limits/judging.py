@@ -9,7 +9,8 @@ from ..analysis.verdicts import judge, judge_count
 from ..analysis.witness import contradiction, contradicts, overruled
 from ..errors import tagged
 from ..model.estimate import Estimate
-from ..model.results import COUNTED, Count, Quantity, Range, Recorded, RecordedLimit, Result, worst
+from ..model.quantities import COUNTED, Quantity
+from ..model.results import Count, Range, Recorded, RecordedLimit, Result, worst
 from ..model.stack import TOTAL
 from .costs import Figure, Figures, counts_of, figures, range_of
 from .file import Limit, Place

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TypeVar
 
-from ..model.results import COUNTED
+from ..model.quantities import COUNTED
 from .file import Limit, LimitsFile, Place
 
 Key = TypeVar("Key")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..analysis.verdicts import fails_above
+from ..model.quantities import COUNTED, Quantity
 from ..model.request_keys import RequestKey
-from ..model.results import COUNTED, Quantity, Result
+from ..model.results import Result
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from .costs import Cost, costs, room_us
 from .file import Limit, LimitsFile, Place

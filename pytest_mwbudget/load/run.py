@@ -20,8 +20,9 @@ from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Estimate, Microseconds, Nanoseconds
 from ..model.judged import Judged, worst
 from ..model.load import LayerLoad, Load, Wait
+from ..model.quantities import RPS_SHARE, Quantity
 from ..model.remedies import MAX_TIME
-from ..model.results import RPS_SHARE, LayerReport, Quantity, Result
+from ..model.results import LayerReport, Result
 from ..model.stack import EntryIndex, RowIndex, parts_of
 from ..timing.host_speed import reference_ns, waited_ns
 from ..timing.run import Environment

@@ -22,7 +22,7 @@ BETTER: tuple[ChangeWord, ...] = ("faster", "fewer")
 class Change:
     """A figure of a row in two runs: a time, a count, or under load a rate or a share.
 
-    `row` is the key of a row, `quantity` one of `results.FIGURES`. `before` and `after` are the figures with the
+    `row` is the key of a row, `quantity` one of `quantities.COMPARED`. `before` and `after` are the figures with the
     intervals or ranges of their own runs. `change` is their difference; its interval also contains what figures differ
     by from run to run. `reason` explains what is not comparable or not measured.
     """

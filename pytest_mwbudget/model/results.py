@@ -14,6 +14,7 @@ from .judged import Verdict as Verdict
 from .judged import worst as worst
 from .load import LayerLoad, Load
 from .messages import Messages
+from .quantities import COUNTED, TAILS, Quantity
 from .remedies import BudgetPlace
 from .saves import Saves
 from .stack import ENDPOINT, OUTSIDE, TOTAL, Kind, Layer
@@ -29,36 +30,11 @@ if TYPE_CHECKING:
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
 Method: TypeAlias = Literal["split", "bypass"]
 
-# Quantities of a layer. Those that are not counted are microseconds.
-CountedQuantity: TypeAlias = Literal[
-    "objects", "allocations", "bytes", "tasks", "threads", "retained", "bytecodes", "calls", "py_calls"
-]
-Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message", "p95_us", "p99_us", "rps_share"] | CountedQuantity
 # The lowest and the highest number of most requests.
 Range: TypeAlias = tuple[int, int]
 # The rows that are no layers, which can have a budget of time.
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: tuple[Frame, ...] = get_args(Frame)
-COUNTED: tuple[CountedQuantity, ...] = get_args(CountedQuantity)
-# Quantities that are recorded and compared.
-QUANTITIES: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *COUNTED)
-# The percentiles, each with the share of requests that are above it.
-TAILS: Mapping[Quantity, float] = {"p95_us": 0.05, "p99_us": 0.01}
-# Quantities that a layer can have a budget for; BUDGETED_OF_PARTS are those of a part of the endpoint.
-BUDGETED: tuple[Quantity, ...] = ("us", "busy_us", "us_per_message", *TAILS, *COUNTED)
-# The share of the requests per second that a layer costs, which is known only under load.
-RPS_SHARE: Quantity = "rps_share"
-BUDGETED_OF_LAYERS: tuple[Quantity, ...] = (*BUDGETED, RPS_SHARE)
-# A part of an endpoint is judged for each request as a whole, and alone.
-BUDGETED_OF_PARTS: tuple[Quantity, ...] = tuple(quantity for quantity in BUDGETED if quantity != "us_per_message")
-# Figures of the app and of layers that are known only under load.
-UNDER_LOAD: tuple[str, ...] = ("rps", "p50_ms", "p99_ms", RPS_SHARE)
-# All figures of a row that are compared, by quantity or column. Those after QUANTITIES are measured for some readers.
-FIGURES: tuple[str, ...] = (*QUANTITIES, *TAILS, "saves_us", "first_byte_us", *UNDER_LOAD)
-# Quantities that are counted in requests of their own.
-EXECUTED: tuple[CountedQuantity, ...] = ("bytecodes", "calls", "py_calls")
-# Quantities that any code can change which runs in the process.
-PROCESS_WIDE: tuple[CountedQuantity, ...] = ("objects", "allocations", "bytes", "retained", *EXECUTED)
 
 
 @dataclass(frozen=True, slots=True)

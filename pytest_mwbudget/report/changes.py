@@ -6,39 +6,31 @@ from collections.abc import Iterator, Sequence
 
 from ..comparison.figures import is_part
 from ..model.changes import BETTER, WORSE, Change, Since
-from ..model.results import COUNTED, FIGURES, QUANTITIES, RPS_SHARE, UNDER_LOAD
+from ..model.quantities import COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD
 from ..model.stack import ENDPOINT, TOTAL
-from .text import figure, percent, rate, size
+from .text import formatted
 
 # The most names that a sentence has.
 MOST_NAMES = 3
 # Times of a layer that are told only where they changed.
-FURTHER = tuple(quantity for quantity in FIGURES if quantity not in (*QUANTITIES, *UNDER_LOAD))
+FURTHER = tuple(quantity for quantity in COMPARED if quantity not in (*RECORDABLE, *UNDER_LOAD))
 
 
 def signed(change: Change, value: float) -> str:
     """Format a number of a change with its sign."""
-    return f"{'-' if value < 0 else '+'}{_number(change, abs(value))}"
-
-
-def _number(change: Change, value: float) -> str:
-    """Format a number of a change: times and counts without a unit."""
-    show = {"bytes": size, "rps": rate, RPS_SHARE: percent}.get(change.quantity, figure)
-    return f"{value:.0f}" if change.quantity in COUNTED and show is figure else show(value)
+    return f"{'-' if value < 0 else '+'}{formatted(change.quantity, abs(value))}"
 
 
 def _unit(change: Change) -> str:
     """Return the unit of a time, empty for what else can change."""
-    if change.quantity.endswith("_ms"):
-        return " ms"
-    return "" if change.quantity in (*COUNTED, *UNDER_LOAD) else " µs"
+    return {"time": " µs", "latency": " ms"}.get(TRAITS[change.quantity].format, "")
 
 
 def cell(change: Change) -> str:
     """Format a change for a narrow column: `+3.10 slower`, `same`; of a count `+6`."""
     if change.word in (*WORSE, *BETTER) and change.change is not None:
-        number = signed(change, change.change.estimate)
-        return number if change.quantity in COUNTED else f"{number} {change.word}"
+        by = signed(change, change.change.estimate)
+        return by if change.quantity in COUNTED else f"{by} {change.word}"
     return change.word
 
 
@@ -59,7 +51,9 @@ def share(change: Change) -> str:
 
 def sentence(change: Change) -> str:
     """Say a change in words: row, quantity, both figures, the change with its share and its interval."""
-    before, after = (_number(change, end.estimate) if end else "nothing" for end in (change.before, change.after))
+    before, after = (
+        formatted(change.quantity, end.estimate) if end else "nothing" for end in (change.before, change.after)
+    )
     said = f"{change.row} {change.quantity} {before} → {after}{_unit(change)}"
     if change.change is None:
         return f"{said}, {change.word}"
@@ -82,7 +76,7 @@ def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
 
 def _part(change: Change) -> str:
     """Say a change without its row: `objects 31 → 515 (+484)`; of a row that is new or gone `objects 31`."""
-    ends = [_number(change, end.estimate) for end in (change.before, change.after) if end]
+    ends = [formatted(change.quantity, end.estimate) for end in (change.before, change.after) if end]
     difference = "" if change.change is None else f" ({signed(change, change.change.estimate)})"
     return f"{change.quantity} {' → '.join(ends)}{_unit(change)}{difference}"
 

@@ -9,19 +9,11 @@ from ..comparison.figures import is_part
 from ..comparison.history import Past, Series
 from ..model.changes import BETTER, WORSE
 from ..model.estimate import Estimate
-from ..model.results import RPS_SHARE, UNDER_LOAD
+from ..model.quantities import TRAITS, UNDER_LOAD, Traits
 from ..model.runs import Run
 from .changes import cell
-from .table import BUSY, COUNTS, MESSAGES, SAVES, TAIL_COLUMNS, US, Column
-from .text import percent, rate
+from .text import formatted
 
-OF_LOAD = (
-    Column("rps", "requests/s", "answered under load", rate),
-    Column("p50_ms", "p50 ms", "of the latency under load"),
-    Column("p99_ms", "p99 ms", "of the latency under load"),
-    Column(RPS_SHARE, "share of requests/s", "what the layer costs under load", percent),
-)
-COLUMNS = {column.key: column for column in (US, BUSY, SAVES, *MESSAGES, *TAIL_COLUMNS, *COUNTS, *OF_LOAD)}
 # A chart covers at least this share of the largest figure, so that noise does not fill it.
 LEAST_SPAN = 0.2
 # The share of the height that stays free above and below.
@@ -52,15 +44,15 @@ def name(run: Run) -> str:
 
 
 def _chart(series: Series, runs: Sequence[Run]) -> dict[str, Any]:
-    column = COLUMNS[series.quantity]
+    column = TRAITS[series.quantity]
     known = [point for point in series.points if point is not None]
     low, high = _span([point.estimate for point in known])
     tones = {step.place: _tone(step.change.word) for step in series.steps}
     return {
         "row": series.row,
         "quantity": column.title,
-        "latest": column.show(series.points[-1].estimate) if series.points[-1] else "–",
-        "scale": " … ".join(column.show(end(one.estimate for one in known)) for end in (min, max)),
+        "latest": formatted(column.name, series.points[-1].estimate) if series.points[-1] else "–",
+        "scale": " … ".join(formatted(column.name, end(one.estimate for one in known)) for end in (min, max)),
         "marks": [*_marks(series, runs, column, low, high, tones)],
         "steps": [(tones[step.place], f"{name(runs[step.place])}: {cell(step.change)}") for step in series.steps],
     }
@@ -78,7 +70,7 @@ def _tone(word: str) -> str:
 
 
 def _marks(
-    series: Series, runs: Sequence[Run], column: Column, low: float, high: float, tones: dict[int, str]
+    series: Series, runs: Sequence[Run], column: Traits, low: float, high: float, tones: dict[int, str]
 ) -> Iterator[dict[str, Any]]:
     def across(place: int) -> str:
         return f"{100 * (place + 0.5) / len(runs):.2f}%"
@@ -96,5 +88,5 @@ def _marks(
             "high": down(point.high),
             "to": following and (across(following[0]), down(following[1].estimate)),
             "tone": tones.get(place, ""),
-            "title": f"{name(runs[place])}: {column.show(point.estimate)}",
+            "title": f"{name(runs[place])}: {formatted(column.name, point.estimate)}",
         }

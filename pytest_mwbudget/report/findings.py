@@ -7,29 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import tagged
+from ..model.quantities import COUNTED, TRAITS, Quantity
 from ..model.remedies import BudgetPlace
-from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Verdict, worst
+from ..model.results import Recorded, RecordedLimit, Verdict, worst
 from ..model.stack import ENDPOINT, TOTAL
 from .table import Row
-from .text import amount, bound, figure
+from .text import amount, bound, figure, whole
 
-VERBS = {
-    "us": "takes",
-    "busy_us": "holds the event loop for",
-    "us_per_message": "takes",
-    "p95_us": "takes, at the 95th percentile,",
-    "p99_us": "takes, at the 99th percentile,",
-    "objects": "creates",
-    "allocations": "makes",
-    "bytes": "requests",
-    "tasks": "spawns",
-    "threads": "hands to worker threads",
-    "retained": "leaves behind",
-    "bytecodes": "executes",
-    "calls": "makes",
-    "py_calls": "enters",
-}
-KINDS_OF_TIME: Mapping[Quantity, str] = {"busy_us": "busy ", "p95_us": "p95 ", "p99_us": "p99 "}
 IN_FILE = "in the table of the request in the file of requests"
 ACCEPT = "Next: if the cost is intended, this writes the figures into the file of limits:"
 # The most names in a list.
@@ -55,7 +39,8 @@ def exceeded(row: Row) -> Iterator[Finding]:
     """Say by how much a row exceeds its budgets and its recorded limits and, for counts, which types it creates."""
     for quantity in row.exceeded:
         found = row.figures.get(quantity)
-        kinds = [f"{number} × {kind}" for kind, number in found.kinds.items()] if found and quantity in NAMED else []
+        # The types of objects have a sentence of their own.
+        kinds = [f"{n} × {kind}" for kind, n in found.kinds.items()] if found and quantity != "objects" else []
         yield Finding(_subject(row), _excess(row, quantity), "fail", tuple(kinds[:MOST_KINDS]))
     if row.over_limits:
         excesses = "; ".join(map(_over_limit, row.over_limits))
@@ -83,26 +68,21 @@ def _over_limit(limit: RecordedLimit) -> str:
 
 def _short(quantity: Quantity, value: float) -> str:
     """Format a number, with its unit only if it is a time or a size."""
-    return f"{value:.0f}" if quantity in COUNTED and quantity != "bytes" else amount(quantity, value)
-
-
-# Quantities whose kinds are listed below the sentence. The types of objects have a sentence of their own.
-NAMED = ("tasks", "threads", "retained")
+    return whole(value) if TRAITS[quantity].format == "number" else amount(quantity, value)
 
 
 def _excess(row: Row, quantity: Quantity) -> str:
-    found, most = row.figures.get(quantity), row.judged[quantity].bound
+    found, most, traits = row.figures.get(quantity), row.judged[quantity].bound, TRAITS[quantity]
     if found is not None and not found.column.counted:
         excess, low, high = (
             figure(None if end is None else end - most) for end in (found.value, found.low, found.high)
         )
-        per = "message" if quantity == "us_per_message" else "request"
-        taken = f"{figure(found.value)} µs per {per}, its budget is {bound(most)} µs"
-        return f"{VERBS[quantity]} {taken}: {excess} µs too much ({low} to {high}).{_meant(most, found.value)}"
+        taken = f"{figure(found.value)} µs per {traits.per}, its budget is {bound(most)} µs"
+        return f"{traits.verb} {taken}: {excess} µs too much ({low} to {high}).{_meant(most, found.value)}"
     varies = ""
     if found is not None and found.varies and found.low is not None and found.high is not None:
         varies = f" ({amount(quantity, found.low)} to {amount(quantity, found.high)})"
-    return f"{VERBS[quantity]} {row.amount_of(quantity)} per request{varies}, its budget is {amount(quantity, most)}."
+    return f"{traits.verb} {row.amount_of(quantity)} per request{varies}, its budget is {amount(quantity, most)}."
 
 
 def _meant(most_us: float, us: float | None) -> str:
@@ -200,8 +180,9 @@ def headline(
 def _worst(row: Row, name: str) -> str:
     quantity = max(row.exceeded, key=row.times_its_budget)
     number, budget = row.amount_of(quantity), amount(quantity, row.judged[quantity].bound)
-    per = " per message" if quantity == "us_per_message" else ""
-    return f"{name} {KINDS_OF_TIME.get(quantity, '')}{number}{per}, budget {budget}"
+    traits = TRAITS[quantity]
+    per = "" if traits.per == "request" else f" per {traits.per}"
+    return f"{name} {traits.prefix}{number}{per}, budget {budget}"
 
 
 # ---- what to do next ---------------------------------------------------------------------------------------------

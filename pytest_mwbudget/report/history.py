@@ -11,8 +11,8 @@ from typing import Any
 from ..comparison.figures import RequestFigures, RowFigures, UnderLoad
 from ..comparison.history import HistoryRequest, HistoryRun, history_run
 from ..model.estimate import Estimate
+from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
-from ..model.results import RPS_SHARE
 from .json import encodable, measured, run_of
 
 SCHEMA = "pytest-mwbudget-history/1"
@@ -41,7 +41,7 @@ def _request(one: HistoryRequest) -> dict[str, Any]:
 
 
 def _rounded(key: str, found: Estimate) -> list[float]:
-    digits = 5 if key == RPS_SHARE else 3
+    digits = 5 if TRAITS[key].format == "share" else 3
     return [round(end, digits) for end in (found.estimate, found.low, found.high)]
 
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -19,8 +19,9 @@ from urllib.parse import quote
 from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
 from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.quantities import UNDER_LOAD, Quantity, Traits
 from ..model.request_keys import keyed
-from ..model.results import UNDER_LOAD, Quantity, Verdict
+from ..model.results import Verdict
 from ..model.stack import ENDPOINT
 from .changes import about, cell, span
 from .charts import charts
@@ -30,8 +31,8 @@ from .load import LoadRow, LoadView
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Column, Figure, Row
-from .text import amount, bound, figure
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Figure, Row
+from .text import amount, bound, figure, formatted
 from .view import View, view
 
 if TYPE_CHECKING:
@@ -230,17 +231,17 @@ class _Cell:
     tone: str = ""
 
 
-def _cell(row: Row, column: Column) -> _Cell:
+def _cell(row: Row, column: Traits) -> _Cell:
     """Show the figure of a row, with its budget if it has one."""
-    quantity = cast("Quantity", column.key)
-    found, judged, limit = row.figures.get(column.key), row.judged.get(quantity), row.limits.get(quantity)
-    shown = column.show if column.counted else bound
+    quantity = cast("Quantity", column.name)
+    found, judged, limit = row.figures.get(column.name), row.judged.get(quantity), row.limits.get(quantity)
+    shown = partial(formatted, column.name) if column.counted else bound
     budgets = [f"of {shown(judged.bound)}"] if judged else []
     budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
     budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
-        return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.key, ""))
-    change = row.changes.get(column.key) if column != US else None
+        return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.name, ""))
+    change = row.changes.get(column.name) if column != US else None
     certain = change is not None and change.changed
     return _Cell(
         found.with_half_width if column == SAVES else found.text,
@@ -345,7 +346,7 @@ def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
     ]
 
 
-def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column], *, since: bool) -> Iterator[_Cell]:
+def _time_cells(row: Row, total: Figure | None, spent: Sequence[Traits], *, since: bool) -> Iterator[_Cell]:
     found, judged, us = row.figures.get("us"), row.judged.get("us"), _cell(row, US)
     yield _Cell(us.text, us.value, verdict=us.verdict, why=us.why)
     yield _Cell(us.range or "–", found.low if found else None)
@@ -360,6 +361,6 @@ def _time_cells(row: Row, total: Figure | None, spent: Sequence[Column], *, sinc
     yield _Cell(method or "", method)
 
 
-def _known(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+def _known(columns: Sequence[Traits], rows: Sequence[Row]) -> list[Traits]:
     """Keep the columns that have a figure or a budget in any row."""
-    return [column for column in columns if any(column.key in {*row.figures, *row.judged} for row in rows)]
+    return [column for column in columns if any(column.name in {*row.figures, *row.judged} for row in rows)]

@@ -15,10 +15,8 @@ from ..model.changes import Change, Since
 from ..model.endpoint import EndpointReport, Observed
 from ..model.estimate import Estimate
 from ..model.messages import Messages, PerMessage
+from ..model.quantities import EXECUTED, PROCESS_WIDE, TAILS, TRAITS
 from ..model.results import (
-    EXECUTED,
-    PROCESS_WIDE,
-    TAILS,
     Books,
     Count,
     Counts,
@@ -51,17 +49,8 @@ PACKAGES = (
     *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "httpx2", "anyio", "asgi-lifespan", "trio"),
     *("uvloop", "pydantic"),
 )
-# The counts of a row, each with the key of its kinds in the JSON.
-KINDS: dict[str, str | None] = {
-    "objects": "types",
-    "allocations": None,
-    "bytes": None,
-    "tasks": "names",
-    "threads": "names",
-    "retained": "types",
-    "suspensions": None,
-    **dict.fromkeys(EXECUTED),
-}
+# The counts of a row that have a key of their own, each with the key of its kinds.
+KINDS = {name: traits.kinds for name, traits in TRAITS.items() if traits.counted and name not in ("received", "sent")}
 NOT_YET = "the file was written by a version that did not count it"
 # The fields of a layer that have the same name in the JSON.
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")

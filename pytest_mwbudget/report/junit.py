@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ..model.results import COUNTED, RecordedLimit, Result
+from ..model.quantities import COUNTED
+from ..model.results import RecordedLimit, Result
 from .load import LoadView
 from .table import MESSAGES, SAVES, TAIL_COLUMNS, TREND_COLUMNS, Row
 from .text import amount, printable
@@ -66,8 +67,8 @@ def _of_row(row: Row, prefix: str) -> Iterator[Property]:
         if quantity in row.figures:
             yield f"{prefix}_{quantity}", row.figures[quantity].value
     for column in (SAVES, *MESSAGES, *TAIL_COLUMNS, *TREND_COLUMNS):
-        if column.key in row.figures:
-            yield f"{prefix}_{column.key}", round(row.figures[column.key].value, 3)
+        if column.name in row.figures:
+            yield f"{prefix}_{column.name}", round(row.figures[column.name].value, 3)
 
 
 def _of_load(load: LoadView, prefix: str) -> Iterator[Property]:

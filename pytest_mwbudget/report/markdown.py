@@ -9,14 +9,15 @@ from itertools import accumulate
 from typing import Any
 
 from ..errors import explain_command
-from ..model.results import COUNTED, TAILS, Profile, Quantity, RequestLine, Verdict
+from ..model.quantities import COUNTED, TAILS, Quantity, Traits
+from ..model.results import Profile, RequestLine, Verdict
 from .changes import about, cell, span
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .load import LoadView
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
-from .table import MESSAGES, SAVES, Column, Row
+from .table import MESSAGES, SAVES, Row
 from .tails import percentiles
 from .text import amount, figure, printable
 from .view import View, view
@@ -170,7 +171,7 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     further: list[tuple[str, str, Callable[[Row], str]]] = [
         (column.title, "--:", partial(_with_interval, column=column))
         for column in (SAVES, *MESSAGES)
-        if any(column.key in row.figures for row in shown.lines())
+        if any(column.name in row.figures for row in shown.lines())
     ]
     if any(row.changes for row in shown.rows):
         further.append((CHANGE, "---", _change))
@@ -225,9 +226,9 @@ def _budget(quantity: Quantity, value: float) -> str:
     return text if quantity == "us" or quantity in COUNTED else f"{text} ({quantity})"
 
 
-def _with_interval(row: Row, column: Column) -> str:
+def _with_interval(row: Row, column: Traits) -> str:
     """Return a time of a layer with its interval."""
-    found = row.figures.get(column.key)
+    found = row.figures.get(column.name)
     if found is None:
         return UNKNOWN if row.report and not row.is_part else ""
     return f"{found.text} ({found.span})"

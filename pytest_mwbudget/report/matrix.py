@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from ..model.quantities import TRAITS, Traits
 from ..model.results import Result
 from ..model.stack import ENDPOINT, TOTAL
-from .table import COUNTS, US, Column, Figure, Row
+from .table import US, Figure, Row
 from .view import View, view
 
 # A row of the table: its name and its qualified name. Numbered names differ where a stack has a class twice.
 Key: TypeAlias = tuple[str, str]
 # Why a cell has no figure.
 Missing: TypeAlias = Literal["", "not entered", "measured with another layer", "not in this stack", "unknown"]
-
-OBJECTS = next(column for column in COUNTS if column.key == "objects")
 
 
 def approximate(found: Figure) -> str:
@@ -73,7 +72,7 @@ class Route:
 class Matrix:
     """Requests whose stacks share a layer. The last line is the total."""
 
-    quantity: Column
+    quantity: Traits
     routes: tuple[Route, ...]
     lines: tuple[Line, ...]
 
@@ -115,7 +114,7 @@ def _groups(stacks: Iterable[Sequence[Key]]) -> list[list[int]]:
 
 def _matrix(found: Sequence[tuple[int, str, View]]) -> Matrix:
     timed = any("us" in shown.total.figures for _, _, shown in found)
-    quantity = US if timed else OBJECTS
+    quantity = US if timed else TRAITS["objects"]
     ordered = sorted(found, key=lambda one: -_value(one[2].total, quantity))
     titles = _titles([label for _, label, _ in ordered])
     rows = [_rows(shown) for _, _, shown in ordered]
@@ -127,8 +126,8 @@ def _matrix(found: Sequence[tuple[int, str, View]]) -> Matrix:
     )
 
 
-def _value(row: Row, quantity: Column) -> float:
-    return row.figures[quantity.key].value if quantity.key in row.figures else 0.0
+def _value(row: Row, quantity: Traits) -> float:
+    return row.figures[quantity.name].value if quantity.name in row.figures else 0.0
 
 
 def _titles(labels: Sequence[str]) -> Iterator[str]:
@@ -143,8 +142,8 @@ def _rows(shown: View) -> Mapping[Key, Row]:
     return {(row.name, row.qualname): row for row in shown.rows}
 
 
-def _costliest(shown: View, quantity: Column) -> Key | None:
-    known = [row for row in shown.layers if (us := row.figures.get(quantity.key)) and not us.uninformative]
+def _costliest(shown: View, quantity: Traits) -> Key | None:
+    known = [row for row in shown.layers if (us := row.figures.get(quantity.name)) and not us.uninformative]
     most = max(known, key=lambda row: _value(row, quantity), default=None)
     return None if most is None else (most.name, most.qualname)
 
@@ -164,7 +163,7 @@ def _merged(stacks: Sequence[Mapping[Key, Row]]) -> list[Key]:
     return [*(key for key in merged if key not in frame), *frame]
 
 
-def _line(key: Key, stacks: Sequence[Mapping[Key, Row]], costliest: Sequence[Key | None], quantity: Column) -> Line:
+def _line(key: Key, stacks: Sequence[Mapping[Key, Row]], costliest: Sequence[Key | None], quantity: Traits) -> Line:
     some = next(stack[key] for stack in stacks if key in stack)
     cells = (_cell(stack.get(key), quantity, key == most) for stack, most in zip(stacks, costliest, strict=True))
     origin = next((row.origin for stack in stacks if (row := stack.get(key)) and row.origin), None)
@@ -172,12 +171,12 @@ def _line(key: Key, stacks: Sequence[Mapping[Key, Row]], costliest: Sequence[Key
     return Line(some.name, some.qualname, some.kind, whose, tuple(cells))
 
 
-def _cell(row: Row | None, quantity: Column, costliest: bool) -> Cell:
+def _cell(row: Row | None, quantity: Traits, costliest: bool) -> Cell:
     if row is None:
         return Cell(missing="not in this stack")
     if not row.entered:
         return Cell(missing="not entered")
     if row.merged_with is not None:
         return Cell(missing="measured with another layer")
-    figure, tasks = row.figures.get(quantity.key), row.figures.get("tasks")
+    figure, tasks = row.figures.get(quantity.name), row.figures.get("tasks")
     return Cell(figure, tasks, "" if figure is not None else "unknown", costliest)

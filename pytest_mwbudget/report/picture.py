@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..model.results import Judged, Quantity
-from .table import COUNTS, US, Column, Figure, Row
-from .text import amount, bound
+from ..model.quantities import Quantity, Traits
+from ..model.results import Judged
+from .table import COUNTS, US, Figure, Row
+from .text import amount, bound, formatted
 
 # The longest scale, in lengths of the whole stack. Marks farther out are drawn at its end.
 FARTHEST = 2.0
@@ -31,7 +32,7 @@ def picture(rows: Sequence[Row]) -> dict[str, Any] | None:
         return None
     starts = [0.0]
     for row in rows[:-1]:
-        found = row.figures.get(column.key)
+        found = row.figures.get(column.name)
         starts.append(starts[-1] + max(0.0, found.value if found else 0.0))
     whole = starts.pop()
     scale = _Scale(column, whole, _end(column, rows, [*starts, 0.0], whole))
@@ -47,22 +48,22 @@ def picture(rows: Sequence[Row]) -> dict[str, Any] | None:
     }
 
 
-def _pictured(rows: Sequence[Row]) -> Column | None:
+def _pictured(rows: Sequence[Row]) -> Traits | None:
     """Choose the quantity of the picture: time, else a count with a budget, else any known count."""
-    counts = [column for column in COUNTS if column.key in ("objects", "allocations", "bytes", "tasks")]
-    budgeted = [column for column in counts if any(column.key in row.judged for row in rows)]
+    counts = [column for column in COUNTS if column.name in ("objects", "allocations", "bytes", "tasks")]
+    budgeted = [column for column in counts if any(column.name in row.judged for row in rows)]
     for column in (US, *budgeted, *counts):
-        found = [row.figures[column.key] for row in rows[:-1] if column.key in row.figures]
-        if column.key in rows[-1].figures and any(one.value > 0 for one in found):
+        found = [row.figures[column.name] for row in rows[:-1] if column.name in row.figures]
+        if column.name in rows[-1].figures and any(one.value > 0 for one in found):
             return column
     return None
 
 
-def _end(column: Column, rows: Sequence[Row], starts: Sequence[float], whole: float) -> float:
+def _end(column: Traits, rows: Sequence[Row], starts: Sequence[float], whole: float) -> float:
     """Find the end of the scale: just past every interval and budget that `FARTHEST` allows."""
     marks = [whole]
     for row, start in zip(rows, starts, strict=True):
-        found, judged = row.figures.get(column.key), row.judged.get(cast("Quantity", column.key))
+        found, judged = row.figures.get(column.name), row.judged.get(cast("Quantity", column.name))
         marks += [start + end for end in (found.value, found.high) if end is not None] if found else []
         marks += [start + judged.bound] if judged else []
     return 1.02 * max(mark for mark in marks if mark <= FARTHEST * whole)
@@ -72,7 +73,7 @@ def _end(column: Column, rows: Sequence[Row], starts: Sequence[float], whole: fl
 class _Scale:
     """A scale from 0 at the left to `end` at the right, in the unit of `column`. The stack ends at `whole`."""
 
-    column: Column
+    column: Traits
     whole: float
     end: float
 
@@ -82,7 +83,7 @@ class _Scale:
 
     def ticks(self) -> Iterator[dict[str, str]]:
         """Yield round numbers along the scale; `anchor` is SVG's text-anchor."""
-        unit = next((unit for unit in BINARY if self.column.key == "bytes" and unit <= self.end), 1)
+        unit = next((unit for unit in BINARY if self.column.name == "bytes" and unit <= self.end), 1)
         rough = self.end / unit / MOST_TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = unit * next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -91,7 +92,7 @@ class _Scale:
         for number in range(int(self.end / step) + 1):
             value = number * step
             anchor = "start" if not number else "end" if value > 0.95 * self.end else "middle"
-            text = self.column.show(value) if self.column.counted else bound(value)
+            text = formatted(self.column.name, value) if self.column.counted else bound(value)
             yield {"at": self.at(value), "text": text, "anchor": anchor}
 
     def bar(self, row: Row, start: float) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class _Scale:
         `enclosed` is the width of the box, `over` the width of the part above the budget. `beyond` says that the budget
         is off the scale.
         """
-        quantity = cast("Quantity", self.column.key)
+        quantity = cast("Quantity", self.column.name)
         found, judged = row.figures.get(quantity), row.judged.get(quantity)
         value = max(0.0, found.value) if found else 0.0
         most = judged.bound if judged else math.inf
@@ -128,7 +129,7 @@ class _Scale:
         return self.at(start + max(0.0, found.low)), self.at(start + max(0.0, found.high))
 
     def _text(self, value: float) -> str:
-        return f"{self.column.show(value)}{'' if self.column.counted else ' µs'}"
+        return f"{formatted(self.column.name, value)}{'' if self.column.counted else ' µs'}"
 
     def _remark(self, row: Row, value: float, judged: Judged | None) -> str:
         """Return the remark beside the bar: not entered, merged, over budget or undecided."""

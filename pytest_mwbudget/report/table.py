@@ -3,81 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from ..model.changes import Change
 from ..model.estimate import UNINFORMATIVE_TIMES, UNINFORMATIVE_US, WIDE_SHARE, WIDE_US, Estimate
-from ..model.results import (
-    COUNTED,
-    LayerReport,
-    Quantity,
-    RecordedLimit,
-    Result,
-    ResultRow,
-    Verdict,
-    worst,
-)
+from ..model.quantities import COUNTED, TRAITS, UNDER_LOAD, Quantity, Traits, from_sources
+from ..model.results import LayerReport, RecordedLimit, Result, ResultRow, Verdict, worst
 from ..model.stack import Origin
-from .text import amount, figure, size
+from .text import amount, formatted
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A figure that rows can have.
-
-    `key` is a quantity, or a field of `Occupation` or `Counts`. `short` is the title of a narrow column. `show` formats
-    a value. A `detail` is shown on request, or where it has a budget.
-    """
-
-    key: str
-    title: str
-    meaning: str
-    show: Callable[[float], str] = figure
-    short: str = ""
-    detail: bool = False
-
-    @property
-    def counted(self) -> bool:
-        """Whether the figures are counts. A count has a range; a time has a confidence interval."""
-        return self.show is not figure
-
-
-def _whole(number: float) -> str:
-    return f"{number:.0f}"
-
-
-US = Column("us", "µs", "microseconds per request")
-BUSY = Column("busy_us", "busy µs", "of its time, what holds the event loop")
-WAIT = Column("wait_us", "wait µs", "of its time, what it is suspended")
-CPU = Column("cpu_us", "cpu µs", "of busy, what the processor works for it")
-SAVES = Column("saves_us", "saves µs", "how much less time a whole request takes without it", short="saves")
-SPENT = (BUSY, WAIT, CPU)
-PER_MESSAGE = Column("us_per_message", "µs/message", "microseconds per message; the larger figure of both ways")
-FIRST_BYTE = Column("first_byte_us", "1st byte µs", "time that it adds before the first part of the body leaves it")
-MESSAGES = (PER_MESSAGE, FIRST_BYTE)
-TAIL_COLUMNS = (
-    Column("p95_us", "p95 µs", "of its time, the 95th percentile", detail=True),
-    Column("p99_us", "p99 µs", "of its time, the 99th percentile", detail=True),
-)
-COUNTS = (
-    Column("objects", "objects", "Python objects created", _whole),
-    Column("allocations", "allocations", "calls of Python's allocators", _whole, short="allocs"),
-    Column("bytes", "bytes", "bytes requested of the allocators", size),
-    Column("retained", "retained", "objects still alive afterwards", _whole),
-    Column("tasks", "tasks", "tasks spawned", _whole),
-    Column("threads", "threads", "calls handed to worker threads", _whole),
-    Column("bytecodes", "bytecodes", "bytecode instructions executed", _whole),
-    Column("calls", "calls", "calls made, of Python and C functions", _whole, detail=True),
-    Column("py_calls", "Python calls", "Python functions entered", _whole, short="py calls", detail=True),
-    Column("received", "receive", "messages received through its outer boundary", _whole, short="recv", detail=True),
-    Column("sent", "send", "messages sent through its outer boundary", _whole, detail=True),
-    Column("suspensions", "suspensions", "how often a task was suspended there", _whole),
-)
-TREND_COLUMNS = (
-    Column("us_per_1000", "growth µs", "what 1,000 more requests add to each request", detail=True),
-    Column("lasting", "growth objects", "objects of each request that stay alive", detail=True),
-)
+US, SAVES = TRAITS["us"], TRAITS["saves_us"]
+SPENT, MESSAGES = from_sources("occupation"), from_sources("messages")
+TAIL_COLUMNS, TREND_COLUMNS = from_sources("tails"), from_sources("trend")
+COUNTS = from_sources("counted", "executed", "boundary")
 
 # Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
 # (docs/decisions/0027). Layers of less processor time than this are left alone.
@@ -91,7 +30,7 @@ class Figure:
     `judged` means that it has a budget or a recorded limit.
     """
 
-    column: Column
+    column: Traits
     value: float
     low: float | None = None
     high: float | None = None
@@ -126,21 +65,21 @@ class Figure:
         """The formatted number; `~` marks a count that varies, `?` stands for a time that is not known."""
         if self.uninformative:
             return "?"
-        return f"{'~' if self.varies and self.column.counted else ''}{self.column.show(self.value)}"
+        return f"{'~' if self.varies and self.column.counted else ''}{formatted(self.column.name, self.value)}"
 
     @property
     def span(self) -> str:
         """The interval or range as `low … high`."""
         if self.uninformative:
             return "not known"
-        return " … ".join("?" if end is None else self.column.show(end) for end in (self.low, self.high))
+        return " … ".join("?" if end is None else formatted(self.column.name, end) for end in (self.low, self.high))
 
     @property
     def with_half_width(self) -> str:
         """The number and its distance from the farther end of its interval, for a narrow column."""
         if self.low is None or self.high is None or self.uninformative:
             return f"{self.text} ± ?"
-        return f"{self.text} ± {self.column.show(max(self.high - self.value, self.value - self.low))}"
+        return f"{self.text} ± {formatted(self.column.name, max(self.high - self.value, self.value - self.low))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +155,7 @@ class Row(ResultRow):
         if quantity in self.figures or self.counts is None or quantity not in self.counts.ranges:
             return self.figures.get(quantity)
         low, high = self.counts.ranges[quantity]
-        return Figure(next(column for column in COUNTS if column.key == quantity), low, low, high)
+        return Figure(TRAITS[quantity], low, low, high)
 
     def amount_of(self, quantity: Quantity) -> str:
         """Format this figure, or the range of a count where no number is typical."""
@@ -277,7 +216,7 @@ def rows(result: Result) -> Iterator[Row]:
         )
         held = {*row.judged, *limits}
         figures = {
-            found.column.key: replace(found, judged=True) if found.column.key in held else found
+            found.column.name: replace(found, judged=True) if found.column.name in held else found
             for found in known
             if math.isfinite(found.value)
         }
@@ -291,15 +230,13 @@ def rows(result: Result) -> Iterator[Row]:
 
 
 def _times(row: ResultRow) -> Iterator[Figure]:
-    estimates = row.estimates
-    for column in (US, BUSY, SAVES, *MESSAGES, *TAIL_COLUMNS):
-        us = estimates.get(column.key)
-        if us is not None and (us.bounded or column != US):
-            yield _figure(column, us)
+    for name, us in row.estimates.items():
+        if name not in UNDER_LOAD and (us.bounded or name != "us"):
+            yield _figure(TRAITS[name], us)
     if row.report is not None and (spent := row.report.occupation) is not None:
-        yield Figure(WAIT, spent.wait_us)
+        yield Figure(TRAITS["wait_us"], spent.wait_us)
         if spent.cpu_us is not None:
-            yield Figure(CPU, spent.cpu_us)
+            yield Figure(TRAITS["cpu_us"], spent.cpu_us)
     if row.report is not None and (trend := row.report.trend) is not None:
         us_column, objects_column = TREND_COLUMNS
         if trend.us_per_1000 is not None:
@@ -308,14 +245,14 @@ def _times(row: ResultRow) -> Iterator[Figure]:
             yield Figure(objects_column, trend.objects)
 
 
-def _figure(column: Column, us: Estimate) -> Figure:
+def _figure(column: Traits, us: Estimate) -> Figure:
     low, high = (end if math.isfinite(end) else None for end in (us.low, us.high))
     return Figure(column, us.estimate, low, high)
 
 
 def _counts(row: ResultRow) -> Iterator[Figure]:
     for column in COUNTS if row.counts else ():
-        count = getattr(row.counts, column.key)
+        count = getattr(row.counts, column.name)
         if count is not None:
             yield Figure(column, count.count, count.low, count.high, count.kinds)
 

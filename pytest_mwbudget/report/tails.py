@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..model.results import TAILS
+from ..model.quantities import TAILS
 from ..model.tails import Tails
 from .text import figure
 

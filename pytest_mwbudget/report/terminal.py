@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
+from ..model.quantities import Traits
 from ..model.results import Advice, Profile, RequestLine, Result, Verdict, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .load import LoadRow, LoadView
-from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Column, Figure, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
 from .tails import percentiles
-from .text import bound, distinct, figure, has_id, printable, shortened, wrapped
+from .text import bound, distinct, figure, formatted, has_id, printable, shortened, wrapped
 from .trend import slope
 from .view import View, view
 
@@ -236,7 +237,7 @@ def table(shown: View, width: int, verbose: bool = False, *, alone: bool = True)
     if shown.effort is not None:
         yield from _times(shown, width, verbose)
     known = (*MESSAGES, *COUNTS, *SPENT, *TAIL_COLUMNS)
-    columns = [column for column in known if column.key != "suspensions" and _shows(column, shown, verbose)]
+    columns = [column for column in known if column.name != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
         yield from _counts(shown, columns, width, verbose)
     if shown.load is not None:
@@ -318,7 +319,7 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 
 
-def _counts(shown: View, columns: Sequence[Column], width: int, verbose: bool) -> Iterator[Line]:
+def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -> Iterator[Line]:
     """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
     alone = shown.effort is None
     rows = shown.lines(every_part=verbose)
@@ -364,42 +365,42 @@ def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
             begin = end
 
 
-def _cell(row: Row, column: Column) -> str:
+def _cell(row: Row, column: Traits) -> str:
     """Return the text of a figure; a dash for a count in a row without counts, `?` for one that is not known."""
-    found = row.figures.get(column.key)
+    found = row.figures.get(column.name)
     if found is not None:
-        change = row.changes.get(column.key)
+        change = row.changes.get(column.name)
         return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
     return ("?" if row.counts else "-") if column.counted else ""
 
 
-def _column(column: Column, rows: Sequence[Row], shown: View) -> list[str]:
+def _column(column: Traits, rows: Sequence[Row], shown: View) -> list[str]:
     """Return the heading and the figures of a column, beside budgets or limits if a row is over its own."""
     figures = [column.short or column.title, *(_cell(row, column) for row in rows)]
-    if not any(row.verdicts.get(column.key) == "fail" for row in shown.lines()):  # type: ignore[call-overload]
+    if not any(row.verdicts.get(column.name) == "fail" for row in shown.lines()):  # type: ignore[call-overload]
         return figures
     bounds = [_bounded_by(column, shown), *(_most(row, column) for row in rows)]
     widths = [max(map(len, texts)) for texts in (figures, bounds)]
     return [f"{text:>{widths[0]}}  {most:>{widths[1]}}" for text, most in zip(figures, bounds, strict=True)]
 
 
-def _bounded_by(column: Column, shown: View) -> str:
+def _bounded_by(column: Traits, shown: View) -> str:
     """Return what the rows are held against: recorded limits, budgets, or both."""
-    limits = any(column.key in row.limits for row in shown.lines())
-    budgets = any(column.key in row.judged for row in shown.lines())
+    limits = any(column.name in row.limits for row in shown.lines())
+    budgets = any(column.name in row.judged for row in shown.lines())
     return "bound" if limits and budgets else "limit" if limits else "budget"
 
 
-def _most(row: Row, column: Column) -> str:
+def _most(row: Row, column: Traits) -> str:
     """Return the lower one of the budget and the recorded limit of a row."""
-    bounds = [judged.bound for key, judged in row.judged.items() if key == column.key]
-    bounds += [limit.limit for key, limit in row.limits.items() if key == column.key]
-    return column.show(min(bounds)) if bounds else ""
+    bounds = [judged.bound for key, judged in row.judged.items() if key == column.name]
+    bounds += [limit.limit for key, limit in row.limits.items() if key == column.name]
+    return formatted(column.name, min(bounds)) if bounds else ""
 
 
-def _shows(column: Column, shown: View, verbose: bool) -> bool:
+def _shows(column: Traits, shown: View, verbose: bool) -> bool:
     """Whether to show a column: it has a budget or, in any row, a figure that is not zero."""
-    found = [row.figures[column.key] for row in shown.rows if column.key in row.figures]
+    found = [row.figures[column.name] for row in shown.rows if column.name in row.figures]
     budgets = {quantity for row in shown.lines() for quantity in row.judged}
     budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
     if column in MESSAGES:
@@ -409,8 +410,8 @@ def _shows(column: Column, shown: View, verbose: bool) -> bool:
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
-    some = not column.detail and any(one.value if column.key == "retained" else one.high for one in found)
-    return bool(found) and (verbose or column.key in budgets or some)
+    some = not column.detail and any(one.value if column.name == "retained" else one.high for one in found)
+    return bool(found) and (verbose or column.name in budgets or some)
 
 
 def _remarks(row: Row, width: int) -> Iterator[str]:
@@ -445,7 +446,7 @@ def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
 
 def _saved(row: Row) -> str:
     """Return what leaving a layer out saves; a dash if that is not known."""
-    found = row.figures.get(SAVES.key)
+    found = row.figures.get(SAVES.name)
     return found.with_half_width if found else "-" if row.report and not row.is_part else ""
 
 
@@ -457,7 +458,7 @@ def _unsaved(row: Row, width: int) -> Iterator[str]:
 
 def _ranges(row: Row) -> Iterator[str]:
     for column in COUNTS:
-        found = row.figures.get(column.key) if row.report and column.key != "suspensions" else None
+        found = row.figures.get(column.name) if row.report and column.name != "suspensions" else None
         if found is not None and found.varies:
             yield f"  {column.short or column.title} {found.span}"
     if row.report is not None and row.report.tails is not None:
@@ -480,7 +481,7 @@ def _advised(advice: Advice, width: int, where: str = "") -> Iterator[str]:
     yield from (line.replace(TIE, " ") for line in wrapped(text, width))
 
 
-def _foot(shown: View, columns: Sequence[Column], width: int) -> Iterator[str]:
+def _foot(shown: View, columns: Sequence[Traits], width: int) -> Iterator[str]:
     if shown.effort is not None:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"

@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
-from ..model.results import COUNTED, Quantity
+from ..model.quantities import TRAITS, Format
 
 # The id that `errors.tagged` appends to a message.
 ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
 # What most names of layers have in common. A class that stands twice in a stack has a number.
 SHARED = re.compile(r"Middleware(?=(#\d+)?$)")
-# Singular and plural of a count's unit, if it differs from the name of the quantity.
-UNITS = {
-    "tasks": ("task", "tasks"),
-    "threads": ("call", "calls"),
-    "retained": ("object", "objects"),
-    "bytecodes": ("bytecode instruction", "bytecode instructions"),
-    "py_calls": ("Python function", "Python functions"),
-}
 
 
 def figure(value: float | None) -> str:
@@ -57,14 +49,36 @@ def size(number: float) -> str:
     return f"{number / 1024**3:.1f} GiB"
 
 
-def amount(quantity: Quantity, value: float) -> str:
+def whole(number: float) -> str:
+    """Format a count."""
+    return f"{number:.0f}"
+
+
+# The formats of numbers without their units.
+NUMBERS: Mapping[Format, Callable[[float], str]] = {
+    "time": figure,
+    "latency": figure,
+    "number": whole,
+    "size": size,
+    "share": percent,
+    "rate": rate,
+}
+
+
+def formatted(quantity: str, value: float) -> str:
+    """Format a number of a quantity without its unit; a size has one."""
+    return NUMBERS[TRAITS[quantity].format](value)
+
+
+def amount(quantity: str, value: float) -> str:
     """Format a number with the unit of its quantity: `50 µs`, `478 objects`, `16.0 KiB`, `1 task`."""
-    if quantity not in COUNTED:
+    traits = TRAITS[quantity]
+    if traits.format == "time":
         return f"{figure(value) if value != int(value) else bound(value)} µs"
-    if quantity == "bytes":
-        return size(value)
-    one, many = UNITS.get(quantity, (quantity.removesuffix("s"), quantity))
-    return f"{value:.0f} {one if value == 1 else many}"
+    if traits.format != "number":
+        return formatted(quantity, value)
+    singular, plural = traits.unit
+    return f"{value:.0f} {singular if value == 1 else plural}"
 
 
 def printable(text: str) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..comparison.pairs import Change, Changes, RowKey
+from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
 from .terminal import Line
-from .text import distinct, figure, printable, shortened, size, wrapped
+from .text import distinct, figure, formatted, printable, shortened, wrapped
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
@@ -132,7 +133,7 @@ def _told_count(change: Change) -> str:
 def _more(change: Change, least: float, most: float, *, less: bool = False) -> str:
     """Say how many more there are: `40 to 41 more objects`."""
     span = " to ".join(dict.fromkeys(_number(change, end) for end in (least, most)))
-    if change.quantity == "bytes":
+    if TRAITS[change.quantity].format == "size":
         return f"{span} {'less' if less else 'more'}"
     return f"{span} {'fewer' if less else 'more'} {change.quantity}"
 
@@ -148,7 +149,7 @@ def _number(change: Change, value: float) -> str:
     """Return a number; of times and sizes with its unit."""
     if change.timed:
         return f"{figure(value)} µs"
-    return size(value) if change.quantity == "bytes" else f"{value:.0f}"
+    return formatted(change.quantity, value)
 
 
 def _by_row(counts: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:

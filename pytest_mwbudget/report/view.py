@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import tagged
+from ..model.quantities import Quantity
 from ..model.remedies import BudgetPlace
-from ..model.results import Advice, Effort, HotFunction, Profile, Quantity, Result, Verdict
+from ..model.results import Advice, Effort, HotFunction, Profile, Result, Verdict
 from ..model.stack import ENDPOINT, Origin
 from .advice import advise
 from .changes import of_rows

@@ -15,7 +15,8 @@ from ..config.checks import clients as number_of_clients
 from ..config.settings import CLIENTS, Settings, Under
 from ..engine import Opening, Publish, http_of, measure, send_once
 from ..errors import MeasurementError, tagged
-from ..model.results import RPS_SHARE, Measurement
+from ..model.quantities import RPS_SHARE
+from ..model.results import Measurement
 from ..timing.run import Environment
 from .examples import MOST_REQUESTS
 from .measured import MeasuredRequests

@@ -10,8 +10,8 @@ import pytest
 
 from ..limits.sections import Surroundings
 from ..limits.updating import Measured
+from ..model.quantities import Quantity
 from ..model.request_keys import RequestKey, keyed
-from ..model.results import Quantity
 from ..report.json import measured as measured_in
 from .limits import surroundings
 from .recount import SEEDS, Recount, RecountError, recounted

@@ -30,8 +30,9 @@ from ..limits.judging import (
     without_limits,
 )
 from ..limits.sections import Surroundings, chosen
+from ..model.quantities import COUNTED, RECORDED, Quantity
 from ..model.request_keys import RequestKey, keyed
-from ..model.results import COUNTED, Quantity, Recorded, RecordedLimit, Result, Verdict
+from ..model.results import Recorded, RecordedLimit, Result, Verdict
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ..report.json import measured
 from ..timing.host_speed import processor
@@ -39,10 +40,6 @@ from .configuration import LIMITS, configured, enforced
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
 from .recount import SEEDS, Recount, RecountError, recount, recounted
 
-# Counts that grow and shrink with those that are recorded, or that are 0 unless a budget watches them. A file with all
-# of them is hard to read.
-NOT_RECORDED: tuple[str, ...] = ("allocations", "bytes", "retained", "calls", "py_calls")
-RECORDED: tuple[Quantity, ...] = tuple(quantity for quantity in COUNTED if quantity not in NOT_RECORDED)
 UPDATE = "--mw-budget-update"
 # The longest time to wait for a test in another process, which may wait for something that this process holds.
 RECHECK_S = 60.0

@@ -295,7 +295,7 @@ def _line(change: Change) -> str:
 
 
 def _shown(quantity: str, limit: Limit | None) -> str:
-    return "" if limit is None else amount(quantity, limit.most)  # type: ignore[arg-type]
+    return "" if limit is None else amount(quantity, limit.most)
 
 
 # ---- other runs ---------------------------------------------------------------------------------------------------

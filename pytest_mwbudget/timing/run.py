@@ -27,7 +27,8 @@ from ..config.settings import Settings
 from ..errors import tagged
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
 from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
-from ..model.results import TAILS, Books, Effort, Frame, Judged, LayerReport, Quantity, Turn
+from ..model.quantities import TAILS, TRAITS, Quantity, Source
+from ..model.results import Books, Effort, Frame, Judged, LayerReport, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Interrupted, Machine, Pieces
@@ -190,7 +191,8 @@ class Timing:
     @property
     def _reads_messages(self) -> bool:
         """Whether a report or a budget reads what a message costs."""
-        return self.environment.precise or any("us_per_message" in bounded.bounds for bounded in self.layers)
+        bounded = (quantity for one in self.layers for quantity in one.bounds)
+        return self.environment.precise or any(TRAITS[quantity].source == "messages" for quantity in bounded)
 
     def _can_hop(self) -> bool:
         """Return whether threads can be started here, by a first hop, which also warms it up."""
@@ -368,7 +370,7 @@ class Timing:
         telling = [
             one
             for key, one in look.judgements.items()
-            if not (look.estimates.in_threads and _is_busy(key)) and not _lacks_messages(key, look)
+            if not (look.estimates.in_threads and _source(key) == "occupation") and not _lacks_messages(key, look)
         ]
         if not look.estimates.bounded or any(one.verdict == "undecided" for one in telling):
             return True
@@ -432,24 +434,26 @@ def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -
     teller, found = told_by(row, look.rows), look.estimates
     if teller is None or teller.entry is None or bound <= found.least_us:
         return set()
-    if quantity == "us_per_message":
+    source = TRAITS[quantity].source
+    if source == "messages":
         return {"split"} if teller.messages else set()
-    if quantity in TAILS:
+    if source == "tails":
         return {"split"}
     us = teller.estimate_of(quantity)
-    if us is None and found.in_threads and quantity == "busy_us":
+    if us is None and found.in_threads and source == "occupation":
         return set()
     if teller is not row and us is not None and us.low > bound:
         return set()  # a merged layer, whose neighbour alone is over the budget
-    return {"split", "cpu"} if quantity == "busy_us" else {"split"}
+    return {"split", "cpu"} if source == "occupation" else {"split"}
 
 
 def _lacks_messages(key: BudgetKey, look: Look) -> bool:
     """Return whether a budget is of messages, and the request has too few of them for a figure."""
-    if key is None or key[1] != "us_per_message":
+    if not isinstance(key, tuple) or _source(key) != "messages":
         return False
     return not any(row.layer.index == key[0] and row.messages for row in look.rows)
 
 
-def _is_busy(key: BudgetKey) -> bool:
-    return isinstance(key, tuple) and key[1] == "busy_us"
+def _source(key: BudgetKey) -> Source:
+    """Return how the figure of a budget is measured; that of a frame is a split."""
+    return TRAITS[key[1]].source if isinstance(key, tuple) else "split"

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..analysis.paired import FEWEST_PAIRS
-from ..comparison.allowed import TIMES, Allowed
+from ..comparison.allowed import Allowed
 from ..comparison.pairs import Changes, Pair, changes
 from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
+from ..model.quantities import COUNTED
 from .commands import TimeOverError
 from .order import Told
 from .processes import Ran, Side, run
@@ -64,7 +65,7 @@ class Comparing:
     @property
     def timed(self) -> bool:
         """Whether times are measured: not if all limits are of counts."""
-        return not self.allowed or any(quantity in TIMES for quantity in self.allowed)
+        return not self.allowed or not self.allowed.keys() <= {*COUNTED}
 
     def changes(self) -> Changes:
         """Run pairs, and return what they show. Raises VersusError if there is no pair."""

@@ -1,0 +1,31 @@
+"""The table of quantities agrees with the types of their names, the records and the checks."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args
+
+from pytest_mwbudget.config.checks import KINDS
+from pytest_mwbudget.config.table import SETTINGS
+from pytest_mwbudget.model.quantities import COUNTED, TRAITS, CountedQuantity, Quantity, budgeted
+from pytest_mwbudget.model.results import Counts
+
+
+def test_the_names_that_types_allow_are_those_that_a_layer_can_have_a_budget_of() -> None:
+    times, counts = get_args(Quantity)
+    assert {*get_args(times), *get_args(counts)} == {*budgeted("layer")}
+    assert {*get_args(CountedQuantity)} == {*COUNTED}
+
+
+def test_every_count_has_a_field() -> None:
+    counted = {name for name, traits in TRAITS.items() if traits.counted}
+    assert counted <= {one.name for one in fields(Counts)}
+
+
+def test_every_budget_has_a_keyword_and_a_check() -> None:
+    for name, traits in TRAITS.items():
+        if traits.holders:
+            assert SETTINGS[name].kind in KINDS
+            assert SETTINGS[name].text.startswith("budget for ")
+        else:
+            assert name not in SETTINGS
